@@ -1,0 +1,91 @@
+# Sourced by every stage script, which stays two or three lines long:
+#   source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+#   launch -m sft.run_sft "$(config_for tasks/qa_feedback/training/sft_config.yml)" "$@"
+#
+# Reads   SCALE       paper (default) or mini: which configs, which data, which models
+#         DATA_DIR    folder of the data, default tasks/qa_feedback/data (paper), $OUTPUT_DIR/data (mini)
+#         OUTPUT_DIR  where results go, default outputs/$SCALE
+# Gives   the repository's root as working directory, `python` of the active environment or else of .venv,
+#         those three variables exported, and the functions `config_for` and `launch`.
+# DATA_DIR and OUTPUT_DIR may be relative: to the folder the script was started from.
+
+set -euo pipefail
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
+# A caller's relative path still names the same place after the `cd` below.
+absolute() {
+    case "$1" in
+        /*) printf '%s\n' "$1" ;;
+        *) printf '%s/%s\n' "$PWD" "$1" ;;
+    esac
+}
+
+if [ -n "${DATA_DIR:-}" ]; then DATA_DIR="$(absolute "$DATA_DIR")"; fi
+if [ -n "${OUTPUT_DIR:-}" ]; then OUTPUT_DIR="$(absolute "$OUTPUT_DIR")"; fi
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# conda's base is always "active" and nobody means it
+if [ -z "${VIRTUAL_ENV:-}" ] && { [ -z "${CONDA_PREFIX:-}" ] || [ "${CONDA_DEFAULT_ENV:-}" = base ]; }; then
+    if ! [ -f .venv/.stamp ]; then
+        fail "no environment: none is active and $PWD/.venv is not set up. Run \`make setup\` in $PWD."
+    fi
+    PATH="$PWD/.venv/bin:$PATH"  # not .venv/bin/activate: that one breaks when the checkout is moved
+    export PATH VIRTUAL_ENV="$PWD/.venv"
+fi
+
+export SCALE="${SCALE:-paper}"
+case "$SCALE" in
+    paper)
+        export OUTPUT_DIR="${OUTPUT_DIR:-outputs/paper}"
+        export DATA_DIR="${DATA_DIR:-tasks/qa_feedback/data}"
+        ;;
+    mini)
+        export OUTPUT_DIR="${OUTPUT_DIR:-outputs/mini}"
+        export DATA_DIR="${DATA_DIR:-$OUTPUT_DIR/data}"
+        ;;
+    *) fail "SCALE=$SCALE is not a scale: set SCALE=paper (the default) or SCALE=mini." ;;
+esac
+export TOKENIZERS_PARALLELISM=false
+
+# config_for path/to/name.yml -> that path at paper scale, path/to/mini_name.yml at mini scale
+config_for() {
+    if [ "$SCALE" = mini ]; then
+        printf '%s/mini_%s\n' "$(dirname "$1")" "$(basename "$1")"
+    else
+        printf '%s\n' "$1"
+    fi
+}
+
+# How many GPUs a stage may use: those CUDA_VISIBLE_DEVICES leaves, else those the driver lists.
+gpu_count() {
+    if ! command -v nvidia-smi >/dev/null; then
+        echo 0
+    elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        local -a devices
+        IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
+        echo "${#devices[@]}"
+    else
+        { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true
+    fi
+}
+
+# launch [-m] program arguments...: one process per GPU. Mini models are too small to share out.
+launch() {
+    local gpus
+    gpus="$(gpu_count)"
+    if [ "$gpus" -gt 1 ] && [ "$SCALE" = paper ]; then
+        accelerate launch --multi_gpu --num_machines 1 --num_processes "$gpus" --mixed_precision no --dynamo_backend no "$@"
+    else
+        python "$@"
+    fi
+}
+
+# Tiny matrices are slower on two threads than on one, and stages may run beside each other.
+if [ "$SCALE" = mini ] && [ "$(gpu_count)" -eq 0 ]; then
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+fi
