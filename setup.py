@@ -1,0 +1,28 @@
+from setuptools import find_packages, setup
+
+TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
+
+setup(
+    name="fgrlhf",
+    version="0.1.0",
+    description="Reinforcement learning from fine-grained human feedback",
+    python_requires=">=3.11",
+    packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "tasks*"]),
+    # Lowest releases these are known to work with; constraints.txt pins the ones `make setup` installs.
+    install_requires=[
+        "torch>=2.13",
+        "transformers>=5.23,<6",
+        "accelerate>=1.15",
+        "datasets>=5.2",
+        "evaluate>=0.4.6",
+        "spacy>=3.8,<4",
+        "rouge-score>=0.1.2",
+        "pydantic>=2.14,<3",
+        "safetensors>=0.8",
+        "numpy>=2",
+        "matplotlib>=3.10",
+        "pyyaml>=6",
+        "tqdm>=4.67",
+    ],
+    extras_require={**TRACKERS, "test": ["pytest>=9", "hypothesis>=6.100"]},
+)
