@@ -1,0 +1,89 @@
+"""Percentile bootstrap intervals over questions.
+
+The unit that is drawn with replacement is the question, never the single response or segment: answers to one question
+are alike, and treating them as independent would make every interval too narrow. Efron & Tibshirani (1993), ch. 13.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A point estimate and its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def _values(name: str, values: Sequence[float]) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be one number per question for at least one question, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} of question {int(np.flatnonzero(~np.isfinite(array))[0])} is not a finite number")
+    return array
+
+
+def _draws(questions: int, n: int, seed: int) -> np.ndarray:
+    """n x questions indices, each row one sample of the questions with replacement."""
+    return np.random.default_rng(seed).integers(questions, size=(n, questions))
+
+
+def _interval(estimate: float, replicates: np.ndarray) -> Interval:
+    tail = 100 * (1 - LEVEL) / 2
+    low, high = np.percentile(replicates, [tail, 100 - tail])
+    return Interval(float(estimate), float(low), float(high))
+
+
+def bootstrap(
+    values_by_question: Sequence[float], statistic: Callable = np.mean, n: int = 2000, seed: int = 0
+) -> Interval:
+    """Interval of `statistic` (called with `axis=-1`) over one value per question.
+
+    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the 97.5th percentile of
+    theta*. Raises `ValueError` on no question or a value that is not finite.
+    """
+    values = _values("values_by_question", values_by_question)
+    return _interval(statistic(values, axis=-1), statistic(values[_draws(values.size, n, seed)], axis=-1))
+
+
+def paired_bootstrap(a: Sequence[float], b: Sequence[float], n: int = 2000, seed: int = 0) -> Interval:
+    """Interval of mean(a - b) where a[i] and b[i] belong to the same question: each draw takes both of them."""
+    first, second = _values("a", a), _values("b", b)
+    if first.size != second.size:
+        raise ValueError(f"paired values must be of the same questions: {first.size} and {second.size} given")
+    return bootstrap(first - second, n=n, seed=seed)
+
+
+def ratio_bootstrap(
+    numerators: Sequence[float], denominators: Sequence[float], n: int = 2000, seed: int = 0
+) -> Interval:
+    """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by question.
+
+    A question may have denominator 0; where all of them have, the ratio is given as 0.
+    """
+    top, bottom = _values("numerators", numerators), _values("denominators", denominators)
+    if top.size != bottom.size:
+        raise ValueError(f"a ratio needs as many numerators as denominators: {top.size} and {bottom.size} given")
+    index = _draws(top.size, n, seed)
+    return _interval(_ratio(top.sum(), bottom.sum()), _ratio(top[index].sum(-1), bottom[index].sum(-1)))
+
+
+def _ratio(top, bottom):
+    return np.divide(top, bottom, out=np.zeros_like(top), where=np.asarray(bottom) != 0)

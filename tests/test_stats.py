@@ -1,0 +1,86 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from fgrlhf.stats import Interval, bootstrap, paired_bootstrap, ratio_bootstrap
+
+
+def all_means(values):
+    """Every one of the q^q equally likely samples: the exact bootstrap distribution."""
+    return np.array([np.mean(sample) for sample in itertools.product(values, repeat=len(values))])
+
+
+def test_bootstrap_equals_the_exact_distribution_of_a_small_set():
+    values = [0.0, 1.0, 3.0, 10.0]
+    # 256 samples. Lowest: 1 of mean 0, 4 of .25, 6 of .5 (the 7th lowest is .5); highest: 1 of 10, 4 of 8.25, 4 of 7.75
+    assert sorted(all_means(values))[6] == 0.5 and sorted(all_means(values))[-7] == 7.75
+    assert bootstrap(values, n=40_000) == Interval(3.5, 0.5, 7.75)
+
+
+def test_one_value_everywhere_has_no_width():
+    assert bootstrap([2.5] * 7) == Interval(2.5, 2.5, 2.5)
+    assert ratio_bootstrap([1, 2, 3], [2, 4, 6]) == Interval(0.5, 0.5, 0.5)
+
+
+def test_seed_decides_the_draws():
+    values = np.random.default_rng(0).normal(size=50)
+    assert bootstrap(values, seed=3) == bootstrap(values, seed=3)
+    assert bootstrap(values, seed=3) != bootstrap(values, seed=4)
+
+
+def test_another_statistic():
+    got = bootstrap([1.0, 2.0, 100.0], statistic=np.median)
+    assert got == Interval(2.0, 1.0, 100.0)
+
+
+def test_pairing_takes_the_question_out():
+    rng = np.random.default_rng(1)
+    question = rng.normal(scale=10, size=200)
+    a, b = question + 0.5 + rng.normal(scale=0.1, size=200), question + rng.normal(scale=0.1, size=200)
+    paired = paired_bootstrap(a, b)
+    assert paired.mean == pytest.approx(a.mean() - b.mean())
+    assert paired.excludes_zero and paired.high - paired.low < 0.06
+    assert bootstrap(a).high - bootstrap(a).low > 2  # unpaired, the questions' spread would drown the difference
+    reverse = paired_bootstrap(b, a)
+    assert reverse.low == pytest.approx(-paired.high, abs=0.01) and reverse.excludes_zero
+
+
+def test_ratio_is_of_sums_not_a_mean_of_ratios():
+    assert ratio_bootstrap([1, 9], [1, 10]).mean == pytest.approx(10 / 11)
+    got = ratio_bootstrap([0, 4], [0, 8])
+    assert got.mean == 0.5 and (got.low, got.high) == (0.0, 0.5)  # a sample of the first question alone has no ratio: 0
+    assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
+
+
+def coverage(interval_of, truth, runs=1500):
+    return np.mean([truth >= got.low and truth <= got.high for got in map(interval_of, range(runs))])
+
+
+def test_intervals_hold_the_truth_95_times_in_100():
+    # 1500 runs: standard error .006; intervals of level .90 or .98 would be outside these bounds
+    def mean(run):
+        return bootstrap(np.random.default_rng(run).normal(1.0, 2.0, size=120), n=500, seed=run)
+
+    def difference(run):
+        rng = np.random.default_rng(1000 + run)
+        question = rng.normal(size=120)
+        return paired_bootstrap(question + rng.normal(0.3, 1.0, 120), question + rng.normal(size=120), n=500, seed=run)
+
+    def ratio(run):
+        rng = np.random.default_rng(2000 + run)
+        segments = rng.integers(1, 12, size=120)
+        question_rate = rng.beta(3, 2, size=120)  # segments of one answer share its quality: clusters
+        return ratio_bootstrap(rng.binomial(segments, question_rate), segments, n=500, seed=run)
+
+    for interval_of, truth in ((mean, 1.0), (difference, 0.3), (ratio, 0.6)):
+        assert 0.93 < coverage(interval_of, truth) < 0.965
+
+
+@pytest.mark.parametrize("call", [
+    lambda: bootstrap([]), lambda: bootstrap([1.0, float("nan")]), lambda: bootstrap([[1.0]]),
+    lambda: paired_bootstrap([1.0], [1.0, 2.0]), lambda: ratio_bootstrap([1.0], [1.0, 2.0]),
+])
+def test_what_has_no_interval_is_refused(call):
+    with pytest.raises(ValueError):
+        call()
