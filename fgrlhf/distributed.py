@@ -1,0 +1,72 @@
+"""Several processes as one: every rank holds the whole rollout, each computes the gradient of its share.
+
+Rollouts are small (ids, log-probabilities, values, texts), so they are gathered once per step. Whitening, advantages,
+KL stop and metrics are then computed from the same global tensors on every rank: no masked moments to reduce and no
+decision that ranks could take differently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from fgrlhf.types import Rollout, SegmentScore, TokenReward
+
+
+def share_of(items: Sequence, rank: int, world: int) -> Sequence:
+    """The contiguous share of `items` that belongs to `rank`; their concatenation over ranks is `items` again."""
+    bounds = [len(items) * r // world for r in range(world + 1)]
+    return items[bounds[rank] : bounds[rank + 1]]
+
+
+def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
+    """Concatenate 2-D tensors along rows, padded with `fill` to the widest."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    sides = [(width - t.shape[1], 0) if left else (0, width - t.shape[1]) for t in tensors]
+    return torch.cat([torch.nn.functional.pad(t, side, value=fill) for t, side in zip(tensors, sides)])
+
+
+def join_rollouts(parts: Sequence[tuple[Rollout, TokenReward]], pad_id: int, left_padded: bool) -> tuple[Rollout, TokenReward]:
+    """Several ranks' rollouts as one, in the ranks' order."""
+    if len(parts) == 1:
+        return parts[0]
+    rollouts = [rollout for rollout, _ in parts]
+    joined, groups = {}, 0
+    for item in fields(Rollout):
+        values = [getattr(rollout, item.name) for rollout in rollouts]
+        if item.name == "group_B":
+            shifted = []
+            for group_B in values:
+                shifted.append(group_B + groups)
+                groups += int(group_B.max()) + 1
+            joined[item.name] = torch.cat(shifted)
+        elif isinstance(values[0], Tensor):
+            fill = pad_id if "_ids_" in item.name else 0
+            joined[item.name] = _padded_cat(values, fill, left_padded and item.name.endswith("_BP"))
+        else:
+            joined[item.name] = None if values[0] is None else sum(values, ())
+    rewards = [reward for _, reward in parts]
+    by_aspect = {name: _padded_cat([r.by_aspect[name] for r in rewards], 0.0, False) for name in rewards[0].by_aspect}
+    segments: dict[str, list[list[SegmentScore]]] = {
+        name: [list(scores) for r in rewards for scores in r.segments[name]] for name in rewards[0].segments
+    }
+    rollout = Rollout(**joined)
+    return rollout, TokenReward(by_aspect, segments, rollout.response_mask_BT)
+
+
+def _on_cpu(rewards: TokenReward) -> TokenReward:
+    return TokenReward({name: t.cpu() for name, t in rewards.by_aspect.items()}, rewards.segments, rewards.mask_BT.cpu())
+
+
+def gather_rollouts(accelerator: Accelerator, rollout: Rollout, rewards: TokenReward, pad_id: int, left_padded: bool) -> tuple[Rollout, TokenReward]:
+    """All ranks' rollouts and rewards, the same on every rank."""
+    if accelerator.num_processes == 1:
+        return rollout, rewards
+    parts = gather_object([(rollout.to("cpu"), _on_cpu(rewards))])
+    joined, joined_rewards = join_rollouts(parts, pad_id, left_padded)
+    device = accelerator.device
+    moved = TokenReward({n: t.to(device) for n, t in joined_rewards.by_aspect.items()}, joined_rewards.segments, joined.response_mask_BT.to(device))
+    return joined.to(device), moved

@@ -1,0 +1,42 @@
+"""Losses: pure functions that give one loss per token. The trainer averages them over a minibatch's tokens."""
+
+import torch
+from torch import Tensor
+
+
+def clipped_policy_loss(new_logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, cliprange: float) -> tuple[Tensor, Tensor, Tensor]:
+    """PPO's clipped surrogate (Schulman et al. 2017, eq. 7), negated.
+
+        rho_t = exp(log pi_new(a_t) - log pi_old(a_t))
+        L_t = max(-A_t rho_t, -A_t clip(rho_t, 1 - eps, 1 + eps))
+    Returns:
+      loss_BT, ratio_BT, clipped_BT (1 where the clipped branch is the larger one).
+    """
+    ratio_BT = torch.exp(new_logprobs_BT - old_logprobs_BT)
+    plain_BT = -advantages_BT * ratio_BT
+    bounded_BT = -advantages_BT * ratio_BT.clamp(1 - cliprange, 1 + cliprange)
+    return torch.maximum(plain_BT, bounded_BT), ratio_BT, (bounded_BT > plain_BT).float()
+
+
+def clipped_value_loss(new_values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
+    """Squared error with the step away from the old value clipped (as in OpenAI's baselines' PPO2).
+
+        L_t = 1/2 max((V_t - R_t)^2, (V_old_t + clip(V_t - V_old_t, -eps, eps) - R_t)^2)
+    Returns:
+      loss_BT, clipped_BT.
+    """
+    clipped_values_BT = old_values_BT + (new_values_BT - old_values_BT).clamp(-cliprange, cliprange)
+    plain_BT = (new_values_BT - returns_BT) ** 2
+    bounded_BT = (clipped_values_BT - returns_BT) ** 2
+    return 0.5 * torch.maximum(plain_BT, bounded_BT), (bounded_BT > plain_BT).float()
+
+
+def kl_k1(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
+    """The estimator log(pi / pi_ref): unbiased, may be negative (Schulman 2020, http://joschu.net/blog/kl-approx.html)."""
+    return logprobs_BT - ref_logprobs_BT
+
+
+def kl_k3(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
+    """The estimator (pi_ref / pi) - 1 - log(pi_ref / pi): unbiased under samples of pi and never negative (ibid.)."""
+    log_ratio_BT = ref_logprobs_BT - logprobs_BT
+    return torch.exp(log_ratio_BT) - 1 - log_ratio_BT

@@ -1,0 +1,181 @@
+"""Rewards: aspects that judge segments of a text, and their way onto the policy's tokens.
+
+An aspect answers in characters of the response (`SegmentScore`); `place_on_tokens` is the only place that turns a
+span's end into the token that carries the reward:
+
+    r_t = sum_k sum_j 1[t = T_j^k] w_k R_k(x, y, j)          (Wu et al. 2023, eq. 1, before the KL penalty)
+
+with T_j^k the token with which segment j of aspect k is complete. Segments that end on one token add up.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fgrlhf.advantages import kl_penalized
+from fgrlhf.reward_models import SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.rl_config import AspectConfig
+from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
+from fgrlhf.utils import UserError
+
+PrefixFn = Callable[[Prompt, bool], list[str]]
+
+
+class AspectReward(Protocol):
+    """One named judgement of texts. Write a class with this method to bring a reward of your own."""
+
+    def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[SegmentScore]]:
+        """One list of scored segments per text, in reward units."""
+
+
+class SegmentClassifierReward:
+    """+a for a segment without the error, -b for one with it: argmax over the two labels, found by name."""
+
+    def __init__(self, scorer: SegmentScorer, positive_reward: float, negative_reward: float):
+        self.scorer, self.positive_reward, self.negative_reward = scorer, positive_reward, negative_reward
+
+    def segment_scores(self, prompts, texts):
+        spec = self.scorer.spec
+        results = []
+        for judged in self.scorer.score(prompts, texts):
+            error, ok = judged.labels.index(spec.error_label), judged.labels.index(spec.ok_label)
+            is_error = (judged.probabilities_SL[:, error] > judged.probabilities_SL[:, ok]).tolist()
+            results.append([
+                SegmentScore(start, end, self.negative_reward if bad else self.positive_reward, spec.error_label if bad else spec.ok_label)
+                for (start, end), bad in zip(judged.spans, is_error)
+            ])
+        return results
+
+
+class SequenceScorerReward:
+    """scale * clip((s - mean) / std, -clip, clip) + bias for the whole answer, given at its end."""
+
+    def __init__(self, scorer: SequenceScorer, mean: float, std: float, scale: float = 1.0, bias: float = 0.0, clip: float | None = None):
+        self.scorer, self.mean, self.std, self.scale, self.bias = scorer, mean, std, scale, bias
+        self.clip = math.inf if clip is None else clip
+
+    def segment_scores(self, prompts, texts):
+        scores = self.scorer.score(prompts, texts).tolist()
+        # a NaN must stay one (min/max would swallow it): `_finite` refuses it by name
+        z = [s if math.isnan(s) else min(max((s - self.mean) / self.std, -self.clip), self.clip) for s in scores]
+        return [[SegmentScore(0, None, self.scale * value + self.bias, f"z={value:+.2f}")] for value in z]
+
+
+class AtEnd:
+    """The same judgements given as one scalar: every segment's value is moved to the end of the answer."""
+
+    def __init__(self, aspect: AspectReward):
+        self.aspect = aspect
+
+    def segment_scores(self, prompts, texts):
+        return [[replace(score, end=None) for score in scores] for scores in self.aspect.segment_scores(prompts, texts)]
+
+
+def place_on_tokens(segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor) -> Tensor:
+    """rewards_BT: each segment's value on the first token with which its last character is complete.
+
+    A segment with `end=None`, or one that no token completes, goes to the response's last real token. Nothing is lost:
+    sum over tokens = sum over segments. A response without real tokens can carry no reward, so it is refused.
+    """
+    rewards_BT = torch.zeros(mask_BT.shape, dtype=torch.float32)
+    for b, (scores, ends, length) in enumerate(zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)):
+        last = int(length) - 1
+        if scores and last < 0:
+            raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
+        for score in scores:
+            token = last if score.end is None else min(bisect_left(ends, score.end), last)
+            rewards_BT[b, token] += score.value
+    return rewards_BT.to(mask_BT.device)
+
+
+def _finite(name: str, segments: Sequence[Sequence[SegmentScore]], texts: Sequence[str]) -> None:
+    for scores, text in zip(segments, texts):
+        for score in scores:
+            if not math.isfinite(score.value):
+                raise UserError(
+                    f"reward `{name}` is {score.value} for the answer {text[:120]!r}: training on it would destroy the policy. "
+                    f"Check that reward model's weights, and its mean and std; weight 0 leaves the aspect out.")
+
+
+class BasicReward(ABC):
+    """Abstract base of token-level rewards: named aspects in characters in, one tensor per aspect on tokens out."""
+
+    @abstractmethod
+    def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, list[list[SegmentScore]]]:
+        """aspect name -> per text its scored segments."""
+
+    def token_rewards(self, rollout: Rollout) -> TokenReward:
+        """Score a rollout's texts and place the rewards on its tokens. Raises `UserError` on NaN or infinity."""
+        segments = self.segment_scores(rollout.prompts, rollout.texts)
+        for name, scores in segments.items():
+            _finite(name, scores, rollout.texts)
+        placed = {name: place_on_tokens(scores, rollout.char_ends, rollout.response_mask_BT) for name, scores in segments.items()}
+        return TokenReward(placed, segments, rollout.response_mask_BT)
+
+    @staticmethod
+    def penalized(rewards: TokenReward, rollout: Rollout, kl_coef: float) -> Tensor:
+        """The sum over aspects less the KL penalty, (B, T)."""
+        return kl_penalized(rewards.total_BT, rollout.logprobs_BT, rollout.ref_logprobs_BT, rollout.response_mask_BT, kl_coef)
+
+
+class CombinedReward(BasicReward):
+    """Named aspects side by side, each multiplied by its weight."""
+
+    def __init__(self, aspects: Mapping[str, AspectReward], weights: Mapping[str, float] | None = None):
+        self.aspects = dict(aspects)
+        self.weights = {name: 1.0 if weights is None else weights[name] for name in self.aspects}
+
+    def segment_scores(self, prompts, texts):
+        results = {}
+        for name, aspect in self.aspects.items():
+            weight = self.weights[name]
+            results[name] = [
+                [replace(score, value=weight * score.value) for score in scores] for scores in aspect.segment_scores(prompts, texts)
+            ]
+        return results
+
+
+def segment_classifier(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
+    """kind `segment_classifier`: a reward model with labels, see `SegmentClassifierReward`."""
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    return SegmentClassifierReward(scorer, config.positive_reward, config.negative_reward)
+
+
+def sequence_scorer(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
+    """kind `sequence_scorer`: a reward model with one score, see `SequenceScorerReward`."""
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    return SequenceScorerReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
+
+
+KINDS: dict[str, Callable[[AspectConfig, PrefixFn, str, str], AspectReward]] = {
+    "segment_classifier": segment_classifier,
+    "sequence_scorer": sequence_scorer,
+}
+
+
+def build_aspects(
+    configs: Mapping[str, AspectConfig], prefix_fn: PrefixFn, kinds: Mapping[str, Callable] = KINDS, device: str = "cpu", dtype: str = "fp32",
+) -> tuple[dict[str, AspectReward], dict[str, float]]:
+    """The aspects a config names, and their weights. An aspect of weight 0 is left out: its model is not loaded.
+
+    Raises:
+      UserError: an unknown kind, or a checkpoint that is missing or of the wrong kind.
+    """
+    aspects, weights = {}, {}
+    for name, config in configs.items():
+        if config.weight == 0:
+            continue
+        if config.kind not in kinds:
+            raise UserError(f"reward.{name}.kind is `{config.kind}`; known kinds: {', '.join(sorted(kinds))}")
+        aspect = kinds[config.kind](config, prefix_fn, device, dtype)
+        aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
+        weights[name] = config.weight
+    if not aspects:
+        raise UserError("every reward has weight 0 or none is named: nothing to train for. Give at least one aspect under `reward:`")
+    return aspects, weights

@@ -1,0 +1,157 @@
+"""What an RL run is told: the sections of its YAML file. The published files load as they are."""
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from fgrlhf.config import StrictModel
+from fgrlhf.policy import Sampling
+
+
+class GenerationConfig(StrictModel):
+    do_sample: bool = True
+    top_k: NonNegativeInt | None = None
+    top_p: float | None = Field(None, gt=0, le=1)
+    temperature: PositiveFloat = 1.0
+    num_beams: PositiveInt = 1
+
+    def sampling(self, max_new_tokens: int) -> Sampling:
+        return Sampling(max_new_tokens, self.do_sample, self.temperature, self.top_k or 0, self.top_p, self.num_beams)
+
+
+class PolicyConfig(StrictModel):
+    ckpt: str
+    input_padding_side: Literal["left", "right"] | None = None
+    train_generation_kwargs: GenerationConfig = GenerationConfig()
+    eval_generation_kwargs: GenerationConfig = GenerationConfig(do_sample=False)
+
+
+class ValueConfig(StrictModel):
+    ckpt: str | None = None
+    freeze_value_model: bool = False
+    policy_value_sharing: bool = False
+
+
+class ModelConfig(StrictModel):
+    policy_model: PolicyConfig
+    value_model: ValueConfig
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
+
+    @model_validator(mode="after")
+    def _value_trunk(self):
+        if self.value_model.ckpt is None and not self.value_model.policy_value_sharing:
+            raise ValueError("model.value_model: a critic of its own needs a trunk; set ckpt, or policy_value_sharing=true to read the policy's hidden states")
+        if self.value_model.freeze_value_model and self.value_model.policy_value_sharing:
+            raise ValueError("model.value_model: a shared trunk cannot be frozen, it is the policy; set freeze_value_model=false or policy_value_sharing=false")
+        return self
+
+
+class AspectConfig(StrictModel):
+    """One reward. A task fills in what its published names imply (tasks/qa_feedback/training/reward.py)."""
+
+    kind: str
+    ckpt: str | None = Field(None, description="reward model's folder")
+    weight: float = Field(1.0, description="multiplies the reward; 0 leaves the model unloaded")
+    place: Literal["segment", "end"] = Field("segment", description="end: the same values as one scalar on the last token")
+    positive_reward: float = 0.0
+    negative_reward: float = 0.0
+    scale: float = 1.0
+    bias: float = 0.0
+    clip: PositiveFloat | None = Field(None, description="bound of the z-score")
+    mean: float | None = Field(None, description="only for a checkpoint that does not carry its own")
+    std: PositiveFloat | None = Field(None, description="only for a checkpoint that does not carry its own")
+    level: Literal["subsentence", "sentence", "sequence"] | None = Field(None, description="likewise")
+    error_label: str | None = Field(None, description="likewise")
+    with_passages: bool | None = Field(None, description="likewise")
+
+    def published_facts(self) -> dict[str, Any]:
+        """What a checkpoint without a reward_model.json has to be told, where the config tells it."""
+        facts = {name: getattr(self, name) for name in ("mean", "std", "level", "error_label", "with_passages")}
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+class EnvConfig(StrictModel):
+    max_input_len: PositiveInt = 1024
+    max_generated_len: PositiveInt = 200
+    train_num_samples_per_input: PositiveInt = 4
+    logprob_temperature: PositiveFloat | None = Field(None, description="of ratio and KL; null: the sampling temperature")
+
+
+class PPOConfig(StrictModel):
+    kl_coef: NonNegativeFloat = 0.2
+    kl_target: PositiveFloat | None = Field(None, description="steer kl_coef towards this KL per response (Ziegler et al.)")
+    kl_horizon: PositiveInt = 10_000
+    lam: float = Field(0.95, ge=0, le=1)
+    gamma: float = Field(1.0, ge=0, le=1)
+    pg_coef: NonNegativeFloat = 1.0
+    vf_coef: NonNegativeFloat = 1.0
+    cliprange: PositiveFloat = 0.2
+    cliprange_value: PositiveFloat = 0.2
+    whiten_rewards: bool = True
+    whiten_divides_by: Literal["std", "sqrt_std"] = Field("std", description="sqrt_std: as published (deviation D1)")
+    gae_start: Literal["own_end", "longest"] = Field("own_end", description="longest: as published (D3)")
+
+
+class TrainConfig(StrictModel):
+    total_episodes: PositiveInt = 80_000
+    eval_interval: PositiveInt = Field(50, description="rollout steps between evaluations on dev")
+    eval_examples: PositiveInt | None = Field(None, description="dev prompts used, the first ones; null: all")
+    save_interval: PositiveInt = Field(50, description="rollout steps between checkpoints")
+    best_metric: str = Field("reward", description="dev metric that picks the best checkpoint, higher is better")
+    sampling_batch_size_per_card: PositiveInt = Field(8, description="prompts per rollout and process")
+    training_batch_size_per_card: PositiveInt = Field(4, description="rollouts per forward/backward pass and process")
+    n_minibatches: PositiveInt = Field(1, description="optimiser steps per PPO epoch")
+    n_ppo_epoch_per_rollout: PositiveInt = 4
+    lr: PositiveFloat = 1e-5
+    value_lr: PositiveFloat | None = Field(None, description="null: lr")
+    lr_schedule: Literal["linear", "constant"] = "linear"
+    n_warmup_steps: NonNegativeInt = Field(100, description="rollout steps")
+    adam_eps: PositiveFloat = 1e-5
+    kl_threshold: PositiveFloat = Field(10.0, description="stop once the batch KL has passed it kl_patience times")
+    kl_patience: PositiveInt = 5
+    clip_grad: bool = True
+    max_grad_norm: PositiveFloat = 0.5
+    dropout: bool = Field(False, description="keep dropout on, in rollouts and updates alike")
+    dropout_in_rollouts: bool | None = Field(None, description="null: as `dropout`; false with dropout=true is as published (D4)")
+    shuffle: bool = Field(True, description="false: as published (D6)")
+    average_microbatches: bool = Field(True, description="false: each micro-batch's own mean is added up, as published (D6)")
+    seed: int = 42
+    cuda_deterministic: bool = True
+
+
+class LoggingConfig(StrictModel):
+    run_name: str = "run"
+    save_dir: str
+    wandb_log: bool = False
+    wandb_entity: str | None = None
+    wandb_project: str = "fgrlhf"
+    tensorboard: bool = False
+    log_interval: PositiveInt = 1
+    n_samples: NonNegativeInt = Field(16, description="rollouts written out with their token rewards at each evaluation")
+
+
+class DataConfig(StrictModel):
+    train_file: str = "tasks/qa_feedback/data/train.json"
+    dev_file: str = "tasks/qa_feedback/data/dev.json"
+
+
+class RLConfig(StrictModel):
+    """A whole run."""
+
+    model: ModelConfig
+    reward: dict[str, AspectConfig]
+    env: EnvConfig = EnvConfig()
+    ppo: PPOConfig = PPOConfig()
+    train: TrainConfig = TrainConfig()
+    data: DataConfig = DataConfig()
+    logging: LoggingConfig
+
+    @property
+    def logprob_temperature(self) -> float:
+        generation = self.model.policy_model.train_generation_kwargs
+        return self.env.logprob_temperature or (generation.temperature if generation.do_sample else 1.0)
+
+    @property
+    def dropout_in_rollouts(self) -> bool:
+        chosen = self.train.dropout_in_rollouts
+        return self.train.dropout if chosen is None else chosen

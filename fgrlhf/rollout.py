@@ -1,0 +1,96 @@
+"""Prompts -> rollouts: sampling, decoding with a map from tokens to characters, log-probabilities, values."""
+
+from collections.abc import Sequence
+from os.path import commonprefix
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from fgrlhf.policy import Policy, Sampling
+from fgrlhf.types import Prompt, Rollout
+from fgrlhf.utils import derive_seed
+from fgrlhf.value import ActorCritic
+
+
+def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """The decoded text and, for each token t, how many of its characters are complete once t is decoded.
+
+    Decodes every prefix and takes what it has in common with the whole text, so it holds for any tokenizer: a token
+    that is half of a multi-byte character completes nothing, a special token adds nothing. Never falls; the last entry
+    is len(text).
+    """
+    prefixes = tokenizer.batch_decode([ids[: t + 1] for t in range(len(ids))], skip_special_tokens=True)
+    text = prefixes[-1] if prefixes else ""
+    ends, reached = [], 0
+    for prefix in prefixes:
+        reached = max(reached, len(prefix) if text.startswith(prefix) else len(commonprefix([prefix, text])))
+        ends.append(reached)
+    return text, tuple(ends)
+
+
+def decode(tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Texts exactly as reward models read them, and `char_ends` of each."""
+    rows = [char_ends(tokenizer, ids[: int(n)]) for ids, n in zip(response_ids_BT.tolist(), response_mask_BT.sum(1).tolist())]
+    return tuple(text for text, _ in rows), tuple(ends for _, ends in rows)
+
+
+def response_seeds(seed: int, step: int, first_prompt: int, num_prompts: int, num_samples: int) -> list[int]:
+    """One seed per response: a pure function of (seed, step, the prompt's place in the global batch, sample)."""
+    return [
+        derive_seed(seed, "response", step, prompt, sample)
+        for prompt in range(first_prompt, first_prompt + num_prompts) for sample in range(num_samples)
+    ]
+
+
+@torch.no_grad()
+def collect(
+    actor_critic: ActorCritic, reference: Policy, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int,
+    row_seeds: Sequence[int], temperature: float,
+) -> Rollout:
+    """Sample `num_samples` responses to each prompt and score them under policy, reference and critic.
+
+    `temperature` is that of the log-probabilities (see `Policy.forward`). The model's train/eval mode is left as the
+    caller set it for the forward pass; sampling itself is always in eval mode.
+    """
+    policy = actor_critic.policy
+    prompt_ids_BP, prompt_mask_BP = policy.encode([prompt.text for prompt in prompts])
+    response_ids_BT, response_mask_BT = policy.generate(prompt_ids_BP, prompt_mask_BP, sampling, row_seeds, num_samples)
+    prompt_ids_BP = prompt_ids_BP.repeat_interleave(num_samples, 0)
+    prompt_mask_BP = prompt_mask_BP.repeat_interleave(num_samples, 0)
+    batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+    output = actor_critic(*batch, temperature=temperature)
+    ref_output, _ = reference(*batch, temperature=temperature)
+    texts, ends = decode(policy.tokenizer, response_ids_BT, response_mask_BT)
+    return Rollout(
+        prompts=tuple(prompt for prompt in prompts for _ in range(num_samples)),
+        prompt_ids_BP=prompt_ids_BP, prompt_mask_BP=prompt_mask_BP,
+        response_ids_BT=response_ids_BT, response_mask_BT=response_mask_BT,
+        logprobs_BT=output.logprobs_BT, ref_logprobs_BT=ref_output.logprobs_BT, values_BT=output.values_BT,
+        texts=texts, char_ends=ends,
+        group_B=torch.arange(len(prompts), device=policy.device).repeat_interleave(num_samples),
+    )
+
+
+def generate_texts(
+    policy: Policy, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int = 1, seed: int = 0,
+    batch_size: int = 32, progress: bool = True,
+) -> list[list[str]]:
+    """`num_samples` texts per prompt, in the prompts' order; random numbers are a pure function of (seed, place, sample).
+
+    Prompts are batched by length, so that little padding is computed.
+    """
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
+    results: list[list[str]] = [[] for _ in prompts]
+    bar = tqdm(total=len(prompts), desc="generating", unit="prompt", disable=not progress)
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        seeds = [derive_seed(seed, "response", i, k) for i in chosen for k in range(num_samples)]
+        ids_BT, mask_BT = policy.generate(*policy.encode([prompts[i].text for i in chosen]), sampling, seeds, num_samples)
+        kept = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1).tolist())]
+        texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
+        for place, i in enumerate(chosen):
+            results[i] = texts[place * num_samples : (place + 1) * num_samples]
+        bar.update(len(chosen))
+    bar.close()
+    return results

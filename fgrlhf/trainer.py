@@ -1,0 +1,267 @@
+"""The one on-policy loop: batch -> collect -> reward -> KL -> advantages -> update -> log -> save."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from tqdm import tqdm
+
+from fgrlhf import checkpoint
+from fgrlhf.distributed import gather_rollouts, share_of
+from fgrlhf.kl import KLController
+from fgrlhf.metrics import rollout_metrics, sample_rows, weighted_mean
+from fgrlhf.policy import Policy
+from fgrlhf.reward import BasicReward
+from fgrlhf.rl_config import RLConfig
+from fgrlhf.rollout import collect, response_seeds
+from fgrlhf.runlog import RunLog
+from fgrlhf.types import Advantages, Prompt, Rollout, TokenReward
+from fgrlhf.utils import UserError, derive_seed, masked_mean, masked_sum, seeded
+from fgrlhf.value import ActorCritic
+
+
+class OnPolicyTrainer:
+    """Trains a policy on its own samples.
+
+    Everything random is a pure function of (seed, step), so a resumed run continues bit for bit on a CPU and several
+    processes draw what one process draws.
+
+    Args:
+      config: the run's settings.
+      algorithm: an object with `needs_values`, `advantages(rollout, rewards_BT)` and `loss(new, old, advantages)`.
+      actor_critic: policy and critic, on the accelerator's device or not.
+      reference: the frozen policy of the KL penalty.
+      reward: scores rollouts.
+      prompts: what to train on.
+      evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name -> value.
+      accelerator: device and processes.
+    """
+
+    def __init__(
+        self, config: RLConfig, algorithm, actor_critic: ActorCritic, reference: Policy, reward: BasicReward,
+        prompts: Sequence[Prompt], evaluate: Callable[[Policy], dict[str, float]] | None, accelerator: Accelerator,
+    ):
+        self.config, self.algorithm, self.reward, self.prompts = config, algorithm, reward, prompts
+        self.evaluate, self.accelerator = evaluate, accelerator
+        self.folder = Path(config.logging.save_dir)
+        self.reference = reference.to(accelerator.device).eval().requires_grad_(False)
+        self.actor_critic = actor_critic.to(accelerator.device)
+        self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0)
+        self.model = accelerator.prepare_model(self.actor_critic) if accelerator.num_processes > 1 else self.actor_critic
+        self.kl = KLController(config.ppo.kl_coef, config.ppo.kl_target, config.ppo.kl_horizon)
+        self.step, self.high_kl_count = 0, 0
+        self.best: dict | None = None
+        self._check_sizes()
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    def train(self, until: int | None = None) -> None:
+        """Run to `until` (default: the end), from the last complete checkpoint where there is one."""
+        resumed = checkpoint.load_latest(self)
+        self.log = RunLog(self.folder, self.config, resume_step=self.step if resumed else None, **self._trackers())
+        last = min(until or self.total_steps, self.total_steps)
+        bar = tqdm(total=self.total_steps, initial=self.step, desc=self.config.logging.run_name, unit="step", disable=self._quiet())
+        while self.step < last and not self.stopped:
+            self._evaluate_when_due(bar)
+            with seeded(self.config.train.seed, "step", self.step):
+                started = perf_counter()
+                rollout, rewards = self.collect_and_score()
+                rewards_BT = self.reward.penalized(rewards, rollout, self.kl.coef)
+                advantages = self.algorithm.advantages(rollout, rewards_BT)
+                collected = perf_counter()
+                losses = self.update(rollout, advantages)
+            metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages) | losses | {"kl_coef": self.kl.coef}
+            metrics |= {"time/rollout": collected - started, "time/update": perf_counter() - collected}
+            self._log_step(metrics, rollout, rewards, advantages, bar)
+            self._follow_kl(metrics["kl"])
+            self.step += 1
+            if self.step % self.config.train.save_interval == 0 or self.step == last:
+                checkpoint.save(self)
+        if self.step == self.total_steps or self.stopped:
+            self._finish(bar)
+        bar.close()
+        self.log.close()
+
+    def collect_and_score(self) -> tuple[Rollout, TokenReward]:
+        """This step's rollouts and rewards, those of all ranks on every rank."""
+        config, policy = self.config, self.actor_critic.policy
+        batch = self.batch(self.step)
+        mine = share_of(range(len(batch)), self.accelerator.process_index, self.accelerator.num_processes)
+        seeds = response_seeds(config.train.seed, self.step, mine[0], len(mine), config.env.train_num_samples_per_input)
+        sampling = config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
+        self.actor_critic.train(config.dropout_in_rollouts)
+        with self._precision():
+            rollout = collect(
+                self.actor_critic, self.reference, [batch[i] for i in mine], sampling,
+                config.env.train_num_samples_per_input, seeds, config.logprob_temperature)
+        rewards = self.reward.token_rewards(rollout)
+        return gather_rollouts(
+            self.accelerator, rollout, rewards, policy.tokenizer.pad_token_id, policy.tokenizer.padding_side == "left")
+
+    def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
+        """Several epochs of minibatches over one rollout; metrics averaged over all of them."""
+        train = self.config.train
+        self.actor_critic.train(train.dropout)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
+        logged = []
+        for epoch in range(train.n_ppo_epoch_per_rollout):
+            for rows in self.minibatches(len(rollout), epoch):
+                logged.append(self._optimizer_step(rollout, advantages, rows))
+        return weighted_mean(logged) | {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _optimizer_step(self, rollout: Rollout, advantages: Advantages, rows: Tensor) -> dict[str, float]:
+        """One step on the mean loss over the minibatch's tokens, whatever micro-batches and ranks it is split into."""
+        train, world = self.config.train, self.accelerator.num_processes
+        mask_BT = rollout.response_mask_BT
+        n_tokens = mask_BT[rows].sum().clamp(min=1)
+        micro_batches = rows[self.accelerator.process_index :: world].split(train.training_batch_size_per_card)
+        self.optimizer.zero_grad(set_to_none=True)
+        totals: dict[str, Tensor] = {}
+        for i, micro in enumerate(micro_batches):
+            old = rollout.rows(micro)
+            with self._no_sync(i + 1 < len(micro_batches)), self._precision():
+                new = self.model(
+                    old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT,
+                    temperature=self.config.logprob_temperature)
+                token_loss = self.algorithm.loss(new, old, advantages.rows(micro, old.response_ids_BT.shape[1]))
+                if train.average_microbatches:  # DDP averages gradients over ranks, hence the factor
+                    loss = masked_sum(token_loss.loss_BT, old.response_mask_BT) * world / n_tokens
+                else:
+                    loss = masked_mean(token_loss.loss_BT, old.response_mask_BT)
+                loss.backward()
+            for name, metric_BT in token_loss.metrics.items():
+                totals[name] = totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
+        limit = train.max_grad_norm if train.clip_grad else torch.inf
+        grad_norm = torch.nn.utils.clip_grad_norm_(self.actor_critic.parameters(), limit)
+        self.optimizer.step()
+        reduced = self.accelerator.reduce(totals, "sum") if world > 1 else totals
+        return {name: float(value) for name, value in reduced.items()} | {"grad_norm": float(grad_norm)}
+
+    # ---- pure functions of (config, step) --------------------------------------------------------------------------
+
+    @property
+    def total_steps(self) -> int:
+        return -(-self.config.train.total_episodes // self.episodes_per_step)
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.config.train.sampling_batch_size_per_card * self.accelerator.num_processes
+
+    @property
+    def episodes_per_step(self) -> int:
+        return self.prompts_per_step * self.config.env.train_num_samples_per_input
+
+    def batch(self, step: int) -> list[Prompt]:
+        """The prompts of a step: consecutive entries of an endless sequence of shuffled passes over the data."""
+        chosen, n = [], len(self.prompts)
+        for place in range(step * self.prompts_per_step, (step + 1) * self.prompts_per_step):
+            generator = torch.Generator().manual_seed(derive_seed(self.config.train.seed, "pass", place // n))
+            chosen.append(self.prompts[int(torch.randperm(n, generator=generator)[place % n])])
+        return chosen
+
+    def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
+        """Global row indices of each optimiser step of one epoch."""
+        generator = torch.Generator().manual_seed(derive_seed(self.config.train.seed, "minibatches", self.step, epoch))
+        order = torch.randperm(n_rows, generator=generator) if self.config.train.shuffle else torch.arange(n_rows)
+        return list(order.to(self.accelerator.device).chunk(self.config.train.n_minibatches))
+
+    def lr_factor(self, step: int) -> float:
+        """Linear warm-up over n_warmup_steps rollouts, then linear to 0 at the end (or constant)."""
+        train = self.config.train
+        if step < train.n_warmup_steps:
+            return (step + 1) / (train.n_warmup_steps + 1)
+        if train.lr_schedule == "constant":
+            return 1.0
+        return (self.total_steps - step) / max(self.total_steps - train.n_warmup_steps, 1)
+
+    # ---- evaluation, logging, stopping -----------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        """The batch KL has passed its threshold too often. Every rank sees the same KL, so all stop together."""
+        return self.high_kl_count >= self.config.train.kl_patience
+
+    def _follow_kl(self, kl: float) -> None:
+        self.kl.update(kl, self.episodes_per_step)
+        self.high_kl_count += kl > self.config.train.kl_threshold
+
+    def _evaluate_when_due(self, bar: tqdm) -> None:
+        if self.evaluate is None or self.step % self.config.train.eval_interval:
+            return
+        self.actor_critic.eval()
+        with torch.no_grad(), self._precision():
+            metrics = self.evaluate(self.actor_critic.policy)
+        self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
+        name = self.config.train.best_metric
+        if name not in metrics:
+            raise UserError(f"train.best_metric is `{name}`, which the evaluation does not give; it gives: {', '.join(sorted(metrics))}")
+        is_best = self.best is None or metrics[name] > self.best["value"]
+        if is_best:
+            self.best = {"step": self.step, "metric": name, "value": metrics[name]}
+            self._save_policy("best")
+        if self.accelerator.is_main_process:
+            bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{' (best so far)' if is_best else ''}")
+
+    def _log_step(self, metrics: dict[str, float], rollout: Rollout, rewards: TokenReward, advantages: Advantages, bar: tqdm) -> None:
+        config = self.config
+        if self.step % config.logging.log_interval == 0:
+            self.log.log(self.step, metrics | {"episodes": (self.step + 1) * self.episodes_per_step})
+        if self.step % config.train.eval_interval == 0 or self.step + 1 == self.total_steps:
+            rows = sample_rows(self.actor_critic.policy.tokenizer, rollout, rewards, advantages, config.logging.n_samples)
+            self.log.samples(self.step, rows)
+        bar.set_postfix(reward=f"{metrics['reward/total']:.3f}", kl=f"{metrics['kl']:.2f}", refresh=False)
+        bar.update()
+
+    def _finish(self, bar: tqdm) -> None:
+        self._evaluate_when_due(bar) if self.step % self.config.train.eval_interval == 0 else None
+        self._save_policy("final")
+        if self.stopped and self.accelerator.is_main_process:
+            bar.write(
+                f"stopped at step {self.step}: the KL from the reference passed train.kl_threshold={self.config.train.kl_threshold} "
+                f"{self.high_kl_count} times. Raise ppo.kl_coef or lower train.lr; the best checkpoint is kept in {self.folder / 'best'}")
+
+    def _save_policy(self, name: str) -> None:
+        if self.accelerator.is_main_process:
+            with checkpoint.new_folder(self.folder / name) as folder:
+                self.actor_critic.policy.save(folder)
+        self.accelerator.wait_for_everyone()
+
+    # ---- small parts -----------------------------------------------------------------------------------------------
+
+    def _parameter_groups(self) -> list[dict]:
+        train, model = self.config.train, self.actor_critic
+        value_lr = train.value_lr or train.lr
+        groups = [{"params": [p for p in model.policy.parameters() if p.requires_grad], "lr": train.lr, "peak_lr": train.lr}]
+        if model.value is not None:
+            critic = [p for p in model.value.parameters() if p.requires_grad]
+            groups.append({"params": critic, "lr": value_lr, "peak_lr": value_lr})
+        return groups
+
+    def _check_sizes(self) -> None:
+        shares = self.config.train.n_minibatches * self.accelerator.num_processes
+        if self.episodes_per_step % shares:
+            raise UserError(
+                f"{self.episodes_per_step} rollouts a step do not divide into train.n_minibatches={self.config.train.n_minibatches} minibatches "
+                f"over {self.accelerator.num_processes} processes: change train.n_minibatches, train.sampling_batch_size_per_card or "
+                "env.train_num_samples_per_input")
+        if not self.prompts:
+            raise UserError(f"{self.config.data.train_file} has no prompts to train on")
+
+    def _no_sync(self, more_to_come: bool):
+        return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
+
+    def _precision(self):
+        return self.accelerator.autocast()
+
+    def _quiet(self) -> bool:
+        return not self.accelerator.is_main_process
+
+    def _trackers(self) -> dict:
+        logging = self.config.logging
+        wandb = {"project": logging.wandb_project, "entity": logging.wandb_entity, "name": logging.run_name} if logging.wandb_log else None
+        return {"wandb": wandb, "tensorboard": logging.tensorboard, "write": self.accelerator.is_main_process}
