@@ -62,7 +62,7 @@ class OnPolicyTrainer:
     def train(self, until: int | None = None) -> None:
         """Run to `until` (default: the end), from the last complete checkpoint where there is one."""
         resumed = checkpoint.load_latest(self)
-        self.log = RunLog(self.folder, self.config, resume_step=self.step if resumed else None, **self._trackers())
+        self.log = RunLog(self.folder, self.config, resume_step=self.step - 1 if resumed else None, **self._trackers())
         last = min(until or self.total_steps, self.total_steps)
         bar = tqdm(total=self.total_steps, initial=self.step, desc=self.config.logging.run_name, unit="step", disable=self._quiet())
         while self.step < last and not self.stopped:
@@ -264,4 +264,4 @@ class OnPolicyTrainer:
     def _trackers(self) -> dict:
         logging = self.config.logging
         wandb = {"project": logging.wandb_project, "entity": logging.wandb_entity, "name": logging.run_name} if logging.wandb_log else None
-        return {"wandb": wandb, "tensorboard": logging.tensorboard, "write": self.accelerator.is_main_process}
+        return {"wandb": wandb, "tensorboard": logging.tensorboard}

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# One row of the paper's tables: train it, then evaluate it on dev and test.
+#   experiments.sh NAME [key=value ...]      NAME as below; SCALE=mini runs the same row in minutes
+# Needs the SFT policy and the reward models (see tasks/qa_feedback/README.md for the order).
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+
+here=tasks/qa_feedback/training
+name="${1:-}"
+[ $# -gt 0 ] && shift
+script=train_finegrained.sh
+overrides=()
+case "$name" in
+    sft) script= ;;
+    sft_full) script=train_sft.sh; overrides=(data.train_file="$DATA_DIR/train.json" logging.save_dir="$OUTPUT_DIR/sft_full") ;;
+    holistic) script=train_baseline.sh ;;
+    fine_grained) ;;
+    without_relevance) overrides=(reward.relevance_model.weight=0) ;;
+    without_factuality) overrides=(reward.factuality_model.weight=0) ;;
+    without_completeness) overrides=(reward.completeness_model.weight=0) ;;
+    relevance_low) overrides=(reward.relevance_model.weight=0.5) ;;
+    relevance_middle) overrides=(reward.relevance_model.weight=1.0) ;;
+    relevance_high) overrides=(reward.relevance_model.weight=2.0) ;;
+    *) fail "\`$name\` is not an experiment; take one of: sft sft_full holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
+esac
+case "$name" in without_* | relevance_*) overrides+=(logging.save_dir="$OUTPUT_DIR/$name" logging.run_name="$name") ;; esac
+case "$name" in holistic) folder="$OUTPUT_DIR/baseline/best" ;; sft | sft_full) folder="$OUTPUT_DIR/$name" ;; *) folder="$OUTPUT_DIR/$name/best" ;; esac
+
+if [ -n "$script" ]; then bash "$here/$script" "${overrides[@]}" "$@"; fi
+for split in dev test; do bash "$here/evaluate.sh" policy="$folder" name="$name" split="$split"; done

@@ -1,0 +1,106 @@
+"""The rewards of long-form QA, under the paper's names, and what those names imply.
+
+    relevance_model      R1, per sub-sentence   SubSentenceVerbosityReward
+    factuality_model     R2, per sentence       FactualityReward
+    completeness_model   R3, whole answer       PreferenceReward
+    baseline_model       holistic preference    PreferenceReward
+
+A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`.
+"""
+
+from typing import Any
+
+from pydantic import model_validator
+
+from fgrlhf import reward as library
+from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward_models import load_reward_model
+from fgrlhf.rl_config import AspectConfig, RLConfig
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.feedback import rm_prefix
+
+
+class _OneLevelReward(SegmentClassifierReward):
+    """A segment classifier that must judge segments of `level`."""
+
+    level: str
+
+    def __init__(self, scorer, positive_reward: float, negative_reward: float):
+        if scorer.spec.level != self.level:
+            raise UserError(f"{type(self).__name__} judges each {self.level}, but its reward model was trained on the level `{scorer.spec.level}`: check `ckpt`")
+        super().__init__(scorer, positive_reward, negative_reward)
+
+
+class SubSentenceVerbosityReward(_OneLevelReward):
+    """R1: is each sub-sentence relevant, not repeated, coherent?"""
+
+    level = "subsentence"
+
+
+class FactualityReward(_OneLevelReward):
+    """R2: is each sentence supported by the passages?"""
+
+    level = "sentence"
+
+
+class PreferenceReward(SequenceScorerReward):
+    """A score of the whole answer: R3 (information completeness) or the holistic preference."""
+
+
+class FineGrainedReward(CombinedReward):
+    """Several aspects, each on its own segments."""
+
+
+class BaselineReward(CombinedReward):
+    """One holistic score at the end of the answer."""
+
+
+def _segment_kind(cls: type[_OneLevelReward]):
+    def build(config: AspectConfig, prefix_fn, device: str, dtype: str):
+        scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+        return cls(scorer, config.positive_reward, config.negative_reward)
+
+    return build
+
+
+def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -> PreferenceReward:
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    return PreferenceReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
+
+
+KINDS = {
+    **library.KINDS,
+    "relevance": _segment_kind(SubSentenceVerbosityReward),
+    "factuality": _segment_kind(FactualityReward),
+    "preference": _preference_kind,
+}
+
+# What the published names imply. Level, label and input are read only for a checkpoint that does not carry them.
+PUBLISHED_NAMES: dict[str, dict[str, Any]] = {
+    "relevance_model": {"kind": "relevance", "level": "subsentence", "error_label": "NF-ERR", "with_passages": False},
+    "factuality_model": {"kind": "factuality", "level": "sentence", "error_label": "F-ERR", "with_passages": True},
+    "completeness_model": {"kind": "preference", "level": "sequence", "with_passages": True},
+    "baseline_model": {"kind": "preference", "level": "sequence", "with_passages": True},
+}
+
+
+class QAConfig(RLConfig):
+    """An RL run on long-form QA; the published YAML files load as they are."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_published_names(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
+            return tree
+        filled = {
+            name: {**PUBLISHED_NAMES.get(name, {}), **aspect} if isinstance(aspect, dict) else aspect
+            for name, aspect in tree["reward"].items()
+        }
+        return {**tree, "reward": filled}
+
+
+def build_reward(config: RLConfig, device: str = "cpu") -> CombinedReward:
+    """The reward a config describes, its models loaded. Raises `UserError` naming what is missing."""
+    aspects, weights = library.build_aspects(config.reward, rm_prefix, KINDS, device, config.model.dtype)
+    cls = BaselineReward if set(aspects) == {"baseline_model"} else FineGrainedReward
+    return cls(aspects, weights)

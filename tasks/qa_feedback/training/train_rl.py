@@ -1,0 +1,60 @@
+"""The one entry point of RL on long-form QA: load what the YAML names, train, keep the best policy on dev."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from transformers.utils import logging as transformers_logging
+
+from fgrlhf.config import parse_cli
+from fgrlhf.distributed import share_of
+from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.policy import Policy, load_policy
+from fgrlhf.ppo import PPOTrainer
+from fgrlhf.reward import BasicReward
+from fgrlhf.types import Prompt
+from fgrlhf.utils import seeded
+from fgrlhf.value import ActorCritic, load_value
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.reward import QAConfig, build_reward
+
+USAGE = "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value ...]"
+
+
+def dev_evaluation(config: QAConfig, prompts: Sequence[Prompt], reward: BasicReward, reference: Policy, accelerator: Accelerator) -> Callable[[Policy], dict[str, float]]:
+    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics are those of all."""
+    sampling = config.model.policy_model.eval_generation_kwargs.sampling(config.env.max_generated_len)
+    mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)
+
+    def evaluate(policy: Policy) -> dict[str, float]:
+        rows = evaluate_rows(policy, mine, reward, sampling, seed=config.train.seed, reference=reference, progress=False)
+        rows = gather_object(rows) if accelerator.num_processes > 1 else rows
+        return {name: interval.mean for name, interval in summarize(rows).items()}
+
+    return evaluate
+
+
+def build_trainer(config: QAConfig) -> PPOTrainer:
+    """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before anything is written."""
+    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    if config.train.cuda_deterministic:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    train_prompts, dev_prompts = load_examples(config.data.train_file), load_examples(config.data.dev_file)
+    model, device = config.model, str(accelerator.device)
+    reward = build_reward(config, device)
+    with seeded(config.train.seed, "init"):
+        policy = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
+        value = load_value(
+            model.value_model.ckpt, policy, model.value_model.freeze_value_model, model.value_model.policy_value_sharing)
+    reference = load_policy(model.policy_model.ckpt, model.dtype, config.env.max_input_len, model.policy_model.input_padding_side)
+    reference.to(accelerator.device)
+    evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
+    return PPOTrainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line: a YAML file and key=value overrides."""
+    config = parse_cli(QAConfig, argv, USAGE)
+    transformers_logging.disable_progress_bar()
+    build_trainer(config).train()
