@@ -1,0 +1,242 @@
+"""Run folder: resolved config, versions, metrics.jsonl, samples, seconds and memory by stage, optional trackers.
+
+    <folder>/config.yaml            the config as it was resolved
+    <folder>/run.json               versions, seed, command, git commit: what is needed to repeat the run
+    <folder>/metrics.jsonl          one JSON object per line, `step` first
+    <folder>/samples/step-<n>.jsonl samples to be read
+    <folder>/stages.json            {stage: {seconds, peak_mb}}
+
+Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and wandb are
+copies for who wants them, and neither can stop a run.
+"""
+
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+import yaml
+
+from fgrlhf.config import StrictModel, to_yaml
+from fgrlhf.utils import UserError, read_json, read_jsonl, write_json, write_jsonl, write_text
+
+PACKAGES = ("fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "datasets", "spacy", "numpy")
+
+
+class RunLog:
+    """Writes one run folder.
+
+    `resume_step` is the step of the checkpoint a run continues from: metrics and samples of later steps, written
+    before the interruption, are dropped, so that the continued log equals that of a run that was never interrupted.
+    `None` starts afresh and drops what an earlier run left in the folder.
+
+    `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of `wandb.init`
+    (project, entity, name, ...); without a network it logs offline. Raises `UserError` where a tracker that was asked
+    for is not installed. `seed` defaults to the config's `seed` or `train.seed`, `write` to whether this is rank 0.
+    """
+
+    def __init__(self, folder: str | Path, config: StrictModel | Mapping | None = None, resume_step: int | None = None,
+                 wandb: Mapping[str, Any] | None = None, tensorboard: bool = False, seed: int | None = None,
+                 write: bool | None = None):
+        self.folder = Path(folder)
+        self.is_main = _rank() == 0 if write is None else write
+        self._trackers: list = []
+        self._metrics = None
+        if not self.is_main:
+            return
+        settings = {} if config is None else config.model_dump(mode="json") if isinstance(config, StrictModel) else dict(config)
+        if tensorboard:
+            self._trackers.append(_TensorBoard(self.folder / "tensorboard", resume_step))
+        if wandb is not None:
+            self._trackers.append(_Wandb(self.folder, dict(wandb), settings))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if config is not None:
+            text = to_yaml(config) if isinstance(config, StrictModel) else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+            write_text(self.folder / "config.yaml", text)
+        self._drop_after(resume_step)
+        self._write_run(_find_seed(settings) if seed is None else seed, resume_step)
+        self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl. A value that is not finite is written as null, which JSON can hold."""
+        if self._metrics is None:
+            return
+        row = {name: _plain(value) for name, value in metrics.items()}
+        self._metrics.write(json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n")
+        self._metrics.flush()
+        for tracker in self._trackers:
+            tracker.log(step, {name: value for name, value in row.items() if isinstance(value, int | float)})
+
+    def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write samples/step-<step>.jsonl."""
+        if self.is_main:
+            write_jsonl(self.folder / "samples" / f"step-{step}.jsonl", rows)
+
+    @contextmanager
+    def stage(self, name: str):
+        """One line when a stage starts and one when it ends; its seconds and peak memory go into stages.json."""
+        if not self.is_main:
+            yield
+            return
+        print(f"{name}: started", flush=True)
+        start = time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            print(f"{name}: stopped by {type(error).__name__} after {time.perf_counter() - start:.1f} s", flush=True)
+            raise
+        seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
+        print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
+        path = self.folder / "stages.json"
+        stages = read_json(path) if path.exists() else {}
+        write_json(path, {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}})
+
+    def close(self) -> None:
+        """Close files and trackers. Logging after this does nothing."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        for tracker in self._trackers:
+            tracker.close()
+        self._trackers = []
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _drop_after(self, step: int | None) -> None:
+        samples = self.folder / "samples"
+        for path in samples.glob("step-*.jsonl"):
+            if step is None or int(path.stem.removeprefix("step-")) > step:
+                path.unlink()
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        if step is None:
+            path.unlink()
+            (self.folder / "stages.json").unlink(missing_ok=True)
+            return
+        whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a last line cut off by a crash goes
+        write_text(path, whole + newline)
+        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step])
+
+    def _write_run(self, seed: int | None, resume_step: int | None) -> None:
+        path = self.folder / "run.json"
+        resumed = []
+        if resume_step is not None and path.exists():
+            resumed = read_json(path).get("resumed_at", [])
+        write_json(path, {
+            "command": command_line(),
+            "seed": seed,
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
+        })
+
+
+def versions() -> dict[str, str]:
+    """Versions of python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the code that runs, with "-modified" where files differ from it; None outside a git checkout."""
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if not commit:
+        return None
+    return commit + ("-modified" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def command_line() -> str:
+    """The command as typed after the interpreter, paths below the working directory made relative to it."""
+    here = str(Path.cwd()) + os.sep
+    return " ".join(["python", *(argument.replace(here, "") for argument in sys.orig_argv[1:])])
+
+
+def peak_memory_mb() -> float:
+    """Highest resident memory in MB of this process or of any single child it has waited for."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * unit / 2**20
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", 0))  # set by torchrun and accelerate before the process group exists
+
+
+def _find_seed(settings: Mapping) -> int | None:
+    return settings.get("seed", (settings.get("train") or {}).get("seed"))
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: tensors and numpy scalars become numbers, non-finite numbers None."""
+    if isinstance(value, str | bool | None):
+        return value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, resume_step: int | None):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError("TensorBoard logging is on and tensorboard is not installed: "
+                            "pip install -e '.[tensorboard]', or turn it off in the config's logging section") from None
+        # Events after the checkpoint are hidden by the reader, not rewritten.
+        self.writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _Wandb:
+    def __init__(self, folder: Path, arguments: dict, settings: dict):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("wandb logging is on and wandb is not installed: "
+                            "pip install -e '.[wandb]', or turn it off in the config's logging section") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = {"dir": str(folder), "config": settings, **arguments}
+        try:
+            self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
+        except Exception as error:  # no network, no login, a server that refuses: all alike to a run that must go on
+            print(f"wandb: {' '.join(str(error).split())}; logging offline below {folder}, `wandb sync` sends it later", flush=True)
+            self.run = wandb.init(**{**arguments, "mode": "offline"})
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log({**metrics, "step": step})  # not wandb's own step: that one refuses to go back on resume
+
+    def close(self) -> None:
+        self.run.finish()
