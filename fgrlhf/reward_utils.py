@@ -1,0 +1,155 @@
+"""Segmentation of a text into sentences and sub-sentences, in characters: one function for making reward-model training
+files and for scoring.
+
+Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may begin after a word
+that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer than five words join a neighbour
+(Wu et al. 2023, appendix D: the density of the relevance reward).
+"""
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import spacy
+
+from fgrlhf.utils import UserError
+
+Level = Literal["subsentence", "sentence", "sequence"]
+Span = tuple[int, int]
+
+BLANK = "blank_en_sentencizer"
+TRAINED = "en_core_web_sm"
+SEGMENT_MARK = "</s>"
+MIN_WORDS = 5  # of a sub-sentence
+BREAK_AFTER = ",;!?"
+
+# A pipeline's components that sentence boundaries do not depend on.
+_UNUSED = ("ner", "tagger", "lemmatizer", "attribute_ruler", "morphologizer")
+_CACHED_TEXTS = 16_384
+
+
+@lru_cache(maxsize=None)
+def _pipeline(name: str) -> spacy.Language:
+    if name == BLANK:
+        nlp = spacy.blank("en")
+        nlp.add_pipe("sentencizer")
+        return nlp
+    if not spacy.util.is_package(name):
+        raise UserError(
+            f"the segmenter `{name}` is not installed, and another one would cut answers into other segments. "
+            f"Install it with `python -m spacy download {name}`, or make the reward-model files and train the reward "
+            f"models again with `{BLANK}`, which needs no download"
+        )
+    return spacy.load(name, exclude=_UNUSED)
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
+    """spaCy's sentences that are not blank. They may begin or end with white space."""
+    sentences = _pipeline(name)(text).sents
+    spans = ((sentence.start_char, sentence.end_char) for sentence in sentences)
+    return tuple((start, end) for start, end in spans if not text[start:end].isspace())
+
+
+@lru_cache(maxsize=_CACHED_TEXTS)
+def _subsentences(name: str, text: str) -> tuple[Span, ...]:
+    spans = []
+    for begin, stop in _raw_sentences(name, text):
+        words = [match.span() for match in re.finditer(r"\S+", text[begin:stop])]
+        starts = subsentence_starts([text[begin + start : begin + end] for start, end in words])
+        for first, following in zip(starts, [*starts[1:], len(words)]):
+            spans.append((begin + words[first][0], begin + words[following - 1][1]))
+    return tuple(spans)
+
+
+def subsentence_starts(words: Sequence[str]) -> list[int]:
+    """The indices at which a sentence's sub-sentences begin; [0, ...], and [] for no words.
+
+    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than five words lie
+    between the last break and this one, the last break moves here; the sentence's first piece runs on instead.
+    """
+    starts = [0] if words else []
+    for i in range(1, len(words) - MIN_WORDS):
+        if words[i - 1][-1] not in BREAK_AFTER:
+            continue
+        if i - starts[-1] >= MIN_WORDS:
+            starts.append(i)
+        elif starts[-1] > 0:
+            starts[-1] = i
+    return starts
+
+
+@dataclass(frozen=True)
+class Segmenter:
+    """Cuts texts into segments. `name` and `version` say which pipeline did; they are saved with a reward model."""
+
+    name: str
+    version: str
+
+    def sentences(self, text: str) -> list[Span]:
+        """Half-open character spans of the sentences; `text[start:end]` neither begins nor ends with white space."""
+        spans = []
+        for start, end in _raw_sentences(self.name, text):
+            sentence = text[start:end]
+            spans.append((end - len(sentence.lstrip()), start + len(sentence.rstrip())))
+        return spans
+
+    def subsentences(self, text: str) -> list[Span]:
+        """Half-open character spans of the sub-sentences, without the white space around them."""
+        return list(_subsentences(self.name, text))
+
+    def segments(self, text: str, level: Level) -> list[Span]:
+        """Spans at `level`: "subsentence", "sentence", or "sequence" (the whole text). A blank text has none."""
+        if level == "subsentence":
+            return self.subsentences(text)
+        if level == "sentence":
+            return self.sentences(text)
+        if level == "sequence":
+            return [(0, len(text))] if text.strip() else []
+        raise ValueError(f"`{level}` is no level of segments, choose one of {', '.join(get_args(Level))}")
+
+    def sentence_offsets(self, text: str) -> list[int]:
+        """0, then the end of every sentence, as the published code counts them."""
+        return [0, *(end for _, end in _raw_sentences(self.name, text))]
+
+    def subsentence_offsets(self, text: str) -> list[int]:
+        """The start of every sub-sentence, then the length of the text, as the published code counts them."""
+        return [*(start for start, _ in _subsentences(self.name, text)), len(text)]
+
+    def describe(self) -> dict[str, str]:
+        """What `load_segmenter` needs to find the same segmenter again."""
+        return asdict(self)
+
+
+def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
+    """A segmenter by its pipeline's name, or by what `Segmenter.describe` gave.
+
+    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always is. Raises `UserError`
+    where the pipeline is not installed; warns where its version is not the described one.
+    """
+    described = name.get("version") if isinstance(name, Mapping) else None
+    wanted = name["name"] if isinstance(name, Mapping) else name
+    if wanted == "auto":
+        wanted = TRAINED if spacy.util.is_package(TRAINED) else BLANK
+    nlp = _pipeline(wanted)
+    version = spacy.__version__ if wanted == BLANK else nlp.meta["version"]
+    if described not in (None, version):
+        warnings.warn(f"segments were made with {wanted} {described}, this is {version}: some may differ", stacklevel=2)
+    return Segmenter(wanted, version)
+
+
+def rm_words(prefix: Sequence[str], text: str, spans: Sequence[Span]) -> tuple[list[str], list[int]]:
+    """A segment classifier's input: the prefix's words, then `</s>` and its words for every segment of `text`.
+
+    Returns the words and the index of each segment's `</s>` (a text may hold that very string itself, so the marks
+    cannot be found by looking for it).
+    """
+    words, marks = list(prefix), []
+    for start, end in spans:
+        marks.append(len(words))
+        words.append(SEGMENT_MARK)
+        words += text[start:end].split()
+    return words, marks
