@@ -1,0 +1,292 @@
+"""Supervised fine-tuning of a language model on {text, answer} rows.
+
+    python -m sft.run_sft config.yml key=value ...
+
+The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or by dev loss) as an
+ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and run.json beside it. An interrupted run
+continues from its last complete checkpoint; a finished one is reused.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from accelerate.utils import gather_object
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.distributed import share_of
+from fgrlhf.evaluators import RougeLsum
+from fgrlhf.hf_trainer import trackers, use_run_log
+from fgrlhf.policy import Policy, Sampling, load_policy
+from fgrlhf.rl_config import LoggingConfig
+from fgrlhf.rollout import generate_texts
+from fgrlhf.runlog import RunLog
+from fgrlhf.stage import finish, finished, last_complete_checkpoint
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, read_json, run_main
+
+IGNORED = -100  # the label that transformers' losses leave out
+
+
+class ModelSection(StrictModel):
+    ckpt: str = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
+    max_input_len: PositiveInt = Field(1024, description="tokens; longer inputs are cut")
+    max_generated_len: PositiveInt = Field(200, description="tokens; longer answers are cut")
+
+
+class DataSection(StrictModel):
+    train_file: str
+    dev_file: str | None = Field(None, description="null: no evaluation, the last model is kept")
+    dev_examples: PositiveInt | None = Field(None, description="dev rows used, the first ones; null: all")
+
+
+class TrainSection(StrictModel):
+    epochs: PositiveFloat = 10.0
+    max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
+    batch_size: PositiveInt = Field(4, description="examples per optimiser step, over all processes")
+    micro_batch_size: PositiveInt | None = Field(None, description="examples per forward pass and process; null: its whole share")
+    lr: PositiveFloat = 5e-5
+    lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
+    warmup_steps: NonNegativeInt = 0
+    weight_decay: NonNegativeFloat = 0.0
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    max_grad_norm: PositiveFloat = 1.0
+    bf16: bool = Field(False, description="mixed precision; weights stay fp32")
+    seed: int = 42
+
+
+class EvaluationSection(StrictModel):
+    every_steps: PositiveInt | None = Field(None, description="steps between evaluations and checkpoints; null: every epoch")
+    metric: Literal["rougeLsum", "loss"] = Field("rougeLsum", description="picks the best checkpoint; with `loss` nothing is generated")
+    batch_size: PositiveInt = 64
+
+
+class SFTConfig(StrictModel):
+    """A whole run."""
+
+    model: ModelSection
+    data: DataSection
+    train: TrainSection = TrainSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _micro_batches(self):
+        micro = self.train.micro_batch_size
+        if micro is not None and self.train.batch_size % micro:
+            raise ValueError(f"train.batch_size={self.train.batch_size} is no multiple of train.micro_batch_size={micro}; "
+                             "change one of them")
+        return self
+
+
+def read_examples(path: str | Path, limit: int | None = None) -> list[Prompt]:
+    """The rows {"text": str, "answer": [str, ...]} of a JSON file.
+
+    Raises:
+      UserError: no such file, or rows of another form: every one of them with its number and key.
+    """
+    if not Path(path).exists():
+        raise UserError(f"{path} does not exist: set DATA_DIR to the folder of the data where the config uses it, "
+                        "or name the file with data.train_file=... or data.dev_file=...")
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows:
+        raise UserError(f"{path} must be a JSON list of rows with the keys `text` and `answer`, and not an empty one")
+    problems, examples = [], []
+    for number, row in enumerate(rows[:limit]):
+        text, answers = (row.get("text"), row.get("answer")) if isinstance(row, dict) else (None, None)
+        if not isinstance(text, str) or not text.strip():
+            problems.append(f"row {number}, `text`: must be a text that is not empty")
+        if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
+            problems.append(f"row {number}, `answer`: must be a list of one or more texts")
+        elif not answers[0].strip():
+            problems.append(f"row {number}, `answer`: its first text, which is trained on, is empty")
+        else:
+            examples.append(Prompt(str(number), text, tuple(answers)))
+    if problems:
+        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(problems[:20]) + more)
+    return examples
+
+
+def encode(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -> list[dict[str, list[int]]]:
+    """Token ids of prompt and first answer of every example: {"input_ids", "labels"}.
+
+    An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads both in one sequence
+    and is trained on the answer's part of it. Every answer ends with the end-of-sequence token.
+    """
+    tokenizer, eos = policy.tokenizer, policy.eos_ids[0]
+    prompts = tokenizer([e.text for e in examples], truncation=True, max_length=policy.max_input_len)["input_ids"]
+    answers = tokenizer(text_target=[e.references[0] for e in examples], add_special_tokens=False)["input_ids"]
+    answers = [ids[: max_generated_len - 1] + [eos] for ids in answers]
+    if policy.model.config.is_encoder_decoder:
+        return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]
+    return [{"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer} for prompt, answer in zip(prompts, answers)]
+
+
+class Collator:
+    """Pads a batch on the right to its longest example."""
+
+    def __init__(self, pad_id: int):
+        self.pad_id = pad_id
+
+    def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+        def padded(name: str, fill: int) -> Tensor:
+            width = max(len(row[name]) for row in rows)
+            return torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
+
+        mask = [{"mask": [1] * len(row["input_ids"])} for row in rows]
+        width = max(len(row["mask"]) for row in mask)
+        return {
+            "input_ids": padded("input_ids", self.pad_id),
+            "attention_mask": torch.tensor([row["mask"] + [0] * (width - len(row["mask"])) for row in mask]),
+            "labels": padded("labels", IGNORED),
+        }
+
+
+class SFTTrainer(Seq2SeqTrainer):
+    """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
+
+    Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models work alike.
+    """
+
+    def __init__(self, config: SFTConfig, policy: Policy, dev: Sequence[Prompt], log: RunLog, **kwargs):
+        super().__init__(model=policy.model, **kwargs)
+        self.config, self.policy, self.dev, self.log_folder = config, policy, dev, log
+        self.rouge = RougeLsum() if dev and config.evaluation.metric == "rougeLsum" else None
+        self.model_accepts_loss_kwargs = True  # so that `compute_loss` is told the tokens of the whole batch
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Mean over the answer tokens of the whole batch, whatever micro-batches and processes it is split into.
+
+        The Trainer takes a model's loss for one divided by `num_items_in_batch` already. T5's is the micro-batch's
+        own mean, so the gradients of all micro-batches would be added up instead of averaged.
+        """
+        output = model(**inputs)
+        share = (inputs["labels"] != IGNORED).sum() / num_items_in_batch
+        loss = output.loss * share * self.args.world_size  # DDP averages gradients over processes
+        return (loss, output) if return_outputs else loss
+
+    def evaluation_loop(self, *args, **kwargs):
+        output = super().evaluation_loop(*args, **kwargs)
+        if self.rouge is not None:
+            output.metrics.update({f"eval_{name}": value for name, value in self.generated_metrics().items()})
+        return output
+
+    def generated_metrics(self) -> dict[str, float]:
+        """RougeLsum and length in words of this model's answers to the dev prompts, shared out over the processes."""
+        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
+        mine = share_of(self.dev, self.args.process_index, self.args.world_size)
+        with self.accelerator.autocast():
+            texts = generate_texts(self.policy, mine, sampling, batch_size=self.config.evaluation.batch_size,
+                                   progress=self.args.process_index == 0 and sys.stderr.isatty())
+        rows = [
+            {"id": prompt.id, "prompt": prompt.text, "response": text, "references": list(prompt.references),
+             "rougeLsum": self.rouge(text, prompt.references)} for prompt, (text,) in zip(mine, texts)
+        ]
+        rows = gather_object(rows) if self.args.world_size > 1 else rows
+        self.log_folder.samples(self.state.global_step, rows[: self.config.logging.n_samples])
+        return {
+            "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
+            "length": sum(len(row["response"].split()) for row in rows) / len(rows),
+        }
+
+
+def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
+    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
+    train, evaluated = config.train, config.data.dev_file is not None
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if train.batch_size % world:
+        raise UserError(f"train.batch_size={train.batch_size} cannot be shared out over {world} processes: "
+                        f"make it a multiple of {world}, or start fewer processes")
+    share = train.batch_size // world
+    micro = min(train.micro_batch_size or share, share)
+    if share % micro:
+        raise UserError(f"each of {world} processes has {share} examples per step, no multiple of "
+                        f"train.micro_batch_size={train.micro_batch_size}; make it a divisor of {share}")
+    when = "epoch" if config.evaluation.every_steps is None else "steps"
+    try:
+        return Seq2SeqTrainingArguments(
+            output_dir=str(folder), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
+            per_device_eval_batch_size=config.evaluation.batch_size,
+            num_train_epochs=train.epochs, max_steps=train.max_steps or -1,
+            learning_rate=train.lr, lr_scheduler_type=train.lr_schedule, warmup_steps=train.warmup_steps,
+            weight_decay=train.weight_decay, adam_beta1=train.adam_beta1, adam_beta2=train.adam_beta2,
+            max_grad_norm=train.max_grad_norm, bf16=train.bf16, seed=train.seed,
+            eval_strategy=when if evaluated else "no", save_strategy=when, save_total_limit=2,
+            eval_steps=config.evaluation.every_steps, save_steps=config.evaluation.every_steps or 500,
+            load_best_model_at_end=evaluated, metric_for_best_model=config.evaluation.metric if evaluated else None,
+            greater_is_better=config.evaluation.metric == "rougeLsum" if evaluated else None,
+            prediction_loss_only=True, logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True,
+            dataloader_pin_memory=torch.cuda.is_available(),
+        )
+    except ValueError as error:  # e.g. bf16 on a GPU that has none
+        raise UserError(f"transformers refuses these settings: {error}") from None
+
+
+def place_model(policy: Policy, folder: Path) -> None:
+    """Write the model's files into `folder`, beside what is there; each appears whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+        policy.save(temporary)
+        for path in Path(temporary).iterdir():
+            os.replace(path, folder / path.name)
+
+
+def say(text: str) -> None:
+    """Print one line, once however many processes there are."""
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(text, flush=True)
+
+
+def train(config: SFTConfig) -> Path:
+    """Run the stage and return the folder of the best model. See the module's docstring."""
+    folder = Path(config.logging.save_dir)
+    files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
+    examples = read_examples(config.data.train_file)
+    dev = read_examples(config.data.dev_file, config.data.dev_examples) if config.data.dev_file else []
+    known = finished(folder, config, [*files, config.model.ckpt])
+    if known is not None:
+        say(f"{config.logging.run_name}: finished before, reusing {folder}")
+        return folder
+    arguments = training_arguments(config, folder / "checkpoints")
+    policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
+    checkpoint = last_complete_checkpoint(folder / "checkpoints")
+    resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+    log = RunLog(folder, config, resume_step, **trackers(config.logging), seed=config.train.seed)
+    with log, log.stage(config.logging.run_name):
+        trainer = SFTTrainer(
+            config, policy, dev, log, args=arguments, data_collator=Collator(policy.tokenizer.pad_token_id),
+            train_dataset=encode(policy, examples, config.model.max_generated_len),
+            eval_dataset=encode(policy, dev, config.model.max_generated_len) if dev else None,
+        )
+        use_run_log(trainer, log, config.logging.run_name)
+        say(f"{len(examples)} training examples, {len(dev)} dev examples, {policy.model.num_parameters():,} parameters"
+            + (f", continuing from step {resume_step}" if checkpoint else ""))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if trainer.is_world_process_zero():
+            place_model(policy, folder)
+            finish(folder, {"steps": trainer.state.global_step, "best_step": trainer.state.best_global_step,
+                            "metric": config.evaluation.metric, "best": trainer.state.best_metric})
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        trainer.accelerator.wait_for_everyone()
+    return folder
+
+
+def main() -> None:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    config = parse_cli(SFTConfig, usage="usage: python -m sft.run_sft <config.yml> [section.key=value ...]")
+    say(f"the model is in {train(config)}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,65 @@
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from fgrlhf.evaluators import RougeLsum
+from fgrlhf.reward_utils import load_segmenter
+
+
+@pytest.fixture(scope="module")
+def rouge():
+    return RougeLsum()
+
+
+def test_counted_by_hand(rouge):
+    # sentence 1: LCS "the cat sat" 3 of 4 words; sentence 2: "a dog" 2 of 3 -> recall 5/7, precision 5/6
+    reference, prediction = "The cat sat down. A dog barked.", "The cat sat. A dog ran."
+    assert rouge(prediction, [reference]) == pytest.approx(100 * 2 * (5 / 7) * (5 / 6) / (5 / 7 + 5 / 6))
+
+
+def test_equal_and_disjoint_and_empty(rouge):
+    assert rouge("One two three. Four five.", ["One two three. Four five."]) == pytest.approx(100)
+    assert rouge("One two three.", ["Six seven."]) == 0
+    assert rouge("", ["Six seven."]) == rouge(" \n ", ["Six seven."]) == rouge("Six.", [""]) == 0
+
+
+def test_word_forms_count_as_equal(rouge):
+    assert rouge("He was walking homes.", ["He was walked home."]) == pytest.approx(100)
+
+
+def test_sentences_are_matched_whatever_their_order(rouge):
+    # without one sentence per line the LCS would run over the whole text and find four of seven words only
+    reference, prediction = "The cat sat down. A dog barked.", "A dog barked. The cat sat down."
+    assert rouge(prediction, [reference]) == pytest.approx(100)
+    assert rouge._scorer.score(reference, prediction)["rougeLsum"].fmeasure == pytest.approx(4 / 7)
+    assert rouge.lines(prediction) == "A dog barked.\nThe cat sat down."
+
+
+def test_best_reference_counts(rouge):
+    near, far = "The cat sat.", "Six seven."
+    assert rouge("The cat sat.", [far, near]) == pytest.approx(100)
+    assert rouge("The cat sat.", [far]) == 0
+    with pytest.raises(ValueError):
+        rouge("The cat sat.", [])
+
+
+def test_mean_is_over_all_examples(rouge):
+    # the published function returned the first example's score
+    assert rouge.mean(["The cat sat.", "Six."], [["The cat sat."], ["Seven."]]) == pytest.approx(50)
+    assert rouge.mean([], []) == 0
+
+
+def test_the_cache_changes_nothing(rouge):
+    texts = ["The cats were running; they ran, and ran. No!", "A cat runs. Two cats ran?"]
+    plain = RougeScorer(["rougeLsum"], use_stemmer=True)
+    expected = 100 * plain.score(rouge.lines(texts[0]), rouge.lines(texts[1]))["rougeLsum"].fmeasure
+    assert 0 < expected < 100
+    assert [rouge(texts[1], [texts[0]]) for _ in range(2)] == [pytest.approx(expected)] * 2
+
+
+def test_a_given_segmenter_is_used():
+    class Whole:
+        def segments(self, text, level):
+            return [(0, len(text))]
+
+    assert RougeLsum(Whole()).lines("One. Two.") == "One. Two."
+    assert RougeLsum(load_segmenter()).lines("One cat sat here. Two cats sat there.").count("\n") == 1
