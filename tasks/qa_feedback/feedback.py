@@ -1,0 +1,203 @@
+"""The qa-feedback format: rows of questions, rows of feedback, and the words a reward model reads before an answer.
+
+Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json hold questions with
+reference answers, {train,dev}_feedback.json hold four answers to a question each with what an annotator said of them.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, read_json, write_text
+from tasks.qa_feedback.validation import Problem, example_problems, feedback_problems
+
+PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the outputs compared by a row's six preferences
+
+
+@dataclass(frozen=True)
+class ErrorSpan:
+    """Characters [start, end) of prediction 1 that are wrong, and how."""
+
+    type: str
+    start: int
+    end: int
+    explanation: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"error type": self.type, "explanation": self.explanation, "start": self.start, "end": self.end}
+
+
+@dataclass(frozen=True)
+class MissingInfo:
+    """Sentences of a passage (ids from 1; sentence 0 is the title) that the answer should have told."""
+
+    type: str
+    passage_id: int
+    sentence_ids: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"error type": self.type, "passage_id": self.passage_id, "sentence_id": list(self.sentence_ids)}
+
+
+@dataclass(frozen=True)
+class FeedbackRow:
+    """One row of a feedback file. `raw` is the JSON object as it was read, so that it is written back unchanged."""
+
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def make(
+        cls, question: str, passages: Sequence[Sequence[str]], gold: str, predictions: Sequence[str],
+        errors: Iterable[ErrorSpan], missing: Iterable[MissingInfo], corrected: str, preference: Sequence[int],
+    ) -> "FeedbackRow":
+        """A row with the keys of the published files in their order. `passages`: title, then sentences, each."""
+        return cls({
+            "question": question,
+            "passages": [list(passage) for passage in passages],
+            "gold": gold,
+            **{f"prediction {i}": text for i, text in enumerate(predictions, 1)},
+            "feedback": {
+                "errors": [error.to_json() for error in errors],
+                "missing-info": [info.to_json() for info in missing],
+                "corrected-prediction": corrected,
+            },
+            "preference": list(preference),
+        })
+
+    @property
+    def question(self) -> str:
+        return self.raw["question"]
+
+    @property
+    def passages(self) -> list[list[str]]:
+        return self.raw["passages"]
+
+    @property
+    def predictions(self) -> tuple[str, ...]:
+        return tuple(self.raw[f"prediction {i}"] for i in range(1, 5))
+
+    @property
+    def errors(self) -> tuple[ErrorSpan, ...]:
+        """The error spans of prediction 1, in the annotator's order."""
+        return tuple(
+            ErrorSpan(error["error type"], error["start"], error["end"], error["explanation"])
+            for error in self.raw["feedback"]["errors"]
+        )
+
+    @property
+    def missing(self) -> tuple[MissingInfo, ...]:
+        return tuple(
+            MissingInfo(info["error type"], info["passage_id"], tuple(info["sentence_id"]))
+            for info in self.raw["feedback"]["missing-info"]
+        )
+
+    @property
+    def corrected(self) -> str:
+        return self.raw["feedback"]["corrected-prediction"]
+
+    @property
+    def preference(self) -> tuple[int, ...]:
+        """For each of `PAIRS`: 1 the first output is better, 2 the second, 0 neither."""
+        return tuple(self.raw["preference"])
+
+    def with_preference(self, preference: Sequence[int]) -> "FeedbackRow":
+        return FeedbackRow({**self.raw, "preference": list(preference)})
+
+
+class DataError(UserError):
+    """Malformed rows, all of them; the message has a line for each."""
+
+    def __init__(self, problems: Sequence[Problem]):
+        self.problems = tuple(problems)
+        rows = len({(problem.file, problem.row) for problem in problems})
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        super().__init__(
+            f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {rows} row{'s' * (rows != 1)} of the data "
+            f"(file, row counted from 0, field, reason):\n{lines}\nMend or remove these rows; nothing was written."
+        )
+
+
+def _read_rows(path: str | Path) -> list:
+    if not Path(path).is_file():
+        raise UserError(
+            f"{path} does not exist. Set DATA_DIR to the folder of the qa-feedback files; "
+            "tasks/qa_feedback/data/download.sh fetches the published ones, make_mini.sh beside it makes a small world"
+        )
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise UserError(f"{path} must hold one JSON array of rows, it holds a {type(rows).__name__}")
+    return rows
+
+
+def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
+    """The rows of each file. Raises `DataError` with every malformed row of every file."""
+    files = [_read_rows(path) for path in paths]
+    problems = [problem for path, rows in zip(paths, files) for problem in feedback_problems(rows, str(path))]
+    if problems:
+        raise DataError(problems)
+    return [[FeedbackRow(row) for row in rows] for rows in files]
+
+
+def read_feedback(path: str | Path) -> list[FeedbackRow]:
+    """The rows of one file. Raises `DataError` with every malformed row."""
+    return read_feedback_files(path)[0]
+
+
+def feedback_text(rows: Iterable[FeedbackRow]) -> str:
+    """A feedback file's text; for the rows of a published file its very bytes."""
+    return json.dumps([row.raw for row in rows], indent=2)
+
+
+def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
+    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be read again."""
+    rows = list(rows)
+    problems = feedback_problems([row.raw for row in rows], str(path))
+    if problems:
+        raise DataError(problems)
+    write_text(path, feedback_text(rows))
+
+
+def load_examples(path: str | Path) -> list[Prompt]:
+    """The rows of {train,dev,test,train_1k}.json as prompts. Raises `DataError` with every malformed row.
+
+    id: the row's index; references: its `answer` texts; meta: its other keys (`question`, `passages`, ...).
+    """
+    rows = _read_rows(path)
+    problems = example_problems(rows, str(path))
+    if problems:
+        raise DataError(problems)
+    return [
+        Prompt(
+            id=str(i), text=row["text"], references=tuple(row["answer"]),
+            meta={key: value for key, value in row.items() if key not in ("text", "answer")},
+        )
+        for i, row in enumerate(rows)
+    ]
+
+
+def rm_words_prefix(question: str, passages: Sequence[Sequence[str] | Mapping[str, str]] | None) -> list[str]:
+    """The words before an answer's first segment: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ] `answer:`.
+
+    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages out; a question
+    without any has no `context:` either.
+    """
+    words = ["question:", *question.split()]
+    if passages:
+        words.append("context:")
+    for passage in passages or ():
+        if isinstance(passage, Mapping):
+            title, sentences = passage["wikipage"], [passage["content"]]
+        else:
+            title, *sentences = passage
+        words += ["wikipage:", *title.split(), "text:"]
+        for sentence in sentences:
+            words += sentence.split()
+    return [*words, "answer:"]
+
+
+def rm_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
+    """`rm_words_prefix` of a prompt: what a reward model reads before the answer, as in its training files."""
+    return rm_words_prefix(prompt.meta["question"], prompt.meta["passages"] if with_passages else None)

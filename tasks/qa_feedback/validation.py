@@ -1,0 +1,235 @@
+"""What is wrong with rows of the qa-feedback format: every mistake as file, row, field and reason."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FACTUAL_ERRORS = ("Wrong-Grounding", "Unverifiable")
+NON_FACTUAL_ERRORS = ("Irrelevant", "Redundant", "Incoherent")
+MINOR_INFO = "Missing-Minor-Auxiliary"
+MISSING_INFO = ("Missing-Answer", "Missing-Major-Auxiliary", MINOR_INFO)
+
+_JSON_NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a number"}
+Complaint = tuple[str, str]  # field, reason
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake. `row` counts from 0 within `file`; `field` is a path such as `feedback.errors[2].end`."""
+
+    file: str
+    row: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, row {self.row}, {self.field}: {self.reason}"
+
+
+def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
+    """Everything wrong with the rows of a feedback file, in order; [] if they can be used."""
+    return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _feedback_row(row)]
+
+
+def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
+    """Everything wrong with the rows of {train,dev,test,train_1k}.json, in order; [] if they can be used."""
+    return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _example_row(row)]
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _feedback_row(row: Any) -> Iterator[Complaint]:
+    if not isinstance(row, dict):
+        yield "row", _not_a(dict, row)
+        return
+    yield from _texts(row, "", "question", "gold", *(f"prediction {i}" for i in range(1, 5)))
+    bad_passages = list(_key(row, "", "passages", list) or _all_items(row["passages"], "passages", _sentences_passage))
+    yield from bad_passages
+    passages = None if bad_passages else row["passages"]
+    yield from _key(row, "", "feedback", dict)
+    feedback = row.get("feedback")
+    if isinstance(feedback, dict):
+        yield from _texts(feedback, "feedback.", "corrected-prediction")
+        for key in ("errors", "missing-info"):
+            yield from _key(feedback, "feedback.", key, list)
+        if isinstance(feedback.get("errors"), list):
+            yield from _errors(feedback["errors"], row.get("prediction 1"), passages)
+        if isinstance(feedback.get("missing-info"), list):
+            for i, info in enumerate(feedback["missing-info"]):
+                yield from _missing_info(info, f"feedback.missing-info[{i}]", passages)
+    yield from _preference(row)
+
+
+def _example_row(row: Any) -> Iterator[Complaint]:
+    if not isinstance(row, dict):
+        yield "row", _not_a(dict, row)
+        return
+    yield from _texts(row, "", "text", "question")
+    yield from _key(row, "", "answer", list) or _all_items(row["answer"], "answer", _text)
+    yield from _key(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
+
+
+def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
+    yield from _key(row, "", "preference", list)
+    preference = row.get("preference")
+    if not isinstance(preference, list):
+        return
+    if len(preference) != 6:
+        yield "preference", f"has {len(preference)} entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
+    for i, value in enumerate(preference):
+        if not _is_int(value) or value not in (0, 1, 2):
+            yield f"preference[{i}]", f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
+
+
+# ---- error spans and missing information ---------------------------------------------------------------------------
+
+
+def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complaint]:
+    placed = []  # (start, end, index in the annotator's order)
+    for i, error in enumerate(errors):
+        field = f"feedback.errors[{i}]"
+        if not isinstance(error, dict):
+            yield field, _not_a(dict, error)
+            continue
+        yield from _type(error, field, FACTUAL_ERRORS + NON_FACTUAL_ERRORS)
+        yield from _texts(error, f"{field}.", "explanation")
+        if error.get("error type") == "Wrong-Grounding" and isinstance(error.get("explanation"), str):
+            yield from _grounding(error["explanation"], f"{field}.explanation", passages)
+        wrong = _key(error, f"{field}.", "start", int) + _key(error, f"{field}.", "end", int)
+        if not wrong and isinstance(text, str):
+            wrong = list(_span(error["start"], error["end"], text, field))
+            if not any("range" in reason for _, reason in wrong):
+                placed.append((error["start"], error["end"], i))
+        yield from wrong
+    yield from _overlaps(placed)
+
+
+def _span(start: int, end: int, text: str, field: str) -> Iterator[Complaint]:
+    """A span holds whole words: it begins with one, and after it comes white space or the end of the text."""
+    if not 0 <= start < len(text):
+        yield f"{field}.start", f"{start} is out of range: prediction 1 has {len(text)} characters"
+    if not 0 < end <= len(text):
+        yield f"{field}.end", f"{end} is out of range: prediction 1 has {len(text)} characters"
+    elif end <= start:
+        yield f"{field}.end", f"{end} is out of range: the span starts at {start} and must not be empty"
+    elif 0 <= start:
+        if text[start].isspace() or (start > 0 and not text[start - 1].isspace()):
+            yield f"{field}.start", f"{start} is off a word boundary: {_around(text, start)}"
+        if end < len(text) and not text[end].isspace():
+            yield f"{field}.end", f"{end} is off a word boundary: {_around(text, end)}"
+
+
+def _around(text: str, at: int) -> str:
+    return repr(f"{text[max(at - 10, 0):at]}|{text[at:at + 10]}")
+
+
+def _overlaps(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
+    reach, last = 0, -1
+    for start, end, i in sorted(placed):
+        if start < reach:
+            yield f"feedback.errors[{i}]", f"the span [{start}, {end}) overlaps errors[{last}], which ends at {reach}"
+        if end > reach:
+            reach, last = end, i
+
+
+def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
+    """The explanation of a Wrong-Grounding error: the sentences it contradicts as a JSON object, or free text."""
+    if not explanation.startswith("{"):
+        return
+    try:
+        ids = json.loads(explanation)
+    except json.JSONDecodeError:
+        yield field, f"{explanation!r} is not valid JSON; write {{\"passage_id\":1,\"sentence_id\":[2]}}"
+        return
+    yield from _ids(ids, field, passages)
+
+
+def _missing_info(info: Any, field: str, passages: list | None) -> Iterator[Complaint]:
+    if not isinstance(info, dict):
+        yield field, _not_a(dict, info)
+        return
+    yield from _type(info, field, MISSING_INFO)
+    yield from _ids(info, field, passages)
+
+
+def _ids(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterator[Complaint]:
+    """`passage_id` counts from 1; `sentence_id` lists sentences of that passage, 0 its title."""
+    yield from _key(owner, f"{field}.", "passage_id", int)
+    yield from _key(owner, f"{field}.", "sentence_id", list)
+    passage_id, sentence_ids = owner.get("passage_id"), owner.get("sentence_id")
+    passage = None
+    if passages is not None and _is_int(passage_id):
+        if 1 <= passage_id <= len(passages):
+            passage = passages[passage_id - 1]
+        else:
+            yield f"{field}.passage_id", f"passage {passage_id} does not exist: the row has {len(passages)}, counted from 1"
+    for i, sentence_id in enumerate(sentence_ids if isinstance(sentence_ids, list) else ()):
+        if not _is_int(sentence_id):
+            yield f"{field}.sentence_id[{i}]", _not_a(int, sentence_id)
+        elif passage is not None and not 0 <= sentence_id < len(passage):
+            reason = f"sentence {sentence_id} does not exist: passage {passage_id} has {len(passage) - 1}, and 0 for its title"
+            yield f"{field}.sentence_id[{i}]", reason
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def _sentences_passage(passage: Any, field: str) -> Iterator[Complaint]:
+    if not isinstance(passage, list):
+        yield field, _not_a(list, passage)
+    elif not passage:
+        yield field, "is empty: its first entry must be the title"
+    else:
+        yield from _all_items(passage, field, _text)
+
+
+def _any_passage(passage: Any, field: str) -> Iterator[Complaint]:
+    if isinstance(passage, dict):
+        yield from _texts(passage, f"{field}.", "wikipage", "content")
+    else:
+        yield from _sentences_passage(passage, field)
+
+
+def _all_items(items: list, field: str, check) -> Iterator[Complaint]:
+    for i, item in enumerate(items):
+        yield from check(item, f"{field}[{i}]")
+
+
+def _type(owner: Mapping[str, Any], field: str, known: tuple[str, ...]) -> Iterator[Complaint]:
+    missing = _key(owner, f"{field}.", "error type", str)
+    yield from missing
+    if not missing and owner["error type"] not in known:
+        yield f"{field}.error type", f"{owner['error type']!r} is none of {', '.join(known)}"
+
+
+def _texts(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
+    for key in keys:
+        yield from _key(owner, prefix, key, str) or _text(owner[key], f"{prefix}{key}")
+
+
+def _text(value: Any, field: str) -> Iterator[Complaint]:
+    if not isinstance(value, str):
+        yield field, _not_a(str, value)
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        yield field, f"holds half of a surrogate pair at character {error.start}, which is no text"
+
+
+def _key(owner: Mapping[str, Any], prefix: str, key: str, kind: type) -> list[Complaint]:
+    if key not in owner:
+        return [(f"{prefix}{key}", "missing")]
+    value = owner[key]
+    good = _is_int(value) if kind is int else isinstance(value, kind)
+    return [] if good else [(f"{prefix}{key}", _not_a(kind, value))]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _not_a(kind: type, value: Any) -> str:
+    return f"must be {_JSON_NAMES[kind]}, is {_JSON_NAMES.get(type(value), 'null')}"
