@@ -7,7 +7,6 @@ every other file. Random numbers, data order and learning rate are pure function
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import warnings
@@ -28,12 +27,14 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """A folder to fill that takes the place of `path` when the block ends well, and vanishes when it does not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    if replaced.exists() and not path.exists():  # killed between the two renames below
+        replaced.rename(path)
+    for left_over in (temporary, replaced):  # by a process that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
-        replaced = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
             path.rename(replaced)
         temporary.rename(path)
@@ -66,9 +67,10 @@ def load_latest(trainer) -> bool:
     """Restore the newest whole checkpoint; False where there is none.
 
     Raises:
-      UserError: the checkpoint was made with other settings.
+      UserError: the checkpoint was made with other settings, or there are checkpoints and every one is damaged.
     """
-    for folder in reversed(_checkpoints(trainer.folder / "checkpoints")):
+    found = _checkpoints(trainer.folder / "checkpoints")
+    for folder in reversed(found):
         state = _verified_state(folder)
         if state is None:
             warnings.warn(f"{folder} is damaged; falling back to the checkpoint before it", stacklevel=2)
@@ -79,6 +81,8 @@ def load_latest(trainer) -> bool:
         trainer.step, trainer.kl.coef = state["step"], state["kl_coef"]
         trainer.high_kl_count, trainer.best = state["high_kl_count"], state["best"]
         return True
+    if found:
+        raise UserError(f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder to start over from the first step")
     return False
 
 
@@ -112,7 +116,7 @@ def _verified_state(folder: Path) -> dict | None:
     try:
         state = json.loads((folder / "state.json").read_text())
         whole = all(_sha256(folder / name) == digest for name, digest in state["sha256"].items())
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return state if whole else None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
 from fgrlhf.utils import UserError
@@ -28,6 +28,14 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _no_truth_value_as_number(cls, value: Any, handler):
+        result = handler(value)
+        if isinstance(value, bool) and type(result) in (int, float):
+            raise ValueError(f"a number is needed, not {str(value).lower()}")
+        return result
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 as users mean it: `1e-5` is a number, `no`/`on` stay text, a duplicate key is an error."""
@@ -38,11 +46,19 @@ _Loader.yaml_implicit_resolvers = {
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
+_FLOAT = (
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"),
     list("-+0123456789."),
 )
+_Loader.add_implicit_resolver(*_FLOAT)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what `_Loader` would otherwise read as a number, such as the text `1e-5`."""
+
+
+_Dumper.add_implicit_resolver(*_FLOAT)
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict:
@@ -162,7 +178,7 @@ def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
 
 def to_yaml(config: StrictModel) -> str:
     """The resolved config as YAML that `load_config` reads back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -185,6 +201,8 @@ def _type_name(annotation: Any) -> str:
         return "|".join(str(value) for value in typing.get_args(annotation))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return "|".join(_type_name(part) for part in typing.get_args(annotation))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
     return getattr(annotation, "__name__", str(annotation)) if annotation is not type(None) else "null"
 
 

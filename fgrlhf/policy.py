@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers import LogitsProcessor, LogitsProcessorList
@@ -138,15 +139,15 @@ class Policy(nn.Module):
           response_ids and response_mask, (B * num_samples, T): the samples of one prompt stand together; T is the
           longest response's length; ids on padding are the pad token's.
         """
+        if sampling.do_sample and (row_seeds is None or len(row_seeds) != len(prompt_ids_BP) * num_samples):
+            raise ValueError("sampling needs one seed per response")
+        was_training = self.model.training
+        self.model.eval()  # before the encoder runs: its dropout would be sampling noise too
         inputs, prefix_length = self._generation_inputs(prompt_ids_BP, prompt_mask_BP, num_samples)
         processors = LogitsProcessorList()
         if sampling.do_sample:
-            if row_seeds is None or len(row_seeds) != len(prompt_ids_BP) * num_samples:
-                raise ValueError("sampling needs one seed per response")
             uniform_BT = uniform_rows(row_seeds, sampling.max_new_tokens)
             processors.append(InverseCdfSampler(sampling, uniform_BT, prefix_length))
-        was_training = self.model.training
-        self.model.eval()
         output = self.model.generate(
             **inputs, logits_processor=processors, do_sample=False, temperature=None, top_k=None, top_p=None,
             num_beams=1 if sampling.do_sample else sampling.num_beams, max_new_tokens=sampling.max_new_tokens,
@@ -229,6 +230,23 @@ class CausalPolicy(Policy):
 
     padding_side = "left"
 
+    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
+        if padding_side == "right":
+            raise UserError(
+                "model.policy_model.input_padding_side is `right`, but a decoder-only model writes its response right after the prompt, "
+                "where the padding would stand: set it to left, or leave it out")
+        super().__init__(model, tokenizer, max_input_len, padding_side)
+
+    def generate(self, prompt_ids_BP, prompt_mask_BP, sampling, row_seeds=None, num_samples=1):
+        """As `Policy.generate`. Raises `UserError` where prompt and response need more positions than the model has."""
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        needed = prompt_ids_BP.shape[1] + sampling.max_new_tokens
+        if positions is not None and needed > positions:
+            raise UserError(
+                f"prompts of {prompt_ids_BP.shape[1]} tokens with responses of up to {sampling.max_new_tokens} need {needed} positions, "
+                f"the model has {positions}: lower env.max_input_len or env.max_generated_len")
+        return super().generate(prompt_ids_BP, prompt_mask_BP, sampling, row_seeds, num_samples)
+
     def _generation_inputs(self, prompt_ids_BP, prompt_mask_BP, num_samples):
         inputs = {"input_ids": prompt_ids_BP, "attention_mask": prompt_mask_BP}
         return {name: tensor.repeat_interleave(num_samples, 0) for name, tensor in inputs.items()}, prompt_ids_BP.shape[1]
@@ -266,7 +284,7 @@ def load_policy(ckpt: str | Path, dtype: str = "fp32", max_input_len: int = 1024
         tokenizer = AutoTokenizer.from_pretrained(ckpt)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = auto.from_pretrained(ckpt, config=config, dtype=DTYPES[dtype], use_safetensors=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"no language model could be loaded from `{ckpt}`: {reason} Give a folder that an earlier stage wrote, or a hub name while online.") from None
     return (T5Policy if config.is_encoder_decoder else CausalPolicy)(model, tokenizer, max_input_len, padding_side)

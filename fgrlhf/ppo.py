@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fgrlhf.advantages import gae
-from fgrlhf.losses import clipped_policy_loss, clipped_value_loss
+from fgrlhf.losses import clipped_policy_loss, clipped_value_loss, kl_k3
 from fgrlhf.rl_config import PPOConfig
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Advantages, PolicyOutput, Rollout
@@ -41,17 +41,16 @@ class PPO:
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * clipped policy loss + vf_coef * clipped value loss, per token."""
         config = self.config
-        policy_BT, ratio_BT, policy_clipped_BT = clipped_policy_loss(
+        policy_BT, _, policy_clipped_BT = clipped_policy_loss(
             new.logprobs_BT, old.logprobs_BT, advantages.advantages_BT, config.cliprange)
         value_BT, value_clipped_BT = clipped_value_loss(
             new.values_BT, old.values_BT, advantages.returns_BT, config.cliprange_value)
         loss_BT = config.pg_coef * policy_BT + config.vf_coef * value_BT
-        log_ratio_BT = new.logprobs_BT - old.logprobs_BT
         with torch.no_grad():
             metrics = {
                 "loss/policy": policy_BT, "loss/value": value_BT, "loss/total": loss_BT,
                 "clipfrac/policy": policy_clipped_BT, "clipfrac/value": value_clipped_BT,
-                "approx_kl": ratio_BT - 1 - log_ratio_BT, "entropy": new.entropy_BT,
+                "approx_kl": kl_k3(old.logprobs_BT, new.logprobs_BT), "entropy": new.entropy_BT,
                 "value/error": (new.values_BT - advantages.returns_BT).abs(),
             }
         return TokenLoss(loss_BT, {name: metric.detach() for name, metric in metrics.items()})

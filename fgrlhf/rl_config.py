@@ -15,15 +15,25 @@ class GenerationConfig(StrictModel):
     temperature: PositiveFloat = 1.0
     num_beams: PositiveInt = 1
 
+    @model_validator(mode="after")
+    def _beams_or_sampling(self):
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError(f"num_beams={self.num_beams} searches for the most probable response, do_sample=true draws one: set do_sample=false or num_beams=1")
+        return self
+
     def sampling(self, max_new_tokens: int) -> Sampling:
         return Sampling(max_new_tokens, self.do_sample, self.temperature, self.top_k or 0, self.top_p, self.num_beams)
+
+
+class EvalGenerationConfig(GenerationConfig):
+    do_sample: bool = False
 
 
 class PolicyConfig(StrictModel):
     ckpt: str
     input_padding_side: Literal["left", "right"] | None = None
     train_generation_kwargs: GenerationConfig = GenerationConfig()
-    eval_generation_kwargs: GenerationConfig = GenerationConfig(do_sample=False)
+    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
 
 class ValueConfig(StrictModel):
@@ -40,9 +50,9 @@ class ModelConfig(StrictModel):
     @model_validator(mode="after")
     def _value_trunk(self):
         if self.value_model.ckpt is None and not self.value_model.policy_value_sharing:
-            raise ValueError("model.value_model: a critic of its own needs a trunk; set ckpt, or policy_value_sharing=true to read the policy's hidden states")
+            raise ValueError("value_model needs a trunk of its own: set value_model.ckpt, or value_model.policy_value_sharing=true to read the policy's hidden states")
         if self.value_model.freeze_value_model and self.value_model.policy_value_sharing:
-            raise ValueError("model.value_model: a shared trunk cannot be frozen, it is the policy; set freeze_value_model=false or policy_value_sharing=false")
+            raise ValueError("value_model shares the policy's trunk, which cannot be frozen: set value_model.freeze_value_model=false or value_model.policy_value_sharing=false")
         return self
 
 
@@ -114,7 +124,7 @@ class TrainConfig(StrictModel):
     dropout: bool = Field(False, description="keep dropout on, in rollouts and updates alike")
     dropout_in_rollouts: bool | None = Field(None, description="null: as `dropout`; false with dropout=true is as published (D4)")
     shuffle: bool = Field(True, description="false: as published (D6)")
-    average_microbatches: bool = Field(True, description="false: each micro-batch's own mean is added up, as published (D6)")
+    average_microbatches: bool = Field(True, description="false: their losses add up, as published (D6)")
     seed: int = 42
     cuda_deterministic: bool = True
 

@@ -1,5 +1,6 @@
 """The one on-policy loop: batch -> collect -> reward -> KL -> advantages -> update -> log -> save."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ from fgrlhf.rl_config import RLConfig
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runlog import RunLog
 from fgrlhf.types import Advantages, Prompt, Rollout, TokenReward
-from fgrlhf.utils import UserError, derive_seed, masked_mean, masked_sum, seeded
+from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic
 
 
@@ -66,7 +67,8 @@ class OnPolicyTrainer:
         last = min(until or self.total_steps, self.total_steps)
         bar = tqdm(total=self.total_steps, initial=self.step, desc=self.config.logging.run_name, unit="step", disable=self._quiet())
         while self.step < last and not self.stopped:
-            self._evaluate_when_due(bar)
+            if self.step % self.config.train.eval_interval == 0:
+                self._evaluate(bar)
             with seeded(self.config.train.seed, "step", self.step):
                 started = perf_counter()
                 rollout, rewards = self.collect_and_score()
@@ -79,7 +81,7 @@ class OnPolicyTrainer:
             self._log_step(metrics, rollout, rewards, advantages, bar)
             self._follow_kl(metrics["kl"])
             self.step += 1
-            if self.step % self.config.train.save_interval == 0 or self.step == last:
+            if self.step % self.config.train.save_interval == 0 or self.step == last or self.stopped:
                 checkpoint.save(self)
         if self.step == self.total_steps or self.stopped:
             self._finish(bar)
@@ -124,20 +126,25 @@ class OnPolicyTrainer:
         totals: dict[str, Tensor] = {}
         for i, micro in enumerate(micro_batches):
             old = rollout.rows(micro)
-            with self._no_sync(i + 1 < len(micro_batches)), self._precision():
-                new = self.model(
-                    old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT,
-                    temperature=self.config.logprob_temperature)
+            with self._no_sync(i + 1 < len(micro_batches)):
+                with self._precision():
+                    new = self.model(
+                        old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT,
+                        temperature=self.config.logprob_temperature)
                 token_loss = self.algorithm.loss(new, old, advantages.rows(micro, old.response_ids_BT.shape[1]))
-                if train.average_microbatches:  # DDP averages gradients over ranks, hence the factor
-                    loss = masked_sum(token_loss.loss_BT, old.response_mask_BT) * world / n_tokens
-                else:
-                    loss = masked_mean(token_loss.loss_BT, old.response_mask_BT)
+                # DDP averages gradients over ranks, hence `world`; as published the loss is as many times too large as
+                # a rank has micro-batches
+                times = world if train.average_microbatches else len(rows) / len(micro)
+                loss = masked_sum(token_loss.loss_BT, old.response_mask_BT) * times / n_tokens
                 loss.backward()
             for name, metric_BT in token_loss.metrics.items():
                 totals[name] = totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
         limit = train.max_grad_norm if train.clip_grad else torch.inf
         grad_norm = torch.nn.utils.clip_grad_norm_(self.actor_critic.parameters(), limit)
+        if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
+            raise UserError(
+                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy the model, so it was not made. The last "
+                "checkpoint is whole; lower train.lr or set train.clip_grad=true, and start again")
         self.optimizer.step()
         reduced = self.accelerator.reduce(totals, "sum") if world > 1 else totals
         return {name: float(value) for name, value in reduced.items()} | {"grad_norm": float(grad_norm)}
@@ -190,8 +197,8 @@ class OnPolicyTrainer:
         self.kl.update(kl, self.episodes_per_step)
         self.high_kl_count += kl > self.config.train.kl_threshold
 
-    def _evaluate_when_due(self, bar: tqdm) -> None:
-        if self.evaluate is None or self.step % self.config.train.eval_interval:
+    def _evaluate(self, bar: tqdm) -> None:
+        if self.evaluate is None:
             return
         self.actor_critic.eval()
         with torch.no_grad(), self._precision():
@@ -200,7 +207,7 @@ class OnPolicyTrainer:
         name = self.config.train.best_metric
         if name not in metrics:
             raise UserError(f"train.best_metric is `{name}`, which the evaluation does not give; it gives: {', '.join(sorted(metrics))}")
-        is_best = self.best is None or metrics[name] > self.best["value"]
+        is_best = math.isfinite(metrics[name]) and (self.best is None or metrics[name] > self.best["value"])
         if is_best:
             self.best = {"step": self.step, "metric": name, "value": metrics[name]}
             self._save_policy("best")
@@ -218,7 +225,7 @@ class OnPolicyTrainer:
         bar.update()
 
     def _finish(self, bar: tqdm) -> None:
-        self._evaluate_when_due(bar) if self.step % self.config.train.eval_interval == 0 else None
+        self._evaluate(bar)  # the last policy too, wherever the interval ended
         self._save_policy("final")
         if self.stopped and self.accelerator.is_main_process:
             bar.write(

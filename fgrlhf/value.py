@@ -59,11 +59,12 @@ def load_value(ckpt: str | Path | None, policy: Policy, freeze: bool = False, sh
     if share:
         return Value(policy.hidden_size)
     trunk = load_policy(ckpt, dtype, policy.max_input_len)
-    trunk_size = trunk.model.get_input_embeddings().num_embeddings
-    if trunk_size < len(policy.tokenizer) or type(trunk) is not type(policy):
+    ids, trunk_ids = (p.model.get_input_embeddings().num_embeddings for p in (policy, trunk))
+    if trunk_ids < ids or type(trunk) is not type(policy) or trunk.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise UserError(
-            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk_size} embeddings) cannot read the policy's tokens "
-            f"({type(policy).__name__}, {len(policy.tokenizer)} ids): take a trunk of the policy's family, or set model.value_model.policy_value_sharing=true")
+            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk_ids} embeddings) cannot read the policy's tokens "
+            f"({type(policy).__name__}, {ids} embeddings): their vocabularies differ. Take a trunk of the policy's family, "
+            "or set model.value_model.policy_value_sharing=true")
     return Value(trunk.hidden_size, trunk, freeze)
 
 

@@ -1,0 +1,28 @@
+"""Fixtures that more than one test file uses."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny models: one thread is faster than two, and sums are made in one order
+
+
+def _folder(variable: str, what: str) -> Path:
+    path = os.environ.get(variable)
+    if not path:
+        pytest.skip(f"{variable} is not set: it names the folder of {what}")
+    return Path(path)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """What the published code computes."""
+    return _folder("FGRLHF_GOLDEN", "golden values of the published code")
+
+
+@pytest.fixture(scope="session")
+def qa_feedback() -> Path:
+    """Real rows in the published format."""
+    return _folder("FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)")

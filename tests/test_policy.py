@@ -1,0 +1,209 @@
+import pytest
+import tiny
+import torch
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from fgrlhf.policy import (
+    CausalPolicy, InverseCdfSampler, Sampling, T5Policy, load_policy, response_mask, token_entropy, token_logprobs, uniform_rows,
+)
+from fgrlhf.utils import UserError, derive_seed
+
+KINDS = ["t5", "gpt2"]
+TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
+GREEDY = Sampling(max_new_tokens=6, do_sample=False)
+
+
+def seeds(n: int, *parts) -> list[int]:
+    return [derive_seed("test", *parts, i) for i in range(n)]
+
+
+def sampled(policy, texts=TEXTS, num_samples=2, sampling=Sampling(max_new_tokens=7)):
+    """Prompts and responses of different lengths."""
+    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]  # a random model is slow to say </s>
+    prompt = policy.encode(texts)
+    response = policy.generate(*prompt, sampling, seeds(len(texts) * num_samples), num_samples)
+    return *(x.repeat_interleave(num_samples, 0) for x in prompt), *response
+
+
+def brute_logprobs(policy, prompt_ids, response_ids, temperature):
+    """One token at a time, one row, no padding."""
+    result = []
+    for t, token in enumerate(response_ids):
+        if isinstance(policy, T5Policy):
+            decoder = torch.tensor([[policy.model.config.decoder_start_token_id, *response_ids[:t]]])
+            logits = policy.model(input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder).logits[0, -1]
+        else:
+            logits = policy.model(input_ids=torch.tensor([prompt_ids + response_ids[:t]])).logits[0, -1]
+        result.append(torch.log_softmax(logits / temperature, -1)[token].item())
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_equal_brute_force(kind, temperature):
+    policy = tiny.policy(kind).eval()
+    batch = sampled(policy)
+    with torch.no_grad():
+        output, hidden_BTD = policy(*batch, temperature=temperature)
+        torch.testing.assert_close(policy.hidden(*batch), hidden_BTD)
+        logits_BTV, _ = policy.predict(*batch)
+        projected_BTV = policy.model.lm_head(hidden_BTD * (policy.hidden_size**-0.5 if kind == "t5" else 1))
+    torch.testing.assert_close(projected_BTV, logits_BTV)  # the hidden state is the one that predicts token t
+    prompts, prompt_masks, responses, masks = (x.tolist() for x in batch)
+    for b in range(len(responses)):
+        prompt_ids = [i for i, m in zip(prompts[b], prompt_masks[b]) if m]
+        n = sum(masks[b])
+        assert output.logprobs_BT[b, :n].tolist() == pytest.approx(brute_logprobs(policy, prompt_ids, responses[b][:n], temperature), abs=1e-5)
+        assert output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
+    assert len({sum(m) for m in masks}) > 1, "the rows must differ in length for the test to mean anything"
+
+
+@pytest.mark.parametrize("kind, side", [("t5", "left"), ("t5", "right"), ("gpt2", "left")])
+def test_padding_changes_nothing(kind, side):
+    policy = tiny.policy(kind).eval()
+    policy = type(policy)(policy.model, policy.tokenizer, 64, padding_side=side)
+    prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT = sampled(policy)
+    assert prompt_mask_BP[0, 0 if side == "left" else -1] == 0
+    with torch.no_grad():
+        alone = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)[0].logprobs_BT
+
+        def widened(x, value, on_left):
+            return torch.nn.functional.pad(x, (3, 0) if on_left else (0, 3), value=value)
+
+        left = side == "left"
+        wide = policy(  # other padding tokens, and more of them
+            widened(torch.where(prompt_mask_BP.bool(), prompt_ids_BP, 7), 5, left),
+            widened(prompt_mask_BP, 0, left),
+            widened(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False), widened(response_mask_BT, 0, False))[0].logprobs_BT
+    torch.testing.assert_close(wide[:, :-3], alone, atol=1e-5, rtol=0)
+    assert wide[:, -3:].abs().sum() == 0
+
+
+def test_response_mask_ends_with_the_first_end_token():
+    ids_BT = torch.tensor([[5, 1, 1, 0], [1, 5, 1, 0], [5, 0, 5, 5], [2, 1, 0, 0]])
+    assert response_mask(ids_BT, [1]).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert response_mask(ids_BT, [1, 2])[3].tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generation_cut_at_the_limit_and_empty(kind):
+    policy = tiny.policy(kind)
+    greedy_ids_BT, mask_BT = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
+    assert mask_BT.tolist() == [[1] * 5] and 1 not in greedy_ids_BT  # no end of sequence in sight
+    policy.model.generation_config.eos_token_id = [999, int(greedy_ids_BT[0, 0])]
+    ids_BT, mask_BT = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
+    assert ids_BT.tolist() == greedy_ids_BT[:, :1].tolist() and mask_BT.tolist() == [[1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_greedy_and_beams_equal_transformers(kind, beams):
+    policy = tiny.policy(kind, seed=3)
+    sampling = Sampling(max_new_tokens=8, do_sample=False, num_beams=beams)
+    ids_BT, mask_BT = policy.generate(*policy.encode(TEXTS), sampling)
+    for b, text in enumerate(TEXTS):
+        ids, mask = policy.encode([text])
+        expected = policy.model.generate(input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams, max_new_tokens=8, pad_token_id=0)
+        expected = expected[0, 1 if kind == "t5" else ids.shape[1] :].tolist()
+        mine = ids_BT[b, : int(mask_BT[b].sum())].tolist()
+        assert mine == expected[: len(mine)] and set(expected[len(mine) :]) <= {0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_depends_on_its_own_numbers_alone(kind):
+    policy = tiny.policy(kind)
+    ids_BT, mask_BT = policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)
+    rows = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1))]
+    assert len({tuple(r) for r in rows}) > 3
+    for b, text in enumerate(TEXTS):  # alone in its batch, its K samples stand together
+        ids_KT, mask_KT = policy.generate(*policy.encode([text]), Sampling(7), seeds(6)[2 * b : 2 * b + 2], num_samples=2)
+        assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[2 * b : 2 * b + 2]
+    torch.manual_seed(123)  # the global generator plays no part
+    assert torch.equal(policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)[0], ids_BT)
+    with pytest.raises(ValueError, match="one seed per response"):
+        policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(3), num_samples=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling_is_without_dropout_whatever_the_mode(kind):
+    policy = tiny.policy(kind, dropout=0.5)
+    expected = policy.eval().generate(*policy.encode(TEXTS), Sampling(7), seeds(3))[0]
+    assert torch.equal(policy.train().generate(*policy.encode(TEXTS), Sampling(7), seeds(3))[0], expected)
+    assert policy.model.training
+
+
+@pytest.mark.parametrize("top_k, top_p, temperature", [(0, None, 1.0), (4, None, 0.7), (0, 0.8, 1.3), (5, 0.7, 0.7), (1, None, 1.0), (3, 0.01, 1.0)])
+def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temperature):
+    n, logits = 20_000, torch.tensor([0.3, -1.0, 2.0, 0.0, 1.4, -0.2, 1.3, -3.0])
+    warped = TemperatureLogitsWarper(temperature)(None, logits[None].clone()) if temperature != 1 else logits[None].clone()
+    warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
+    warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
+    expected = torch.softmax(warped, -1)[0]
+    sampler = InverseCdfSampler(Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2), prefix_length=1)
+    for step in range(2):
+        scores = sampler(torch.zeros(n, 1 + step), logits.repeat(n, 1))
+        assert (scores.isfinite().sum(-1) == 1).all()
+        counts = torch.bincount(scores.argmax(-1), minlength=8)
+        possible = expected > 0
+        assert counts[~possible].sum() == 0
+        chi_square = ((counts - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
+        assert chi_square < 24.3, counts  # the .999 quantile for 7 degrees of freedom
+
+
+def test_uniform_numbers_are_a_function_of_their_seed():
+    rows = uniform_rows([5, 6, 5], 4)
+    assert torch.equal(rows[0], rows[2]) and not torch.equal(rows[0], rows[1])
+    assert torch.equal(uniform_rows([6], 9)[0, :4], rows[1]) and uniform_rows([], 4).shape == (0, 4)
+    extremes = InverseCdfSampler(Sampling(1), torch.tensor([[0.0], [1 - 2**-24]]), 0)
+    assert extremes(torch.zeros(2, 0), torch.tensor([[3.0, 1.0, 2.0]] * 2)).argmax(-1).tolist() == [0, 1]
+
+
+def test_logprob_and_entropy_by_hand():
+    logits = torch.tensor([[[0.0, 1.0]]])
+    p = 1 / (1 + torch.tensor(-2.0).exp())  # temperature .5 doubles the difference
+    assert token_logprobs(logits, torch.tensor([[1]]), 0.5).item() == pytest.approx(p.log().item(), abs=1e-6)
+    assert token_entropy(logits, 0.5).item() == pytest.approx(-(p * p.log() + (1 - p) * (1 - p).log()).item(), abs=1e-6)
+    assert token_logprobs(logits.bfloat16(), torch.tensor([[0]])).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_prompts_are_cut_on_the_right_side(kind):
+    policy = tiny.policy(kind)
+    short = type(policy)(policy.model, policy.tokenizer, max_input_len=2)
+    ids, mask = short.encode(["the red cat"])
+    assert policy.tokenizer.convert_ids_to_tokens(ids[0].tolist()) == (["▁the", "▁red"] if kind == "t5" else ["▁red", "▁cat"])
+
+
+def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():
+    policy = tiny.policy("gpt2")
+    with pytest.raises(UserError, match="input_padding_side"):
+        CausalPolicy(policy.model, policy.tokenizer, padding_side="right")
+    with pytest.raises(UserError, match="256.*env.max_generated_len"):
+        policy.generate(*policy.encode(["the cat"]), Sampling(255, do_sample=False))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_policy_loads_as_its_own_kind(kind, tmp_path):
+    policy = tiny.policy(kind, seed=5).eval()
+    policy.save(tmp_path / "p")
+    loaded = load_policy(tmp_path / "p", max_input_len=7).eval()
+    assert type(loaded) is type(policy) and loaded.max_input_len == 7
+    batch = sampled(policy)
+    assert torch.equal(loaded(*batch)[0].logprobs_BT, policy(*batch)[0].logprobs_BT)
+    assert load_policy(tmp_path / "p", "bf16").model.dtype == torch.bfloat16
+    if kind == "gpt2":
+        with pytest.raises(UserError, match="input_padding_side"):
+            load_policy(tmp_path / "p", padding_side="right")
+
+
+def test_a_missing_or_broken_checkpoint_is_named(tmp_path):
+    with pytest.raises(UserError, match="no language model.*nowhere"):
+        load_policy(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty"):
+        load_policy(tmp_path / "empty")
+    tiny.policy("t5").save(tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="cut"):
+        load_policy(tmp_path / "cut")

@@ -1,0 +1,120 @@
+import json
+
+import pytest
+import torch
+from rl_helpers import config, lengths_mask, rollout, trainer
+
+from fgrlhf.ppo import PPO, PPOTrainer
+from fgrlhf.reward import BasicReward
+from fgrlhf.rl_config import PPOConfig
+from fgrlhf.types import PolicyOutput, TokenReward
+from fgrlhf.utils import masked_mean, masked_var
+
+# The two values that select the published arithmetic, as they stand in a YAML file.
+PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
+SETTINGS = ("whiten_rewards", "lam", "gamma", "kl_coef", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
+
+
+def golden_case(golden, number):
+    """One published batch, cut to its longest answer, as rollouts are here."""
+    case = json.loads((golden / "ppo_numbers.json").read_text())["cases"][number]
+    mask_BT = torch.tensor(case["mask"])
+    B, T = len(mask_BT), int(mask_BT.sum(1).max())
+    tensors = {name: torch.tensor(case[name])[:, :T] for name in ("logprobs", "ref_logprobs", "values", "new_logprobs", "new_values")}
+    expected = {name: torch.tensor(value)[:, :T] if isinstance(value, list) else value for name, value in case["expect"].items()}
+    raw_BT = torch.zeros(B, T)
+    for b, row in enumerate(case["raw_rewards"]):
+        raw_BT[b, : len(row)] = torch.tensor(row)
+    old = rollout(mask_BT[:, :T], logprobs_BT=tensors["logprobs"], ref_logprobs_BT=tensors["ref_logprobs"], values_BT=tensors["values"])
+    new = PolicyOutput(tensors["new_logprobs"], tensors["new_values"], torch.zeros(B, T))
+    return case, old, new, TokenReward({"raw": raw_BT}, {}, old.response_mask_BT), expected
+
+
+def run(ppo, case, old, new, rewards):
+    penalized_BT = BasicReward.penalized(rewards, old, case["kl_coef"])
+    advantages = ppo.advantages(old, penalized_BT)
+    token_loss = ppo.loss(new, old, advantages)
+    means = {name: float(masked_mean(x_BT, old.response_mask_BT)) for name, x_BT in token_loss.metrics.items()}
+    return penalized_BT, advantages, float(masked_mean(token_loss.loss_BT, old.response_mask_BT)), means
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_published_values_give_the_published_numbers(golden, number):
+    case, old, new, rewards, expected = golden_case(golden, number)
+    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **PUBLISHED))
+    penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
+    torch.testing.assert_close(old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(penalized_BT, expected["penalized"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(advantages.advantages_BT, expected["whitened_advantages"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(advantages.returns_BT, expected["returns"], atol=1e-5, rtol=0)
+    assert loss == pytest.approx(expected["loss_total"], abs=1e-5)
+    assert means["loss/policy"] == pytest.approx(expected["loss_policy"], abs=1e-5)
+    assert means["loss/value"] == pytest.approx(expected["loss_value"], abs=1e-5)
+
+
+@pytest.mark.parametrize("kept", PUBLISHED)
+def test_both_switches_are_needed_for_the_published_numbers(golden, kept):
+    case, old, new, rewards, expected = golden_case(golden, 0)
+    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **{kept: PUBLISHED[kept]}))
+    _, advantages, _, _ = run(ppo, case, old, new, rewards)
+    assert (advantages.returns_BT - expected["returns"]).abs().max() > 0.01
+
+
+MASK = lengths_mask([5, 2, 3])
+
+
+def random_batch(padding: float):
+    g = torch.Generator().manual_seed(0)
+
+    def draw():
+        x_BT = torch.randn(3, 5, generator=g)
+        return torch.where(MASK.bool(), x_BT, torch.full_like(x_BT, padding))
+
+    old = rollout(MASK, logprobs_BT=draw(), ref_logprobs_BT=draw(), values_BT=draw())
+    return old, PolicyOutput(draw(), draw(), draw()), TokenReward({"r": draw()}, {}, MASK)
+
+
+def test_by_default_padding_never_matters():
+    results = [run(PPO(PPOConfig()), {"kl_coef": 0.2}, *random_batch(padding)) for padding in (0.0, 7.0, float("nan"))]
+    for other in results[1:]:
+        assert torch.equal(results[0][0], other[0])
+        assert torch.equal(results[0][1].advantages_BT, other[1].advantages_BT) and torch.equal(results[0][1].returns_BT, other[1].returns_BT)
+        assert results[0][2:] == other[2:]
+
+
+def test_published_gae_does_let_padding_matter():
+    """Deviation D3: what whitening leaves on padding flows into the last tokens of short answers."""
+    one_more_column = lengths_mask([5, 2, 3], T=6)
+    results = []
+    for mask_BT in (MASK, one_more_column):
+        r_BT = torch.zeros(mask_BT.shape)
+        r_BT[:, :5] = torch.arange(15.0).view(3, 5) * MASK
+        results.append([PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT).returns_BT[:, :5] for switch in ({}, PUBLISHED)])
+    assert torch.equal(results[0][0], results[1][0])
+    assert (results[0][1] - results[1][1]).abs().max() > 1e-3
+
+
+def test_advantages_are_whitened_and_returns_are_not():
+    old, _, rewards = random_batch(0.0)
+    plain = PPO(PPOConfig(whiten_rewards=False)).advantages(old, rewards.total_BT)
+    assert masked_mean(plain.advantages_BT, MASK) == pytest.approx(0, abs=1e-6)
+    assert masked_var(plain.advantages_BT, MASK) == pytest.approx(1, abs=1e-5)
+    scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(old, 100 * rewards.total_BT + 0.0)
+    again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT)
+    assert (scaled.returns_BT - again.returns_BT).abs().max() > 1  # the mean is added back, so it is not scaled away
+    assert plain.returns_BT[1, 2:].abs().max() == 0
+
+
+def test_coefficients_weigh_the_two_losses():
+    old, new, rewards = random_batch(0.0)
+    advantages = PPO(PPOConfig()).advantages(old, rewards.total_BT)
+    losses = {}
+    for pg, vf in [(1, 0), (0, 1), (2, 3)]:
+        losses[pg, vf] = PPO(PPOConfig(pg_coef=pg, vf_coef=vf)).loss(new, old, advantages).loss_BT
+    torch.testing.assert_close(losses[2, 3], 2 * losses[1, 0] + 3 * losses[0, 1])
+
+
+def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
+    made = trainer(config(tmp_path, ppo__lam=0.5, ppo__cliprange=0.1))
+    assert isinstance(made, PPOTrainer) and made.algorithm.config.lam == 0.5 and made.algorithm.needs_values
+    assert made.kl.coef == 0.1
