@@ -117,7 +117,7 @@ def _answers(
 ) -> tuple[list[str], list[float] | None]:
     """Texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
-    seeds = [derive_seed(seed, "evaluation", prompt.id, k) for prompt in batch for k in range(num_samples)]
+    seeds = [derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)]
     ids_BT, mask_BT = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples)
     kept = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1).tolist())]
     texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
@@ -154,8 +154,9 @@ def _judgement(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -
     if isinstance(aspect, AtEnd):
         aspect = aspect.aspect
     if isinstance(aspect, SegmentClassifierReward):
-        good = sum(score.label == aspect.scorer.spec.ok_label for score in scores)
-        return {name + TOP: good, name + BOTTOM: len(scores)}
+        spec = aspect.scorer.spec
+        labels = [score.label for score in scores if score.label in (spec.ok_label, spec.error_label)]  # read and judged
+        return {name + TOP: labels.count(spec.ok_label), name + BOTTOM: len(labels)}
     if isinstance(aspect, SequenceScorerReward) and aspect.scale:
         return {f"{name}/score": (scores[0].value / weight - aspect.bias) / aspect.scale}
     return {}

@@ -5,7 +5,6 @@ import sys
 from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
-from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.runlog import RunLog
 
 # Timings differ from run to run; the rest is the Trainer's own summary at the end.
@@ -63,9 +62,3 @@ def use_run_log(trainer: Trainer, log: RunLog, name: str) -> None:
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(RunLogCallback(log, name))
-
-
-def trackers(logging: LoggingConfig) -> dict:
-    """`RunLog`'s arguments for the trackers a config asks for."""
-    wandb = {"project": logging.wandb_project, "entity": logging.wandb_entity, "name": logging.run_name}
-    return {"wandb": wandb if logging.wandb_log else None, "tensorboard": logging.tensorboard}

@@ -76,7 +76,7 @@ def generate_texts(
     policy: Policy, prompts: Sequence[Prompt], sampling: Sampling, num_samples: int = 1, seed: int = 0,
     batch_size: int = 32, progress: bool = True,
 ) -> list[list[str]]:
-    """`num_samples` texts per prompt, in the prompts' order; random numbers are a pure function of (seed, place, sample).
+    """`num_samples` texts per prompt, in the prompts' order; random numbers are a pure function of (seed, prompt id, sample).
 
     Prompts are batched by length, so that little padding is computed.
     """
@@ -85,7 +85,7 @@ def generate_texts(
     bar = tqdm(total=len(prompts), desc="generating", unit="prompt", disable=not progress)
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
-        seeds = [derive_seed(seed, "response", i, k) for i in chosen for k in range(num_samples)]
+        seeds = [derive_seed(seed, "response", prompts[i].id, k) for i in chosen for k in range(num_samples)]
         ids_BT, mask_BT = policy.generate(*policy.encode([prompts[i].text for i in chosen]), sampling, seeds, num_samples)
         kept = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1).tolist())]
         texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)

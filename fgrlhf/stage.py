@@ -6,6 +6,7 @@ start) and `result.json` (written last, so its presence means the stage is compl
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,19 +31,23 @@ def digest(path: str | Path) -> str:
     return total.hexdigest()
 
 
-def finished(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> dict | None:
+def finished(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False) -> dict | None:
     """The result of the stage in `folder` if it ran to its end with these settings and inputs; None if work is left.
 
     Also writes `inputs.json`, so call it once, before the work. `inputs` are the files and checkpoints the stage reads.
+    With `redo` work of other settings or inputs is removed instead of refused: for what takes little time.
 
     Raises:
-      UserError: the folder holds work of other settings or inputs; both are named.
+      UserError: the folder holds work of other settings or inputs; the differences are named.
     """
     folder, digests = Path(folder), {str(path): digest(path) for path in inputs}
-    if (folder / "config.yaml").exists():
-        _refuse_other(folder, config, digests)
-    else:
-        write_json(folder / "inputs.json", digests)
+    changes = _changes(folder, config, digests) if (folder / "config.yaml").exists() else []
+    if changes and not redo:
+        raise UserError(f"{folder} holds a run with other settings or inputs:\n  " + "\n  ".join(changes)
+                        + "\nRemove that folder to start over, or write to another one.")
+    if changes:
+        shutil.rmtree(folder)
+    write_json(folder / "inputs.json", digests)
     return read_json(folder / "result.json") if (folder / "result.json").exists() else None
 
 
@@ -65,15 +70,12 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-def _refuse_other(folder: Path, config: StrictModel, digests: dict[str, str]) -> None:
+def _changes(folder: Path, config: StrictModel, digests: dict[str, str]) -> list[str]:
     before, now = _flat(read_yaml(folder / "config.yaml")), _flat(config.model_dump(mode="json"))
     changes = [f"{key}: {before.get(key, 'not set')} there, {now.get(key, 'not set')} now"
                for key in {**before, **now} if before.get(key) != now.get(key)]
     known = read_json(folder / "inputs.json") if (folder / "inputs.json").exists() else digests
-    changes += [f"{path}: its contents have changed since" for path, value in digests.items() if known.get(path, value) != value]
-    if changes:
-        raise UserError(f"{folder} holds a run with other settings or inputs:\n  " + "\n  ".join(changes)
-                        + "\nRemove that folder to start over, or write to another one.")
+    return changes + [f"{path}: its contents have changed since" for path, value in digests.items() if known.get(path, value) != value]
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:

@@ -8,10 +8,11 @@ continues from its last complete checkpoint; a finished one is reused.
 """
 
 import os
+import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,20 +20,21 @@ import torch
 from accelerate.utils import gather_object
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
+from torch.utils.data import Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.hf_trainer import trackers, use_run_log
+from fgrlhf.hf_trainer import use_run_log
 from fgrlhf.policy import Policy, Sampling, load_policy
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import finish, finished, last_complete_checkpoint
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, run_main
+from fgrlhf.utils import UserError, derive_seed, read_json, run_main
 
 IGNORED = -100  # the label that transformers' losses leave out
 
@@ -61,6 +63,7 @@ class TrainSection(StrictModel):
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     max_grad_norm: PositiveFloat = 1.0
+    group_by_length: bool = Field(False, description="batches of answers of like length: less padding is computed")
     bf16: bool = Field(False, description="mixed precision; weights stay fp32")
     seed: int = 42
 
@@ -153,6 +156,35 @@ class Collator:
         }
 
 
+class Order(Sampler):
+    """Order of the examples in each pass over them: a pure function of (seed, epoch), so a resumed run goes on with it.
+
+    With `lengths` (one sort key per example) a shuffled pass is cut into windows of 50 batches, each window is sorted
+    and cut into batches, and the batches are shuffled.
+    """
+
+    WINDOW = 50
+
+    def __init__(self, n: int, batch_size: int, seed: int, epoch: Callable[[], int], lengths: Sequence | None = None):
+        self.n, self.batch_size, self.seed, self.epoch, self.lengths = n, batch_size, seed, epoch, lengths
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        rng = random.Random(derive_seed(self.seed, "order", self.epoch()))
+        order = rng.sample(range(self.n), self.n)
+        if self.lengths is None:
+            return iter(order)
+        whole, size = self.n - self.n % self.batch_size, self.batch_size * self.WINDOW
+        batches = []
+        for start in range(0, whole, size):
+            window = sorted(order[start : min(start + size, whole)], key=self.lengths.__getitem__)
+            batches += [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
+        rng.shuffle(batches)
+        return iter([i for batch in batches for i in batch] + order[whole:])
+
+
 class SFTTrainer(Seq2SeqTrainer):
     """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
 
@@ -175,6 +207,11 @@ class SFTTrainer(Seq2SeqTrainer):
         share = (inputs["labels"] != IGNORED).sum() / num_items_in_batch
         loss = output.loss * share * self.args.world_size  # DDP averages gradients over processes
         return (loss, output) if return_outputs else loss
+
+    def _get_train_sampler(self, train_dataset=None):
+        rows, train = self.train_dataset, self.config.train
+        lengths = [(len(row["labels"]), len(row["input_ids"])) for row in rows] if train.group_by_length else None
+        return Order(len(rows), train.batch_size, train.seed, lambda: int(self.state.epoch or 0), lengths)
 
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
@@ -215,7 +252,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
                         f"train.micro_batch_size={train.micro_batch_size}; make it a divisor of {share}")
     when = "epoch" if config.evaluation.every_steps is None else "steps"
     try:
-        return Seq2SeqTrainingArguments(
+        arguments = Seq2SeqTrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
             per_device_eval_batch_size=config.evaluation.batch_size,
             num_train_epochs=train.epochs, max_steps=train.max_steps or -1,
@@ -231,6 +268,8 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # one device per process; else the Trainer would wrap in DataParallel
+    return arguments
 
 
 def place_model(policy: Policy, folder: Path) -> None:
@@ -261,7 +300,7 @@ def train(config: SFTConfig) -> Path:
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    log = RunLog(folder, config, resume_step, **trackers(config.logging), seed=config.train.seed)
+    log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
         trainer = SFTTrainer(
             config, policy, dev, log, args=arguments, data_collator=Collator(policy.tokenizer.pad_token_id),

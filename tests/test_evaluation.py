@@ -7,7 +7,9 @@ import torch
 import tiny
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
 from fgrlhf.policy import Sampling
+from fgrlhf.reward_models import SegmentLabels
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.rollout import generate_texts
 from fgrlhf.stats import Interval
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import UserError
@@ -48,7 +50,7 @@ class Words:
                 spans.append((text.index(word, at), text.index(word, at) + len(word)))
                 at = spans[-1][1]
             bad = torch.tensor([[float(text[a:b] == "dog"), float(text[a:b] != "dog")] for a, b in spans]).reshape(-1, 2)
-            judged.append(SimpleNamespace(spans=tuple(spans), probabilities_SL=bad, labels=("ERR", "O")))
+            judged.append(SegmentLabels(tuple(spans), bad, ("ERR", "O"), (True,) * len(spans)))
         return judged
 
 
@@ -123,6 +125,8 @@ def test_shares_and_batches_change_nothing(kind):
              evaluate_rows(policy, share, reward(), SAMPLED, seed=3, num_samples=3, batch_size=1, progress=False)]
     assert together == apart
     assert len({row["response"] for row in together}) > 4
+    texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3, progress=False)
+    assert [row["response"] for row in together] == [text for texts_of_one in texts for text in texts_of_one]
     other = evaluate_rows(policy, PROMPTS, reward(), SAMPLED, seed=4, num_samples=3, progress=False)
     assert [row["response"] for row in other] != [row["response"] for row in together]
 

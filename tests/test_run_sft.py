@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import pytest
@@ -9,11 +8,10 @@ import tiny
 from fgrlhf.config import load_config
 from fgrlhf.policy import Sampling, load_policy
 from fgrlhf.rollout import generate_texts
-from fgrlhf.stage import last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from sft import run_sft
-from sft.run_sft import SFTConfig, SFTTrainer, encode, read_examples, train
+from sft.run_sft import Order, SFTConfig, SFTTrainer, encode, read_examples, train
 
 ANSWERS = {"red": "the red cat sees a dog .", "blue": "a blue bird likes the cat .", "green": "one two three ."}
 
@@ -88,11 +86,16 @@ def interrupt_at(monkeypatch, steps):
     monkeypatch.setattr(SFTTrainer, "training_step", training_step)
 
 
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys):
-    whole = train(config(world))
-    other = config(world, f"logging.save_dir={world}/other")
+@pytest.mark.parametrize("grouped", ["true", "false"])
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
+    options = [f"train.group_by_length={grouped}", "train.batch_size=16"]  # three steps a pass
+    passes, start = [], Order.__iter__
+    monkeypatch.setattr(Order, "__iter__", lambda self: passes.append(self.epoch()) or start(self))
+    whole = train(config(world, *options))
+    assert passes == [0, 1, 2, 3]
+    other = config(world, *options, f"logging.save_dir={world}/other")
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 6)  # two steps after the first checkpoint, in the middle of the first pass over the data
+        interrupt_at(patch, 6)  # two steps after a checkpoint in the middle of the second pass over the data
         with pytest.raises(KeyboardInterrupt):
             train(other)
     assert not (world / "other" / "config.json").exists()  # no model until there is a whole one
@@ -174,6 +177,23 @@ def test_a_decoder_only_model_learns_too(world):
     assert read_json(folder / "result.json")["best"] > 95
 
 
+@pytest.mark.parametrize("lengths", [None, [i // 2 for i in range(103)]])
+def test_order(lengths):
+    epoch = 0
+    order = Order(103, 4, seed=7, epoch=lambda: epoch, lengths=lengths)
+    first, again = list(order), list(order)
+    assert first == again and sorted(first) == list(range(103)) and len(order) == 103
+    epoch = 1
+    assert list(order) != first and sorted(order) == list(range(103))
+    batches = [first[i : i + 4] for i in range(0, 100, 4)]
+    widths = [max(batch) // 2 - min(batch) // 2 for batch in batches]
+    if lengths:  # 25 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any order
+        assert max(widths) <= 4
+        assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
+    else:
+        assert max(widths) > 30
+
+
 def test_encode():
     examples = [Prompt("0", "the red cat", ("one two three .", "blue")), Prompt("1", "a", ("dog",))]
     t5 = tiny.t5()
@@ -221,12 +241,3 @@ def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(UserError, match="cannot be shared out over 3 processes"):
         run_sft.training_arguments(config(world), world / "x")
-
-
-def test_last_complete_checkpoint(tmp_path):
-    assert last_complete_checkpoint(tmp_path) is None
-    for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
-    (tmp_path / "checkpoint-11").mkdir()
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
