@@ -68,6 +68,8 @@ def _example_row(row: Any) -> Iterator[Complaint]:
         return
     yield from _texts(row, "", "text", "question")
     yield from _key(row, "", "answer", list) or _all_items(row["answer"], "answer", _text)
+    if row.get("answer") == []:
+        yield "answer", "is empty: at least one reference answer is needed"
     yield from _key(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
 
 

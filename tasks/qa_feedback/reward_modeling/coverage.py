@@ -1,0 +1,149 @@
+"""Which of the needed passage sentences an answer covers: completeness preferences without new annotation.
+
+Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences matched by the
+annotator's corrected answer are needed; an output's score is the share of them that it matches too
+(Wu et al. 2023, appendix D).
+"""
+
+import numpy as np
+
+from fgrlhf.reward_utils import Segmenter
+from tasks.qa_feedback.feedback import PAIRS, FeedbackRow
+from tasks.qa_feedback.validation import MINOR_INFO
+
+MIN_SIMILARITY = 0.85
+PAD = "#"
+SentenceId = tuple[int, int]  # passage, sentence, both counted from 1
+
+
+def normalise(text: str) -> str:
+    """One space for every run of white space, none at either end."""
+    return " ".join(text.split())
+
+
+class PassageMatcher:
+    """Finds the passage sentence that a sub-sentence is most similar to.
+
+    similarity(x, sentence) = 1 if x stands in the sentence, else the greatest
+    difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| + |x|) over the
+    sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the intersection of multisets. The
+    counts of every n-gram's characters are differences of running sums over the passages' words, so the ratios of all
+    n-grams are a few array operations; they are the very floats that difflib gives.
+    """
+
+    def __init__(self, passages: list[list[str]]):
+        numbered = [
+            ((i, j), normalise(sentence))
+            for i, passage in enumerate(passages, 1) for j, sentence in enumerate(passage[1:], 1)
+        ]
+        self.ids: list[SentenceId] = [sentence_id for sentence_id, _ in numbered]
+        self.sentences = [sentence for _, sentence in numbered]
+        words = [sentence.split() for sentence in self.sentences]
+        self._lengths = np.array([len(sentence) for sentence in words], dtype=np.int64)
+        self._firsts = np.cumsum(self._lengths) - self._lengths
+        self._characters, self._running = _running_counts([word for sentence in words for word in sentence])
+        self._grams: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._found: dict[str, SentenceId | None] = {}
+
+    def match(self, subsentence: str) -> SentenceId | None:
+        """The most similar sentence, the first on equal values; None if none reaches `MIN_SIMILARITY`.
+
+        `subsentence`: words joined by single spaces.
+        """
+        if subsentence not in self._found:
+            self._found[subsentence] = self._match(subsentence) if self.ids else None
+        return self._found[subsentence]
+
+    def _match(self, subsentence: str) -> SentenceId | None:
+        similarity = self.similarities(subsentence)
+        best = int(similarity.argmax())
+        return self.ids[best] if similarity[best] >= MIN_SIMILARITY else None
+
+    def similarities(self, subsentence: str) -> np.ndarray:
+        """The similarity of `subsentence` to every sentence."""
+        n = subsentence.count(" ") + 1
+        size = n + int(0.05 * n)
+        counts, lengths, firsts = self._grams_of(size)
+        wanted = {character: subsentence.count(character) for character in set(subsentence) & self._characters.keys()}
+        columns = [self._characters[character] for character in wanted]
+        most = np.array(list(wanted.values()), dtype=counts.dtype)
+        # every n-gram has size - 1 spaces, the sub-sentence n - 1 <= size - 1
+        common = np.minimum(counts[columns], most[:, None]).sum(0, dtype=np.int64) + (n - 1)
+        ratios = 2.0 * common / (lengths + len(subsentence))
+        similarity = np.maximum.reduceat(ratios, firsts)
+        for i, sentence in enumerate(self.sentences):
+            if subsentence in sentence + f" {PAD}" * max(size + 1 - int(self._lengths[i]), 0):
+                similarity[i] = 1.0
+        return similarity
+
+    def _grams_of(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All n-grams of `size` words: character counts [characters, grams], lengths, each sentence's first n-gram.
+
+        A sentence of no more than `size` words is padded with `#` words to size + 1, which gives it two n-grams.
+        """
+        if size not in self._grams:
+            grams = np.maximum(self._lengths - size, 1) + 1
+            firsts = np.cumsum(grams) - grams
+            offset = np.arange(grams.sum()) - np.repeat(firsts, grams)
+            length, start = np.repeat(self._lengths, grams), np.repeat(self._firsts, grams)
+            begin, end = np.minimum(offset, length), np.minimum(offset + size, length)
+            counts = self._running[:, start + end] - self._running[:, start + begin]
+            counts[self._characters[PAD]] += (size - (end - begin)).astype(counts.dtype)
+            self._grams[size] = counts, counts.sum(0, dtype=np.int64) + (size - 1), firsts
+        return self._grams[size]
+
+
+def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
+    """Characters -> row, and counts [characters, words + 1] of each character in the words before."""
+    text = "".join(words) + PAD
+    points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    known, row = np.unique(points, return_inverse=True)
+    word = np.repeat(np.arange(len(words) + 1), [*(len(word) for word in words), len(PAD)])
+    counts = np.bincount(row * (len(words) + 1) + word, minlength=len(known) * (len(words) + 1))
+    counts = counts.reshape(len(known), len(words) + 1)
+    running = np.zeros_like(counts, dtype=np.int32)
+    running[:, 1:] = np.cumsum(counts[:, :-1], axis=1)
+    return {chr(point): i for i, point in enumerate(known)}, running
+
+
+def matched_sentences(text: str, matcher: PassageMatcher, segmenter: Segmenter) -> list[tuple[str, SentenceId]]:
+    """The sub-sentences of `text` that match a passage sentence, in order, each with that sentence."""
+    text = normalise(text)
+    pieces = [text[start:end] for start, end in segmenter.subsentences(text)]
+    return [(piece, found) for piece in pieces if (found := matcher.match(piece)) is not None]
+
+
+def needed_sentences(row: FeedbackRow, matcher: PassageMatcher, segmenter: Segmenter) -> set[SentenceId]:
+    """The sentences that the corrected answer matches, without those of minor information.
+
+    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched it, in lower case,
+    stands in prediction 1. Where several sub-sentences match one sentence the last decides, as in the published files.
+    """
+    minor = {(info.passage_id, i) for info in row.missing if info.type == MINOR_INFO for i in info.sentence_ids}
+    given = normalise(row.predictions[0]).lower()
+    needed: set[SentenceId] = set()
+    for piece, found in matched_sentences(row.corrected, matcher, segmenter):
+        if found in minor and piece.lower() not in given:
+            needed.discard(found)
+        else:
+            needed.add(found)
+    return needed
+
+
+def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[float] | None:
+    """|matched and needed| / |needed| for each of `texts` as an answer to the row's question; None if nothing is needed."""
+    matcher = PassageMatcher(row.passages)
+    needed = needed_sentences(row, matcher, segmenter)
+    if not needed:
+        return None
+    return [
+        len(needed & {found for _, found in matched_sentences(text, matcher, segmenter)}) / len(needed) for text in texts
+    ]
+
+
+def completeness_preference(row: FeedbackRow, segmenter: Segmenter) -> list[int] | None:
+    """For each pair of outputs: 1 the first covers more, 2 the second, 0 as much. None if nothing is needed."""
+    scores = coverage(row, list(row.predictions), segmenter)
+    if scores is None:
+        return None
+    return [1 if scores[a] > scores[b] else 2 if scores[a] < scores[b] else 0 for a, b in PAIRS]

@@ -1,0 +1,270 @@
+"""The qa-feedback format: byte-exact round trip, every malformed value found where it stands, prompts."""
+
+import copy
+import json
+
+import pytest
+
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.feedback import (
+    DataError, ErrorSpan, FeedbackRow, MissingInfo, feedback_text, load_examples, read_feedback, read_feedback_files,
+    rm_prefix, rm_words_prefix, write_feedback,
+)
+from tasks.qa_feedback.validation import example_problems, feedback_problems
+
+TEXT = "The cat sat on the mat. It was 😀 red."
+PASSAGES = [["Cat", "A cat sat.", "It\xa0was red."], ["Mat"]]
+
+
+def row(errors=(), missing=(), **changes) -> dict:
+    made = FeedbackRow.make(
+        question="Who sat?", passages=PASSAGES, gold="The cat.", predictions=[TEXT, "b", "", "d"],
+        errors=errors, missing=missing, corrected="", preference=[0, 1, 2, 0, 1, 2],
+    )
+    return {**copy.deepcopy(dict(made.raw)), **changes}
+
+
+def problems(*rows) -> list[tuple[str, str]]:
+    return [(problem.field, problem.reason) for problem in feedback_problems(rows, "f.json")]
+
+
+def span(start, end, kind="Irrelevant", explanation=""):
+    return ErrorSpan(kind, start, end, explanation)
+
+
+# ---- reading and writing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_published_files_round_trip(qa_feedback, tmp_path, split):
+    source = qa_feedback / f"{split}_feedback.json"
+    rows = read_feedback(source)
+    write_feedback(tmp_path / "copy.json", rows)
+    assert (tmp_path / "copy.json").read_bytes() == source.read_bytes()
+    made = [
+        FeedbackRow.make(r.question, r.passages, r.raw["gold"], r.predictions, r.errors, r.missing, r.corrected, r.preference)
+        for r in rows
+    ]
+    assert feedback_text(made).encode() == source.read_bytes()
+
+
+def test_a_row_tells_what_it_holds():
+    made = FeedbackRow(row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))]))
+    assert made.errors == (ErrorSpan("Unverifiable", 24, 26, ""),)
+    assert made.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
+    assert made.predictions == (TEXT, "b", "", "d")
+    changed = made.with_preference([2, 2, 2, 2, 2, 2])
+    assert changed.preference == (2,) * 6 and made.preference == (0, 1, 2, 0, 1, 2)
+    assert list(changed.raw) == list(made.raw)
+    assert list(made.raw["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
+
+
+def test_unknown_keys_are_kept(tmp_path):
+    text = json.dumps([{"annotator": "a7", **row()}], indent=2)
+    (tmp_path / "f.json").write_text(text)
+    assert feedback_text(read_feedback(tmp_path / "f.json")) == text
+
+
+def test_bad_rows_are_not_written(tmp_path):
+    with pytest.raises(DataError, match="row 1, preference"):
+        write_feedback(tmp_path / "f.json", [FeedbackRow(row()), FeedbackRow(row(preference=[]))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_bad_row_of_every_file_is_reported(tmp_path):
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    a.write_text(json.dumps([row(gold=3), row(), row([span(0, 99)])]))
+    b.write_text(json.dumps([row(preference=[1])]))
+    with pytest.raises(DataError) as caught:
+        read_feedback_files(a, b)
+    assert [(p.file, p.row, p.field) for p in caught.value.problems] == [
+        (str(a), 0, "gold"), (str(a), 2, "feedback.errors[0].end"), (str(b), 0, "preference"),
+    ]
+    assert str(caught.value).startswith("3 mistakes in 3 rows")
+    assert f"{a}, row 0, gold: must be a string, is an integer\n" in str(caught.value)
+
+
+@pytest.mark.parametrize("text, message", [("{}", "one JSON array"), ("[{", "not valid JSON"), (None, "does not exist.*DATA_DIR")])
+def test_files_that_hold_no_rows(tmp_path, text, message):
+    path = tmp_path / "f.json"
+    if text is not None:
+        path.write_text(text)
+    for read in (read_feedback, load_examples):
+        with pytest.raises(UserError, match=message):
+            read(path)
+
+
+# ---- validation ----------------------------------------------------------------------------------------------------
+
+
+def test_real_rows_have_no_problems(qa_feedback):
+    for split in ("train", "dev"):
+        assert feedback_problems(json.loads((qa_feedback / f"{split}_feedback.json").read_text()), "") == []
+        assert example_problems(json.loads((qa_feedback / f"{split}.json").read_text()), "") == []
+
+
+def test_good_rows():
+    adjacent_and_unsorted = [span(8, 23), span(24, 37), span(0, 7)]
+    grounded = span(31, 32, "Wrong-Grounding", '{"passage_id":1,"sentence_id":[0,2]}')
+    free_text = span(0, 3, "Wrong-Grounding", "as said before")
+    title = MissingInfo("Missing-Minor-Auxiliary", 2, (0,))
+    assert problems(row(adjacent_and_unsorted), row([grounded, free_text], [title]), row(passages=[])) == []
+
+
+@pytest.mark.parametrize(
+    "start, end, field, reason",
+    [
+        (-1, 3, "start", "-1 is out of range: prediction 1 has 37 characters"),
+        (37, 39, "start", "37 is out of range"),
+        (24, 38, "end", "38 is out of range"),
+        (4, 4, "end", "4 is out of range: the span starts at 4 and must not be empty"),
+        (8, 3, "end", "3 is out of range"),
+        (1, 7, "start", "1 is off a word boundary: 'T|he cat sat'"),
+        (3, 7, "start", "3 is off a word boundary"),
+        (4, 6, "end", "6 is off a word boundary"),
+        (24, 36, "end", "36 is off a word boundary"),
+        ("4", 7, "start", "must be an integer, is a string"),
+        (4, 7.0, "end", "must be an integer, is a number"),
+        (True, 7, "start", "must be an integer, is a boolean"),
+        (4, None, "end", "must be an integer, is null"),
+    ],
+)
+def test_bad_spans(start, end, field, reason):
+    found = problems(row([span(start, end)]))[0]
+    assert found[0] == f"feedback.errors[0].{field}" and found[1].startswith(reason)
+
+
+def test_overlaps_name_both_spans():
+    found = problems(row([span(24, 37), span(8, 23), span(0, 7), span(4, 18)]))
+    assert found == [
+        ("feedback.errors[3]", "the span [4, 18) overlaps errors[2], which ends at 7"),
+        ("feedback.errors[1]", "the span [8, 23) overlaps errors[3], which ends at 18"),
+    ]
+    assert problems(row([span(0, 37), span(4, 7), span(24, 26)])) == [
+        ("feedback.errors[1]", "the span [4, 7) overlaps errors[0], which ends at 37"),
+        ("feedback.errors[2]", "the span [24, 26) overlaps errors[0], which ends at 37"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "passage_id, sentence_ids, field, reason",
+    [
+        (0, [1], "passage_id", "passage 0 does not exist: the row has 2, counted from 1"),
+        (3, [1], "passage_id", "passage 3 does not exist"),
+        (1, [3], "sentence_id[0]", "sentence 3 does not exist: passage 1 has 2, and 0 for its title"),
+        (1, [1, -1], "sentence_id[1]", "sentence -1 does not exist"),
+        (2, [1], "sentence_id[0]", "sentence 1 does not exist: passage 2 has 0"),
+        ("1", [1], "passage_id", "must be an integer, is a string"),
+        (1, 1, "sentence_id", "must be an array, is an integer"),
+        (1, ["1"], "sentence_id[0]", "must be an integer, is a string"),
+    ],
+)
+def test_bad_ids(passage_id, sentence_ids, field, reason):
+    info = {"error type": "Missing-Answer", "passage_id": passage_id, "sentence_id": sentence_ids}
+    bad = row()
+    bad["feedback"]["missing-info"] = [info]
+    (found,) = problems(bad)
+    assert found[0] == f"feedback.missing-info[0].{field}" and found[1].startswith(reason)
+    explanation = json.dumps({key: info[key] for key in ("passage_id", "sentence_id")})
+    (found,) = problems(row([span(0, 7, "Wrong-Grounding", explanation)]))
+    assert found[0] == f"feedback.errors[0].explanation.{field}" and found[1].startswith(reason)
+
+
+def without(tree: dict, *path) -> dict:
+    tree = copy.deepcopy(tree)
+    owner = tree
+    for key in path[:-1]:
+        owner = owner[key]
+    del owner[path[-1]]
+    return tree
+
+
+FULL = row([span(0, 7)], [MissingInfo("Missing-Answer", 1, (1,))])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("question",), ("passages",), ("gold",), ("prediction 1",), ("prediction 4",), ("feedback",), ("preference",),
+        ("feedback", "errors"), ("feedback", "missing-info"), ("feedback", "corrected-prediction"),
+        *[("feedback", "errors", 0, key) for key in ("error type", "explanation", "start", "end")],
+        *[("feedback", "missing-info", 0, key) for key in ("error type", "passage_id", "sentence_id")],
+    ],
+)
+def test_missing_keys(path):
+    field = ".".join(str(part) for part in path).replace(".0", "[0]")
+    assert problems(without(FULL, *path)) == [(field, "missing")]
+
+
+@pytest.mark.parametrize(
+    "changes, found",
+    [
+        ({"question": None}, ("question", "must be a string, is null")),
+        ({"prediction 1": ["a"]}, ("prediction 1", "must be a string, is an array")),
+        ({"passages": {}}, ("passages", "must be an array, is an object")),
+        ({"passages": ["title"]}, ("passages[0]", "must be an array, is a string")),
+        ({"passages": [["T"], []]}, ("passages[1]", "is empty: its first entry must be the title")),
+        ({"passages": [["T", 1]]}, ("passages[0][1]", "must be a string, is an integer")),
+        ({"feedback": []}, ("feedback", "must be an object, is an array")),
+        ({"gold": "\ud83d"}, ("gold", "holds half of a surrogate pair at character 0, which is no text")),
+        ({"preference": [0] * 5}, ("preference", "has 5 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4")),
+        ({"preference": [0, 0, 3, 0, 0, 0]}, ("preference[2]", "3 is none of 0 (tie), 1 (first better), 2 (second better)")),
+        ({"preference": [0, True, 0, 0, 0, 0]}, ("preference[1]", "True is none of 0 (tie), 1 (first better), 2 (second better)")),
+    ],
+)
+def test_wrong_values(changes, found):
+    assert problems(row(**changes)) == [found]
+
+
+def test_unknown_types_and_broken_entries():
+    bad = row([span(0, 7, "Wrong"), span(8, 11, "Wrong-Grounding", "{1")], [MissingInfo("Missing", 1, (1,))])
+    bad["feedback"]["errors"].append(3)
+    bad["feedback"]["missing-info"].append("x")
+    assert [field for field, _ in problems(bad)] == [
+        "feedback.errors[0].error type", "feedback.errors[1].explanation", "feedback.errors[2]",
+        "feedback.missing-info[0].error type", "feedback.missing-info[1]",
+    ]
+    assert problems("x") == [("row", "must be an object, is a string")]
+
+
+# ---- prompts -------------------------------------------------------------------------------------------------------
+
+
+def test_load_examples(qa_feedback):
+    prompts, raw = load_examples(qa_feedback / "dev.json"), json.loads((qa_feedback / "dev.json").read_text())
+    assert [prompt.id for prompt in prompts] == [str(i) for i in range(50)]
+    assert prompts[3].text == raw[3]["text"] and prompts[3].references == tuple(raw[3]["answer"])
+    assert dict(prompts[3].meta) == {"question": raw[3]["question"], "passages": raw[3]["passages"]}
+
+
+def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
+    prompts, rows = load_examples(qa_feedback / "dev.json"), read_feedback(qa_feedback / "dev_feedback.json")
+    assert any(not row.passages for row in rows + read_feedback(qa_feedback / "train_feedback.json"))
+    for prompt, feedback in zip(prompts, rows, strict=True):
+        assert rm_prefix(prompt, False) == rm_words_prefix(feedback.question, None)
+        # raw passages are whole texts: a sentence cut inside a word is one word there
+        assert "".join(rm_prefix(prompt, True)) == "".join(rm_words_prefix(feedback.question, feedback.passages))
+
+
+def test_prefix_by_hand():
+    raw = [{"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."}, {"wikipage": "", "content": ""}]
+    words = "question: Who sat? context: wikipage: A Cat text: It sat. It ran. wikipage: text: answer:".split()
+    assert rm_words_prefix(" Who  sat? ", raw) == words
+    assert rm_words_prefix("Who sat?", [["A Cat", "It sat.", "It ran."], [""]]) == words
+    for passages in (None, []):
+        assert rm_words_prefix("Who sat?", passages) == ["question:", "Who", "sat?", "answer:"]
+    prompt = Prompt("0", "text", meta={"question": "Who sat?", "passages": raw})
+    assert rm_prefix(prompt, True) == words and rm_prefix(prompt, False) == ["question:", "Who", "sat?", "answer:"]
+
+
+def test_bad_examples_are_all_reported(tmp_path):
+    good = {"text": "t", "question": "q", "passages": [{"wikipage": "w", "content": "c"}, ["title", "s"]], "answer": ["a"]}
+    rows = [good, {**good, "answer": "a"}, {**good, "answer": []}, without(good, "question"), {**good, "answer": ["a", 1]},
+            {**good, "passages": [{"wikipage": "w"}, []]}, []]
+    (tmp_path / "dev.json").write_text(json.dumps(rows))
+    with pytest.raises(DataError) as caught:
+        load_examples(tmp_path / "dev.json")
+    assert [(problem.row, problem.field) for problem in caught.value.problems] == [
+        (1, "answer"), (2, "answer"), (3, "question"), (4, "answer[1]"), (5, "passages[0].content"), (5, "passages[1]"), (6, "row"),
+    ]

@@ -1,0 +1,142 @@
+"""Segmentation: golden offsets, hand-made texts, identities between spans and offsets, the segmenter that travels."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import spacy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fgrlhf import reward_utils
+from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter, rm_words, subsentence_starts
+from fgrlhf.utils import UserError
+
+SEGMENTER = load_segmenter(BLANK)
+TEXTS = st.text(st.sampled_from("aaabcZ.,;!?  \n\t\xa0\u2028\"'()#é😀𝔘中"), max_size=80)
+
+
+def pieces(text, level):
+    return [text[start:end] for start, end in SEGMENTER.segments(text, level)]
+
+
+def test_golden_offsets(golden):
+    examples = json.loads((golden / "segments.json").read_text())
+    assert len(examples) == 1050
+    for example in examples:
+        assert SEGMENTER.sentence_offsets(example["text"]) == example["sentence_offsets"]
+        assert SEGMENTER.subsentence_offsets(example["text"]) == example["subsentence_offsets"]
+
+
+@pytest.mark.parametrize(
+    "words, starts",
+    [
+        ([], []),
+        (["one"], [0]),
+        # a break needs more than five words after it: i + 5 < n
+        ("a b c d e, f g h i j".split(), [0]),
+        ("a b c d e, f g h i j k".split(), [0, 5]),
+        # each of , ; ! ? breaks, others do not
+        *[(f"a b c d e{mark} f g h i j k".split(), [0, 5]) for mark in ",;!?"],
+        *[(f"a b c d e{mark} f g h i j k".split(), [0]) for mark in (".", ":", "-", "")],
+        # the first piece runs on while it is shorter than five words
+        ("a b c d, e f g h i j k l".split(), [0]),
+        ("a, b c d, e f, g h i j k l".split(), [0, 6]),
+        # a later piece shorter than five words: the break before it moves to the end of it
+        ("a b c d e, f g h i, j k l m n o".split(), [0, 9]),
+        ("a b c d e, f g, h i, j k l m n o".split(), [0, 9]),
+        ("a b c d e, f g h i j, k l m n o p".split(), [0, 5, 10]),
+    ],
+)
+def test_subsentence_starts(words, starts):
+    assert subsentence_starts(words) == starts
+
+
+def test_subsentences_end_where_their_last_word_ends():
+    text = "One two three four five,  six seven eight nine ten\neleven. Next  one."
+    assert pieces(text, "subsentence") == ["One two three four five,", "six seven eight nine ten\neleven.", "Next  one."]
+    assert pieces(text, "sentence") == ["One two three four five,  six seven eight nine ten\neleven.", "Next  one."]
+    assert SEGMENTER.subsentence_offsets(text) == [0, 26, 59, 69]
+    assert SEGMENTER.sentence_offsets(text) == [0, 58, 69]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t\xa0"])
+@pytest.mark.parametrize("level", ["subsentence", "sentence", "sequence"])
+def test_a_blank_text_has_no_segments(text, level):
+    assert SEGMENTER.segments(text, level) == []
+
+
+def test_odd_characters():
+    assert pieces(" 😀 smiles. 𝔘nicode\xa0works! \n", "sentence") == ["😀 smiles.", "𝔘nicode\xa0works!"]
+    assert pieces("Cut.In the word", "sentence") == ["Cut.", "In the word"]
+    assert SEGMENTER.segments(" whole 😀 ", "sequence") == [(0, 9)]
+
+
+def test_unknown_level():
+    with pytest.raises(ValueError, match="`word` is no level.*subsentence, sentence, sequence"):
+        SEGMENTER.segments("text", "word")
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS)
+def test_segments_hold_every_word_once_and_no_outer_space(text):
+    sentences, parts = SEGMENTER.sentences(text), SEGMENTER.subsentences(text)
+    for spans in (sentences, parts):
+        assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
+        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:]))
+        assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(text.split())
+    # a sub-sentence lies in one sentence, and every sentence begins and ends with one
+    assert {start for start, _ in sentences} <= {start for start, _ in parts}
+    assert {end for _, end in sentences} <= {end for _, end in parts}
+    assert SEGMENTER.subsentence_offsets(text) == [start for start, _ in parts] + [len(text)]
+    assert len(SEGMENTER.sentence_offsets(text)) == len(sentences) + 1
+
+
+def test_rm_words_marks_segments_by_place_not_by_word():
+    text = "A </s> word. C"
+    words, marks = rm_words(["question:", "</s>", "answer:"], text, SEGMENTER.sentences(text))
+    assert words == ["question:", "</s>", "answer:", "</s>", "A", "</s>", "word.", "</s>", "C"]
+    assert marks == [3, 7]
+    assert rm_words(["answer:"], "", []) == (["answer:"], [])
+
+
+def test_a_described_segmenter_is_found_again():
+    assert SEGMENTER.describe() == {"name": BLANK, "version": spacy.__version__}
+    assert load_segmenter(SEGMENTER.describe()) == SEGMENTER
+
+
+def test_another_version_warns():
+    with pytest.warns(UserWarning, match="made with blank_en_sentencizer 1.2.3"):
+        load_segmenter({"name": BLANK, "version": "1.2.3"})
+
+
+def test_a_segmenter_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
+    with pytest.raises(UserError, match="`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"):
+        load_segmenter({"name": "xx_none_sm", "version": "1.0"})
+    assert load_segmenter("auto").name == BLANK
+
+
+def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("sentencizer", config={"punct_chars": ["|"]})
+    nlp.meta["version"] = "9.9"
+    monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
+    monkeypatch.setattr(spacy, "load", lambda name, exclude: nlp)
+    reward_utils._pipeline.cache_clear()
+    try:
+        segmenter = load_segmenter("auto")
+        assert segmenter == Segmenter("en_core_web_sm", "9.9")
+        text = "One. Two | three"
+        assert [text[start:end] for start, end in segmenter.sentences(text)] == ["One. Two |", "three"]
+        assert pieces(text, "sentence") == ["One.", "Two | three"]  # the cache keeps pipelines apart
+    finally:
+        reward_utils._pipeline.cache_clear()
+        reward_utils._raw_sentences.cache_clear()
+        reward_utils._subsentences.cache_clear()
+
+
+def test_importing_makes_no_pipeline():
+    code = "import fgrlhf.reward_utils as u; assert u._pipeline.cache_info().currsize == 0"
+    subprocess.run([sys.executable, "-c", code], check=True)

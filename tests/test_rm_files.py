@@ -1,0 +1,289 @@
+"""Reward-model training files: golden files, spans to tags by hand, coverage against difflib, nothing half-written."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.feedback import DataError, ErrorSpan, FeedbackRow, MissingInfo, read_feedback, write_feedback
+from tasks.qa_feedback.reward_modeling.coverage import (
+    PassageMatcher, completeness_preference, coverage, needed_sentences, normalise,
+)
+from tasks.qa_feedback.reward_modeling.create_rm_files import (
+    Settings, create_rm_files, factuality_example, factuality_tags, relevance_example, relevance_tags, segment_file,
+)
+
+SEGMENTER = load_segmenter(BLANK)
+FOLDERS = ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
+SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
+
+# two sentences, the first of two sub-sentences
+TEXT = "One two three four five, six seven eight nine ten eleven. A b c d e f g h i j."
+ONE, TWO, THREE = "One two three four five,", "six seven eight nine ten eleven.", "A b c d e f g h i j."
+
+
+def error(kind: str, words: str, text: str = TEXT) -> ErrorSpan:
+    start = text.index(words)
+    return ErrorSpan(kind, start, start + len(words))
+
+
+def row(errors=(), text=TEXT, passages=(("T", "S one.", "S two."),), missing=(), corrected="", others=("", "", "")) -> FeedbackRow:
+    return FeedbackRow.make(
+        question="Who  sat?", passages=passages, gold="", predictions=[text, *others],
+        errors=errors, missing=missing, corrected=corrected, preference=[0] * 6,
+    )
+
+
+# ---- golden --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(qa_feedback, tmp_path_factory):
+    """The files of the real rows, and the seconds they took."""
+    folder = tmp_path_factory.mktemp("data")
+    for split in ("train", "dev"):
+        os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")
+    begin = time.perf_counter()
+    create_rm_files(Settings(data_dir=str(folder), segmenter=BLANK))
+    return folder, time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.parametrize("name", FOLDERS[:2])
+def test_segment_files_equal_the_published_ones(made, golden, name, split):
+    ours, published = ((root / name / f"{split}.json").read_text().splitlines() for root in (made[0], golden))
+    assert len(published) > 40 and ours == published
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_completeness_preferences_equal_the_published_ones(made, golden, qa_feedback, split):
+    ours = json.loads((made[0] / "COMP_sequence" / f"{split}.json").read_text())
+    published = json.loads((golden / "COMP_sequence" / f"{split}_preferences.json").read_text())
+    assert len(published) > 40
+    assert [{key: r[key] for key in ("question", "preference")} for r in ours] == published
+    # all else is as it was, and the file can be read again
+    before = {r.question: r for r in read_feedback(qa_feedback / f"{split}_feedback.json")}
+    for after in read_feedback(made[0] / "COMP_sequence" / f"{split}.json"):
+        assert after.with_preference(before[after.question].preference).raw == before[after.question].raw
+
+
+def test_faster_than_the_published_scripts(made):
+    assert made[1] < 39 / 3  # 39 s there; about 1.5 s here on an idle core
+
+
+def test_the_segmenter_is_written_beside_the_files(made):
+    for name in FOLDERS:
+        assert load_segmenter(json.loads((made[0] / name / "segmenter.json").read_text())) == SEGMENTER
+
+
+# ---- spans to tags -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "errors, relevance, factuality",
+    [
+        ([], "OOO", "OO"),
+        ([("Irrelevant", ONE)], "NOO", "IO"),
+        ([("Redundant", TWO)], "ONO", "IO"),
+        ([("Incoherent", THREE)], "OON", "OI"),
+        # a non-factual span needs five words, a factual one does not
+        ([("Irrelevant", "One two three four")], "OOO", "OO"),
+        ([("Irrelevant", "One two three four five,")], "NOO", "IO"),
+        ([("Unverifiable", "One")], "OOO", "FO"),
+        ([("Wrong-Grounding", "j.")], "OOO", "OF"),
+        # across two segments of a sentence, across two sentences
+        ([("Irrelevant", "three four five, six seven")], "NNO", "IO"),
+        ([("Irrelevant", "nine ten eleven. A b")], "ONN", "II"),
+        ([("Unverifiable", "eleven. A")], "OOO", "FF"),
+        # adjacent spans, not sorted, of two kinds: a factual error decides its sentence
+        ([("Irrelevant", THREE), ("Unverifiable", TWO), ("Redundant", ONE)], "NON", "FI"),
+        # a short non-factual span beside a factual one counts for neither
+        ([("Irrelevant", "One two"), ("Unverifiable", "three")], "OOO", "FO"),
+    ],
+)
+def test_tags_by_hand(errors, relevance, factuality):
+    names = {"O": "O", "N": "NF-ERR", "F": "F-ERR", "I": "Ignore"}
+    made = row([error(kind, words) for kind, words in errors])
+    assert relevance_tags(made, SEGMENTER) == [names[letter] for letter in relevance]
+    assert factuality_tags(made, SEGMENTER) == [names[letter] for letter in factuality]
+
+
+def test_white_space_inside_a_span_marks_no_neighbour():
+    text = "One two three four five.  \xa0A b c d e."
+    made = row([ErrorSpan("Irrelevant", 0, 25)], text=text)  # its end leaves room before the next sentence
+    assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
+
+
+def test_words_and_tags_by_hand():
+    made = row([error("Irrelevant", ONE)])
+    words, tags = relevance_example(made, SEGMENTER)
+    assert words == f"question: Who sat? answer: </s> {ONE} </s> {TWO} </s> {THREE}".split()
+    assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(4, "NF-ERR"), (10, "O"), (17, "O")]
+    words, tags = factuality_example(made, SEGMENTER)
+    assert words == f"question: Who sat? context: wikipage: T text: S one. S two. answer: </s> {ONE} {TWO} </s> {THREE}".split()
+    assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(24, "O")]
+    assert len(words) == len(tags)
+
+
+def test_a_question_without_passages_has_no_context():
+    words, _ = factuality_example(row(passages=()), SEGMENTER)
+    assert words[:5] == ["question:", "Who", "sat?", "answer:", "</s>"]
+
+
+def test_rows_with_nothing_to_learn_are_left_out_and_keep_their_number():
+    rows = [row([error("Irrelevant", ONE), error("Irrelevant", THREE)]), row(text=" "), row()]
+    text, summary = segment_file(rows, factuality_example, SEGMENTER)
+    assert [json.loads(line)["id"] for line in text.splitlines()] == ["2"]
+    assert summary == "1 of 3 rows; segments: O 2 (100.0%)"
+    text, _ = segment_file(rows, relevance_example, SEGMENTER)
+    assert [json.loads(line)["id"] for line in text.splitlines()] == ["0", "2"]
+
+
+def test_odd_characters_reach_the_words():
+    words, _ = relevance_example(row(text="\n😀\xa0said, 𝔘nicode\u2028works!"), SEGMENTER)
+    assert words[4:] == ["</s>", "😀", "said,", "𝔘nicode", "works!"]
+
+
+# ---- coverage ------------------------------------------------------------------------------------------------------
+
+
+def slow_similarity(sentence: str, subsentence: str) -> float:
+    """The rule of coverage.py by difflib itself."""
+    n = len(subsentence.split())
+    size = n + int(0.05 * n)
+    words = sentence.split()
+    words += ["#"] * max(size + 1 - len(words), 0)
+    if subsentence in " ".join([sentence, *words[len(sentence.split()):]]):
+        return 1.0
+    grams = (" ".join(words[i : i + size]) for i in range(len(words) - size + 1))
+    return max(SequenceMatcher(None, gram, subsentence).quick_ratio() for gram in grams)
+
+
+def test_similarity_is_difflibs_on_random_texts():
+    rng = random.Random(0)
+    vocabulary = ["a", "ab", "ba", "the", "cat", "tac", "#", "##", "😀", "é,", "1953", "It's"]
+
+    def text(most):
+        return " ".join(rng.choices(vocabulary, k=rng.randint(0, most)))
+
+    checked = 0
+    for _ in range(150):
+        matcher = PassageMatcher([["title", *(text(9) for _ in range(rng.randint(1, 3)))], ["t", text(45)]])
+        for most in (3, 8, 45):
+            if subsentence := text(most):
+                expected = [slow_similarity(sentence, subsentence) for sentence in matcher.sentences]
+                assert matcher.similarities(subsentence).tolist() == expected
+                checked += len(expected)
+    assert checked > 800
+
+
+def test_similarity_is_difflibs_on_real_rows(qa_feedback):
+    for real in read_feedback(qa_feedback / "dev_feedback.json")[:3]:
+        matcher, text = PassageMatcher(real.passages), normalise(real.corrected)
+        for start, end in SEGMENTER.subsentences(text):
+            expected = [slow_similarity(sentence, text[start:end]) for sentence in matcher.sentences]
+            assert matcher.similarities(text[start:end]).tolist() == expected
+
+
+def test_similarity_by_hand():
+    matcher = PassageMatcher([["T", "the cat sat on a mat", "cab", "x abc y"]])
+    # verbatim; "cab" & "abc" share all letters: "cab #" has none of them missing, 2 * 3 / (3 + 3)
+    assert matcher.similarities("cat sat").tolist()[0] == 1.0
+    assert matcher.similarities("abc").tolist() == [2 * 2 / 6, 1.0, 1.0]
+    assert matcher.match("abc") == (1, 2)  # the first on equal values
+    assert matcher.similarities("cab abc").tolist()[1] == 2 * (3 + 1) / (7 + 5)  # against "cab #"
+    assert matcher.match("zzz") is None
+    # 2 * 17 / (20 + 20) is .85 and counts
+    threshold = PassageMatcher([["T", "abcdefghijklmnopqXYZ w"]])
+    assert threshold.similarities("abcdefghijklmnopq123").tolist() == [0.85]
+    assert threshold.match("abcdefghijklmnopq123") == (1, 1)
+    assert threshold.match("abcdefghijklmnop1234") is None
+
+
+PASSAGES = (
+    ("Cat", "Cats eat fish at noon.", "Cats sleep all day long."),
+    ("Dog", "Dogs bark very loudly outside.", "", "Dogs\xa0chase  cats every morning."),
+)
+
+
+def test_coverage_by_hand():
+    corrected = "Cats eat fish at noon. Dogs chase cats every morning. Nobody knows why that is."
+    made = row(passages=PASSAGES, corrected=corrected)
+    assert needed_sentences(made, PassageMatcher(made.passages), SEGMENTER) == {(1, 1), (2, 3)}
+    texts = ["Cats eat fish at noon.", "Dogs chase cats\nevery morning. Cats eat fish at noon.", "Cats sleep all day long.", ""]
+    assert coverage(made, texts, SEGMENTER) == [0.5, 1.0, 0.0, 0.0]
+    outputs = row(text=texts[0], others=texts[1:], passages=PASSAGES, corrected=corrected)
+    assert completeness_preference(outputs, SEGMENTER) == [2, 1, 1, 1, 1, 0]
+
+
+def test_minor_information_is_needed_only_if_it_was_given():
+    minor = [MissingInfo("Missing-Minor-Auxiliary", 1, (1,)), MissingInfo("Missing-Answer", 2, (1,))]
+    corrected = "Cats eat fish at noon. Dogs bark very loudly outside."
+    absent = row(text="Nothing here.", passages=PASSAGES, corrected=corrected, missing=minor)
+    assert needed_sentences(absent, PassageMatcher(absent.passages), SEGMENTER) == {(2, 1)}
+    given = row(text="I say CATS eat\nfish at noon.", passages=PASSAGES, corrected=corrected, missing=minor)
+    assert needed_sentences(given, PassageMatcher(given.passages), SEGMENTER) == {(1, 1), (2, 1)}
+
+
+@pytest.mark.parametrize("passages, corrected", [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")])
+def test_rows_where_nothing_is_needed(passages, corrected):
+    made = row(passages=passages, corrected=corrected)
+    assert coverage(made, ["Cats eat fish at noon."], SEGMENTER) is None
+    assert completeness_preference(made, SEGMENTER) is None
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def write_rows(folder: Path, bad_row=None) -> None:
+    write_feedback(folder / "train_feedback.json", [row()])
+    rows = [row().raw] + ([bad_row] if bad_row else [])
+    (folder / "dev_feedback.json").write_text(json.dumps(rows))
+
+
+def test_bad_rows_stop_everything(tmp_path):
+    write_rows(tmp_path, {**row().raw, "preference": [1], "gold": None})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError) as caught:
+        create_rm_files(Settings(data_dir=str(tmp_path)))
+    assert [(problem.row, problem.field) for problem in caught.value.problems] == [(1, "gold"), (1, "preference")]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_missing_data_names_the_way_out(tmp_path):
+    with pytest.raises(UserError, match="train_feedback.json does not exist.*DATA_DIR"):
+        create_rm_files(Settings(data_dir=str(tmp_path)))
+
+
+def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The script as a user runs it: from another folder, with a relative DATA_DIR and this Python's environment."""
+    environment = {**os.environ, "DATA_DIR": folder.name, "VIRTUAL_ENV": sys.prefix,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.run([SCRIPT, *arguments], cwd=folder.parent, env=environment, capture_output=True, text=True)
+
+
+def test_the_script_writes_beside_the_data(tmp_path):
+    write_rows(tmp_path)
+    done = run_script(tmp_path, f"segmenter={BLANK}")
+    assert done.returncode == 0, done.stderr
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == {
+        "train_feedback.json", "dev_feedback.json",
+        *(f"{name}/{file}.json" for name in FOLDERS for file in ("train", "dev", "segmenter")),
+    }
+    assert "NF-ERR_subsentence/train.json: 1 of 1 rows; segments: O 3 (100.0%)" in done.stdout
+
+
+def test_the_script_reports_bad_rows_without_a_traceback(tmp_path):
+    write_rows(tmp_path, {**row().raw, "preference": [1]})
+    done = run_script(tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
+    assert "Traceback" not in done.stderr and not (tmp_path / "COMP_sequence").exists()
