@@ -1,0 +1,176 @@
+"""What the two reward-model trainers share: settings, arguments of transformers' `Trainer`, the run itself."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from transformers import Trainer, TrainingArguments
+
+from fgrlhf.config import StrictModel
+from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.reward_models import RewardModelSpec
+from fgrlhf.rl_config import LoggingConfig
+from fgrlhf.runlog import RunLog
+from fgrlhf.scorers import Shape
+from fgrlhf.stage import finish, last_complete_checkpoint
+from fgrlhf.utils import UserError, write_json
+
+METRICS = Path(__file__).parent / "metrics"
+CALIBRATION_BINS = 10
+
+
+class ModelSection(StrictModel):
+    ckpt: str = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
+    shape: Shape = Field("encoder", description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends")
+    max_length: PositiveInt = Field(2048, description="tokens the network reads")
+    lm_logprob_feature: bool = Field(False, description="a frozen copy of the language model says how likely each token is")
+
+
+class TrainSection(StrictModel):
+    epochs: PositiveFloat = 50.0
+    max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
+    batch_size: PositiveInt = Field(24, description="answers (pairs: questions of six pairs) per optimiser step, over all processes")
+    micro_batch_size: PositiveInt | None = Field(None, description="of them per forward pass and process; null: its whole share")
+    lr: PositiveFloat = 5e-6
+    warmup: NonNegativeFloat = Field(0.1, description="below 1 a share of all steps, else a number of steps")
+    weight_decay: NonNegativeFloat = 0.01
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    max_grad_norm: PositiveFloat = 1.0
+    bf16: bool = Field(False, description="mixed precision; weights stay fp32")
+    seed: int = 42
+
+
+class EvaluationSection(StrictModel):
+    every_steps: PositiveInt | None = Field(None, description="steps between evaluations and checkpoints; null: every epoch")
+    batch_size: PositiveInt = Field(16, description="answers (pairs: questions) per forward pass")
+
+
+class RMConfig(StrictModel):
+    """What both trainers' configs have in common."""
+
+    model: ModelSection
+    train: TrainSection = TrainSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _possible(self):
+        if self.model.lm_logprob_feature and self.model.shape == "encoder":
+            raise ValueError("model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq or causal, "
+                             "or lm_logprob_feature=false")
+        return self
+
+
+class RMTrainer(Trainer):
+    """`Trainer` on one device per process: more devices are more processes, started by `accelerate launch`."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.args._n_gpu = min(self.args.n_gpu, 1)  # else DataParallel would split batches whose rows share prompts
+
+
+def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
+    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
+    train, world = config.train, int(os.environ.get("WORLD_SIZE", 1))
+    share = train.batch_size // world
+    micro = min(train.micro_batch_size or share, share)
+    if train.batch_size % world or share % max(micro, 1):
+        raise UserError(f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in parts of "
+                        f"train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size, or start fewer processes")
+    when = "epoch" if config.evaluation.every_steps is None else "steps"
+    try:
+        return TrainingArguments(
+            output_dir=str(folder / "checkpoints"), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
+            per_device_eval_batch_size=config.evaluation.batch_size,
+            num_train_epochs=train.epochs, max_steps=train.max_steps or -1, learning_rate=train.lr, lr_scheduler_type="linear",
+            warmup_steps=train.warmup, weight_decay=train.weight_decay, adam_beta2=train.adam_beta2,
+            max_grad_norm=train.max_grad_norm, bf16=train.bf16, seed=train.seed,
+            eval_strategy=when, save_strategy=when, save_total_limit=2,
+            eval_steps=config.evaluation.every_steps, save_steps=config.evaluation.every_steps or 500,
+            load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=True,
+            logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True, remove_unused_columns=False,
+            label_names=["labels"], dataloader_pin_memory=torch.cuda.is_available(),
+        )
+    except ValueError as error:  # e.g. bf16 on a GPU that has none
+        raise UserError(f"transformers refuses these settings: {error}") from None
+
+
+def load_metric(name: str):
+    """One of the metrics in reward_modeling/metrics, as an `evaluate` module. Nothing is downloaded or cached."""
+    return evaluate.load(str(METRICS / f"{name}.py"), keep_in_memory=True)
+
+
+def calibration(probabilities: np.ndarray, happened: np.ndarray, bins: int = CALIBRATION_BINS) -> list[dict[str, float]]:
+    """Predicted against observed frequency in `bins` equal parts of [0, 1]; empty parts are left out."""
+    index = np.minimum((probabilities * bins).astype(int), bins - 1)
+    return [
+        {"low": k / bins, "high": (k + 1) / bins, "count": int((index == k).sum()),
+         "predicted": float(probabilities[index == k].mean()), "observed": float(happened[index == k].mean())}
+        for k in range(bins) if (index == k).any()
+    ]
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def run_training(
+    config: RMConfig, trainer: Callable[[TrainingArguments], Trainer], spec: RewardModelSpec,
+    curve: Callable[[np.ndarray, np.ndarray], list[dict]], measure: Callable[[Trainer], dict[str, Any]] | None = None,
+    opening: Sequence[str] = (),
+) -> Path:
+    """Train, keep the best checkpoint, measure it on dev, write the model's folder.
+
+    Args:
+      trainer: makes the Trainer from its arguments.
+      curve: calibration of dev predictions (predictions, labels).
+      measure: further facts about the trained model that belong into its spec (every process calls it).
+      opening: lines to print when the stage has begun.
+    """
+    folder = Path(config.logging.save_dir)
+    arguments = training_arguments(config, folder)
+    checkpoint = last_complete_checkpoint(folder / "checkpoints")
+    resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+    log = RunLog(folder, config, resume_step, **config.logging.trackers())
+    with log, log.stage(config.logging.run_name):
+        run = trainer(arguments)
+        use_run_log(run, log, config.logging.run_name)
+        if log.is_main:
+            print(*opening, *([f"continuing from step {resume_step}"] if checkpoint else []), sep="\n", flush=True)
+        run.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        dev = run.predict(run.eval_dataset, metric_key_prefix="dev")
+        metrics: dict[str, Any] = {name.removeprefix("dev_"): value for name, value in dev.metrics.items() if not _is_timing(name)}
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        metrics["calibration"] = curve(dev.predictions, dev.label_ids)
+        facts = measure(run) if measure else {}
+        best = {"best_step": run.state.best_global_step, "steps": run.state.global_step}
+        if run.is_world_process_zero():
+            place_model(run, folder, replace(spec, metrics=metrics, **facts))
+            write_json(folder / "metrics.json", {**metrics, **facts, **best})
+            finish(folder, best)
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            print(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}", flush=True)
+        run.accelerator.wait_for_everyone()
+    return folder
+
+
+def _is_timing(name: str) -> bool:
+    return name.endswith(("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time"))
+
+
+def place_model(run: Trainer, folder: Path, spec: RewardModelSpec) -> None:
+    """Write model, tokenizer and spec into `folder`; each file appears whole or not at all, the spec last."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+        run.accelerator.unwrap_model(run.model).save_pretrained(temporary)
+        run.processing_class.save_pretrained(temporary)
+        for path in Path(temporary).iterdir():
+            os.replace(path, folder / path.name)
+    spec.save(folder)
