@@ -200,6 +200,7 @@ def test_similarity_by_hand():
     assert matcher.similarities("abc").tolist() == [2 * 2 / 6, 1.0, 1.0]
     assert matcher.match("abc") == (1, 2)  # the first on equal values
     assert matcher.similarities("cab abc").tolist()[1] == 2 * (3 + 1) / (7 + 5)  # against "cab #"
+    assert matcher.similarities("ab #").tolist()[1] == 1.0  # stands in "cab # #", though no n-gram is equal
     assert matcher.match("zzz") is None
     # 2 * 17 / (20 + 20) is .85 and counts
     threshold = PassageMatcher([["T", "abcdefghijklmnopqXYZ w"]])
@@ -231,6 +232,14 @@ def test_minor_information_is_needed_only_if_it_was_given():
     assert needed_sentences(absent, PassageMatcher(absent.passages), SEGMENTER) == {(2, 1)}
     given = row(text="I say CATS eat\nfish at noon.", passages=PASSAGES, corrected=corrected, missing=minor)
     assert needed_sentences(given, PassageMatcher(given.passages), SEGMENTER) == {(1, 1), (2, 1)}
+
+
+@pytest.mark.parametrize("order, needed", [("given, then not", set()), ("not, then given", {(1, 1)})])
+def test_the_last_sub_sentence_that_matches_minor_information_decides(order, needed):
+    given, other = "Cats eat fish at noon.", "Cats eats fish at noon."
+    corrected = f"{given} {other}" if order.startswith("given") else f"{other} {given}"
+    made = row(text=given, passages=PASSAGES, corrected=corrected, missing=[MissingInfo("Missing-Minor-Auxiliary", 1, (1,))])
+    assert needed_sentences(made, PassageMatcher(made.passages), SEGMENTER) == needed
 
 
 @pytest.mark.parametrize("passages, corrected", [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")])
