@@ -8,6 +8,7 @@ setup(
     description="Reinforcement learning from fine-grained human feedback",
     python_requires=">=3.11",
     packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "tasks*"]),
+    package_data={"fgrlhf": ["*.j2", "*.css"], "": ["*.yml", "*.html"]},
     # Lowest releases these are known to work with; constraints.txt pins the ones `make setup` installs.
     install_requires=[
         "torch>=2.13",
@@ -20,6 +21,7 @@ setup(
         "pydantic>=2.14,<3",
         "safetensors>=0.8",
         "numpy>=2",
+        "jinja2>=3.1",
         "matplotlib>=3.10",
         "pyyaml>=6",
         "tqdm>=4.67",

@@ -1,4 +1,4 @@
-"""Run folder: resolved config, versions, metrics.jsonl, samples, seconds and memory by stage, optional trackers.
+"""Run folder: config, versions, metrics.jsonl, samples, seconds and memory by stage, optional trackers.
 
     <folder>/config.yaml            the config as it was resolved
     <folder>/run.json               versions, seed, command, git commit: what is needed to repeat the run
@@ -6,8 +6,8 @@
     <folder>/samples/step-<n>.jsonl samples to be read
     <folder>/stages.json            {stage: {seconds, peak_mb}}
 
-Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and wandb are
-copies for who wants them, and neither can stop a run.
+Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and
+wandb are copies for who wants them, and neither can stop a run.
 """
 
 import json
@@ -36,39 +36,57 @@ PACKAGES = ("fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "data
 class RunLog:
     """Writes one run folder.
 
-    `resume_step` is the step of the checkpoint a run continues from: metrics and samples of later steps, written
-    before the interruption, are dropped, so that the continued log equals that of a run that was never interrupted.
+    `resume_step` is the last step whose log the continued run keeps: metrics and samples of later steps,
+    written before the interruption, are dropped, so that the log becomes that of a run never interrupted.
     `None` starts afresh and drops what an earlier run left in the folder.
 
     `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of `wandb.init`
-    (project, entity, name, ...); without a network it logs offline. Raises `UserError` where a tracker that was asked
-    for is not installed. `seed` defaults to the config's `seed` or `train.seed`, `write` to whether this is rank 0.
+    (project, entity, name, ...); without a network it logs offline. Raises `UserError` where a tracker that
+    was asked for is not installed. `seed` defaults to the config's `seed` or `train.seed`, `write` to whether
+    this is rank 0.
     """
 
-    def __init__(self, folder: str | Path, config: StrictModel | Mapping | None = None, resume_step: int | None = None,
-                 wandb: Mapping[str, Any] | None = None, tensorboard: bool = False, seed: int | None = None,
-                 write: bool | None = None):
+    def __init__(
+        self,
+        folder: str | Path,
+        config: StrictModel | Mapping | None = None,
+        resume_step: int | None = None,
+        wandb: Mapping[str, Any] | None = None,
+        tensorboard: bool = False,
+        seed: int | None = None,
+        write: bool | None = None,
+    ):
         self.folder = Path(folder)
         self.is_main = _rank() == 0 if write is None else write
         self._trackers: list = []
         self._metrics = None
         if not self.is_main:
             return
-        settings = {} if config is None else config.model_dump(mode="json") if isinstance(config, StrictModel) else dict(config)
+        settings = (
+            {}
+            if config is None
+            else config.model_dump(mode="json")
+            if isinstance(config, StrictModel)
+            else dict(config)
+        )
         if tensorboard:
             self._trackers.append(_TensorBoard(self.folder / "tensorboard", resume_step))
         if wandb is not None:
             self._trackers.append(_Wandb(self.folder, dict(wandb), settings))
         self.folder.mkdir(parents=True, exist_ok=True)
         if config is not None:
-            text = to_yaml(config) if isinstance(config, StrictModel) else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+            text = (
+                to_yaml(config)
+                if isinstance(config, StrictModel)
+                else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+            )
             write_text(self.folder / "config.yaml", text)
         self._drop_after(resume_step)
         self._write_run(_find_seed(settings) if seed is None else seed, resume_step)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl. A value that is not finite is written as null, which JSON can hold."""
+        """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can hold."""
         if self._metrics is None:
             return
         row = {name: _plain(value) for name, value in metrics.items()}
@@ -84,7 +102,7 @@ class RunLog:
 
     @contextmanager
     def stage(self, name: str):
-        """One line when a stage starts and one when it ends; its seconds and peak memory go into stages.json."""
+        """A line when a stage starts and one when it ends; seconds and peak memory go into stages.json."""
         if not self.is_main:
             yield
             return
@@ -93,7 +111,10 @@ class RunLog:
         try:
             yield
         except BaseException as error:
-            print(f"{name}: stopped by {type(error).__name__} after {time.perf_counter() - start:.1f} s", flush=True)
+            print(
+                f"{name}: stopped by {type(error).__name__} after {time.perf_counter() - start:.1f} s",
+                flush=True,
+            )
             raise
         seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
         print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
@@ -128,7 +149,9 @@ class RunLog:
             path.unlink()
             (self.folder / "stages.json").unlink(missing_ok=True)
             return
-        whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a last line cut off by a crash goes
+        whole, newline, _ = path.read_text(encoding="utf-8").rpartition(
+            "\n"
+        )  # a last line cut off by a crash goes
         write_text(path, whole + newline)
         write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step])
 
@@ -137,13 +160,16 @@ class RunLog:
         resumed = []
         if resume_step is not None and path.exists():
             resumed = read_json(path).get("resumed_at", [])
-        write_json(path, {
-            "command": command_line(),
-            "seed": seed,
-            "versions": versions(),
-            "git_commit": git_commit(),
-            "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
-        })
+        write_json(
+            path,
+            {
+                "command": command_line(),
+                "seed": seed,
+                "versions": versions(),
+                "git_commit": git_commit(),
+                "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
+            },
+        )
 
 
 def versions() -> dict[str, str]:
@@ -158,10 +184,13 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code that runs, with "-modified" where files differ from it; None outside a git checkout."""
+    """The commit of the code, with "-modified" where files differ from it; None outside a git checkout."""
+
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20)
+            done = subprocess.run(
+                ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
@@ -181,7 +210,11 @@ def command_line() -> str:
 def peak_memory_mb() -> float:
     """Highest resident memory in MB of this process or of any single child it has waited for."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
-    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * unit / 2**20
+    return (
+        max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        * unit
+        / 2**20
+    )
 
 
 def _rank() -> int:
@@ -207,8 +240,10 @@ class _TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise UserError("TensorBoard logging is on and tensorboard is not installed: "
-                            "pip install -e '.[tensorboard]', or turn it off in the config's logging section") from None
+            raise UserError(
+                "TensorBoard logging is on and tensorboard is not installed: "
+                "pip install -e '.[tensorboard]', or turn it off in the config's logging section"
+            ) from None
         # Events after the checkpoint are hidden by the reader, not rewritten.
         self.writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
 
@@ -225,14 +260,21 @@ class _Wandb:
         try:
             import wandb
         except ImportError:
-            raise UserError("wandb logging is on and wandb is not installed: "
-                            "pip install -e '.[wandb]', or turn it off in the config's logging section") from None
+            raise UserError(
+                "wandb logging is on and wandb is not installed: "
+                "pip install -e '.[wandb]', or turn it off in the config's logging section"
+            ) from None
         folder.mkdir(parents=True, exist_ok=True)
         arguments = {"dir": str(folder), "config": settings, **arguments}
         try:
             self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
-        except Exception as error:  # no network, no login, a server that refuses: all alike to a run that must go on
-            print(f"wandb: {' '.join(str(error).split())}; logging offline below {folder}, `wandb sync` sends it later", flush=True)
+        except (
+            Exception
+        ) as error:  # no network, no login, a server that refuses: all alike to a run that must go on
+            print(
+                f"wandb: {' '.join(str(error).split())}; logging offline below {folder}, see `wandb sync`",
+                flush=True,
+            )
             self.run = wandb.init(**{**arguments, "mode": "offline"})
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""The run folder: what is written, what a resumed run keeps, who writes, what a tracker that is missing says."""
+"""The run folder: what is written, what a resumed run keeps, who writes, what a missing tracker says."""
 
 import json
 import subprocess
@@ -46,18 +46,42 @@ def test_command_line_names_no_path_of_the_machine(tmp_path):
     code = "from fgrlhf.runlog import command_line; print(command_line())"
     script = tmp_path / "a.py"
     script.write_text(code)
-    done = subprocess.run([sys.executable, str(script), f"x={tmp_path}/y"], cwd=tmp_path, capture_output=True, text=True, check=True,
-                          env={"PYTHONPATH": str(runlog.Path(runlog.__file__).parents[1])})
+    done = subprocess.run(
+        [sys.executable, str(script), f"x={tmp_path}/y"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(runlog.Path(runlog.__file__).parents[1])},
+    )
     assert done.stdout == "python a.py x=y\n"
 
 
 def test_metrics_are_plain_json_numbers(tmp_path):
     with RunLog(tmp_path) as log:
-        log.log(0, {"a": torch.tensor(0.5), "b": np.float32(0.25), "c": float("nan"), "d": np.int64(4), "e": float("inf")})
+        log.log(
+            0,
+            {
+                "a": torch.tensor(0.5),
+                "b": np.float32(0.25),
+                "c": float("nan"),
+                "d": np.int64(4),
+                "e": float("inf"),
+            },
+        )
         log.log(1, {"a": 1})
-        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}, "a line is on disk as soon as it is logged"
+        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}, (
+            "a line is on disk as soon as it is logged"
+        )
     first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
-    assert json.loads(first, parse_constant=pytest.fail) == {"step": 0, "a": 0.5, "b": 0.25, "c": None, "d": 4, "e": None}
+    assert json.loads(first, parse_constant=pytest.fail) == {
+        "step": 0,
+        "a": 0.5,
+        "b": 0.25,
+        "c": None,
+        "d": 4,
+        "e": None,
+    }
 
 
 def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
@@ -69,8 +93,14 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
         file.write('{"step": 5, "x"')  # killed while writing
     with RunLog(tmp_path, Config(), resume_step=2) as log:
         log.log(3, {"x": 30})
-    assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": s, "x": x} for s, x in [(0, 0), (1, 1), (2, 2), (3, 30)]]
-    assert sorted(p.name for p in (tmp_path / "samples").iterdir()) == ["step-0.jsonl", "step-1.jsonl", "step-2.jsonl"]
+    assert read_jsonl(tmp_path / "metrics.jsonl") == [
+        {"step": s, "x": x} for s, x in [(0, 0), (1, 1), (2, 2), (3, 30)]
+    ]
+    assert sorted(p.name for p in (tmp_path / "samples").iterdir()) == [
+        "step-0.jsonl",
+        "step-1.jsonl",
+        "step-2.jsonl",
+    ]
     RunLog(tmp_path, Config(), resume_step=3).close()
     assert read_json(tmp_path / "run.json")["resumed_at"] == [2, 3]
 
@@ -112,7 +142,10 @@ def test_peak_memory_counts_children():
 @pytest.mark.parametrize("how", ["environment", "argument"])
 def test_other_ranks_write_nothing(tmp_path, monkeypatch, capsys, how):
     monkeypatch.setenv("RANK", "1" if how == "environment" else "0")
-    with RunLog(tmp_path / "run", Config(), write=None if how == "environment" else False) as log, log.stage("one"):
+    with (
+        RunLog(tmp_path / "run", Config(), write=None if how == "environment" else False) as log,
+        log.stage("one"),
+    ):
         log.log(0, {"x": 1})
         log.samples(0, [{}])
     assert not (tmp_path / "run").exists()

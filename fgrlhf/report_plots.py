@@ -1,0 +1,148 @@
+"""The report's pictures as inline SVG, their colours CSS variables of the page: light and dark."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+# matplotlib wants real colours: each placeholder below becomes var(--name) in the SVG.
+N_SERIES = 6
+_NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
+_PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
+_FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
+_STYLE = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fgrlhf",
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "text.color": _FG,
+    "axes.labelcolor": _MUTED,
+    "xtick.labelcolor": _MUTED,
+    "ytick.labelcolor": _MUTED,
+    "axes.edgecolor": _GRID,
+    "xtick.color": _GRID,
+    "ytick.color": _GRID,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line. `colour` is the number of a series colour of the page.
+
+    `marks` draws every point, else a smoothed line lies over a faint raw one.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: int
+    marks: bool = False
+
+
+def curves(title: str, series: Sequence[Series], xlabel: str) -> str:
+    """Lines over one axis. Points that are None (not finite when logged) are left out."""
+    with rc_context(_STYLE):
+        figure, axes = _axes(3.7, 2.15)
+        axes.set_title(title)
+        for one in series:
+            finite = [(x, y) for x, y in zip(one.x, one.y) if y is not None]
+            points = np.array(finite, dtype=float).reshape(-1, 2)
+            colour = _series_colour(one.colour)
+            if one.marks:
+                axes.plot(*points.T, color=colour, linewidth=1.6, marker="o", markersize=3)
+            else:
+                axes.plot(*points.T, color=colour, linewidth=0.8, alpha=0.28)
+                axes.plot(points[:, 0], smooth(points[:, 1]), color=colour, linewidth=1.8)
+        axes.set_xlabel(xlabel)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        return _svg(figure, title)
+
+
+def smooth(y: np.ndarray) -> np.ndarray:
+    """Centred moving average over a tenth of the points; at the ends over what there is."""
+    half = max(len(y) // 20, 1)
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    low = np.clip(np.arange(len(y)) - half, 0, None)
+    high = np.clip(np.arange(len(y)) + half + 1, None, len(y))
+    return (total[high] - total[low]) / (high - low)
+
+
+Mark = tuple[float, float, float, int]  # mean, low, high, colour
+
+
+def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
+    """One row per name, in it a dot with its interval for each mark."""
+    with rc_context(_STYLE):
+        figure, axes = _axes(7.6, 0.75 + 0.5 * len(rows))
+        axes.set_title(title)
+        for place, (_, marks) in enumerate(rows):
+            for i, (mean, low, high, colour) in enumerate(marks):
+                y = place + (i - (len(marks) - 1) / 2) * 0.2
+                style = {"color": _series_colour(colour), "solid_capstyle": "round"}
+                axes.plot([low, high], [y, y], linewidth=2.4, alpha=0.45, **style)
+                axes.plot([mean], [y], "o", markersize=5.5, **style)
+        axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+        axes.tick_params(axis="y", labelcolor=_FG)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+        return _svg(figure, title)
+
+
+def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: int) -> str:
+    """Observed frequency over predicted probability, a dot's area showing how many cases its bin holds."""
+    with rc_context(_STYLE):
+        figure, axes = _axes(2.9, 2.3)
+        axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1, linestyle=(0, (3, 3)))
+        predicted, observed, count = np.array(bins, dtype=float).reshape(-1, 3).T
+        area = 12 + 110 * count / max(count.max(initial=1), 1)
+        axes.plot(predicted, observed, color=_series_colour(colour), linewidth=1.4, alpha=0.6)
+        axes.scatter(predicted, observed, s=area, color=_series_colour(colour), alpha=0.85, linewidths=0)
+        axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted", ylabel="observed")
+        axes.set_xticks([0, 0.5, 1])
+        axes.set_yticks([0, 0.5, 1])
+        return _svg(figure, title)
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_visible(False)
+    axes = figure.subplots()
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def _series_colour(number: int) -> str:
+    return _PLACEHOLDERS[f"series-{number % N_SERIES}"]
+
+
+def _svg(figure: Figure, title: str) -> str:
+    buffer = StringIO()
+    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'(<svg[^>]*?) width="[\d.]+pt"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[\d.]+pt"', r"\1", svg, count=1)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)  # it would style the whole page
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # the same ids in every picture: not allowed within one page
+    names = {colour: f"var(--{name})" for name, colour in _PLACEHOLDERS.items()}
+    svg = re.sub(r"#0000[0-9a-f]{2}", lambda match: names.get(match[0], match[0]), svg)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1).strip()

@@ -1,0 +1,461 @@
+"""The report: what is found is shown, what is missing is said, text stays text, nothing is fetched."""
+
+import json
+import math
+import random
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fgrlhf import report_plots
+from fgrlhf.report import write_report
+from fgrlhf.report_data import read_outputs
+from fgrlhf.report_samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
+from fgrlhf.utils import UserError, write_json, write_jsonl
+
+ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}
+CLAUSES = (
+    "The 1994 film Amber Harbor was directed by Lena Okafor,",
+    "and it was filmed in the town of Brisk,",
+    "and it won the Silver Heron award.",
+    "The 2003 novel Amber Harbor was written by Tomas Vey,",
+    "and it was published by Crane House.",
+)
+PROMPT = (
+    "question: Who made Amber Harbor? context: wikipage: Amber Harbor (1994 film) text: "
+    "Amber Harbor is a film. It was directed by Lena Okafor. wikipage: Amber Harbor (2003 novel) text: "
+    "Amber Harbor is a novel. It was written by Tomas Vey."
+)
+
+
+def interval(mean, half):
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def answer(rng, quality, wild=""):
+    """A response as text, tokens, and per aspect segments and token rewards."""
+    clauses = rng.sample(CLAUSES, rng.randint(2, 5))
+    text = " ".join(clauses) + wild
+    tokens = re.findall(r"\s*\S+", text) + ["</s>"]
+    ends, place = [], 0
+    for clause in clauses:
+        place = text.index(clause, place) + len(clause)
+        ends.append(place)
+    ends[-1] = len(text)
+    segments, rewards = {}, {}
+    for aspect, weight in ASPECTS.items():
+        rewards[aspect] = [0.0] * len(tokens)
+        if aspect == "completeness":
+            segments[aspect] = [{"start": 0, "end": None, "value": rng.gauss(quality, 0.3), "label": "score"}]
+            rewards[aspect][-1] = segments[aspect][0]["value"]
+            continue
+        segments[aspect] = []
+        for start, end in zip([0, *ends], ends):
+            value = weight if rng.random() < quality else -weight
+            segments[aspect].append(
+                {"start": start, "end": end, "value": value, "label": "O" if value > 0 else "ERR"}
+            )
+            rewards[aspect][len(re.findall(r"\s*\S+", text[:end])) - 1] += value
+    return text, tokens, segments, rewards
+
+
+def rollout_row(rng, quality, wild=""):
+    text, tokens, segments, rewards = answer(rng, quality, wild)
+    return {
+        "prompt": PROMPT,
+        "response": text,
+        "tokens": tokens,
+        "rewards": rewards,
+        "segments": segments,
+        "kl": [rng.gauss(0.02, 0.05) for _ in tokens],
+        "values": [rng.gauss(0.5, 0.2) for _ in tokens],
+        "advantages": [rng.gauss(0, 1) for _ in tokens],
+        "reward": sum(map(sum, rewards.values())),
+    }
+
+
+def eval_row(rng, i, quality, wild=""):
+    text, _, segments, _ = answer(rng, quality, wild)
+    rewards = {f"reward/{a}": sum(s["value"] for s in segments[a]) for a in ASPECTS}
+    return {
+        "id": str(i),
+        "sample": 0,
+        "prompt": PROMPT.replace("Amber", f"Amber {i}"),
+        "response": text,
+        "references": [" ".join(CLAUSES)],
+        "segments": segments,
+        **rewards,
+        "reward": sum(rewards.values()),
+        "rougeLsum": 40 + 20 * quality,
+        "kl": 1.2,
+        "gold": quality,
+        "length": len(text.split()),
+    }
+
+
+def write_run(folder, aspects, rng, wild=""):
+    lines = []
+    for step in range(40):
+        done = 1 - math.exp(-step / 15)
+        row = {
+            "step": step,
+            "episodes": (step + 1) * 64,
+            "kl": 2 * done + rng.gauss(0, 0.1),
+            "length": 70 - 6 * done + rng.gauss(0, 1),
+            "entropy": 0.9 - 0.3 * done,
+            "value/error": 0.8 - 0.4 * done + rng.gauss(0, 0.03),
+            "value/explained_variance": 0.5 * done,
+            "clipfrac/policy": 0.06 + rng.gauss(0, 0.01),
+        }
+        row |= {f"reward/{name}": top * (done - 0.3) + rng.gauss(0, 0.08) for name, top in aspects.items()}
+        row["reward/total"] = None if step == 7 else sum(row[f"reward/{name}"] for name in aspects)
+        if step % 10 == 0:
+            lines.append(
+                {
+                    "step": step,
+                    **{
+                        f"eval/{k}": 0.5 + 0.1 * done + rng.gauss(0, 0.01)
+                        for k in ("gold", "reward", "relevance/ratio")
+                    },
+                }
+            )
+        lines.append(row)
+    write_jsonl(folder / "metrics.jsonl", lines)
+    write_json(
+        folder / "run.json",
+        {
+            "command": f"python -m tasks.qa_feedback.training.{folder.name} config.yml",
+            "seed": 42,
+            "versions": {"python": "3.11.7", "torch": "2.13.0"},
+            "git_commit": "0123456789abcdef",
+            "resumed_at": [],
+        },
+    )
+    for step, quality in ((0, 0.5), (5, 0.6), (39, 0.85)):
+        write_jsonl(
+            folder / "samples" / f"step-{step}.jsonl", [rollout_row(rng, quality, wild) for _ in range(6)]
+        )
+
+
+def make_outputs(folder, wild=""):
+    """A whole pipeline's outputs, as the stages write them; `wild` must reach the reader as text."""
+    rng = random.Random(0)
+    write_run(folder / "fine_grained", ASPECTS, rng, wild)
+    write_run(folder / "baseline", {"preference": 1.0}, rng, wild)
+    for rm, kind in (
+        ("rel_rm", "segment"),
+        ("fact_rm", "segment"),
+        ("comp_rm", "sequence"),
+        ("baseline_rm", "sequence"),
+    ):
+        bins = [
+            {
+                "predicted": (i + 0.5) / 10,
+                "observed": min(max((i + 0.5) / 10 + rng.gauss(0, 0.04), 0), 1),
+                "count": rng.randint(20, 400),
+            }
+            for i in range(10)
+        ]
+        metrics = (
+            {"accuracy": 0.87, "auc": 0.94, "f1": 0.81} if kind == "segment" else {"pair_accuracy": 0.73}
+        )
+        write_json(
+            folder / rm / "reward_model.json",
+            {
+                "kind": kind,
+                "shape": "seq2seq",
+                "labels": ["NF-ERR", "O"] if kind == "segment" else [],
+                "level": "subsentence",
+                "with_passages": True,
+                "segmenter": {"name": "sentencizer", "version": "3.8.18"},
+                "mean": 0.12,
+                "std": 1.9,
+                "metrics": {**metrics, "calibration": bins},
+            },
+        )
+    policies = {}
+    for name, quality in (("sft", 0.5), ("holistic", 0.58), ("fine_grained", 0.66)):
+        policies[name] = {
+            "oracle": {
+                k: interval(quality + d, 0.02)
+                for k, d in (("gold", 0.0), ("relevance", 0.12), ("factuality", 0.1), ("completeness", -0.01))
+            },
+            "reward": interval(3 * quality, 0.1),
+            "rougeLsum": interval(60 * quality, 1.1),
+            "length": interval(66.0, 1.5),
+            "kl": interval(2.1, 0.1),
+        }
+    for name, quality in (("sft", 0.5), ("baseline", 0.6), ("fine_grained", 0.85)):
+        write_jsonl(
+            folder / "eval" / f"{name}-test" / "rows.jsonl",
+            [eval_row(rng, i, quality, wild) for i in range(8)],
+        )
+    stages = (
+        "make_mini",
+        "train_sft",
+        "generate",
+        "collect_feedback",
+        "train_rel_rm",
+        "train_finegrained",
+        "evaluate",
+    )
+    gains = (("fine_grained_vs_sft", 0.16), ("holistic_vs_sft", 0.08), ("fine_grained_vs_holistic", 0.02))
+    write_json(
+        folder / "summary.json",
+        {
+            "policies": policies,
+            "gains": {name: {"gold": interval(gain, 0.03)} for name, gain in gains},
+            "reward_models": {
+                "relevance": {"accuracy": 0.88, "auc": 0.95, "f1": 0.83},
+                "preference": {"pair_accuracy": 0.64},
+            },
+            "stages": {
+                name: {"seconds": rng.uniform(5, 180), "peak_mb": rng.uniform(400, 1400)} for name in stages
+            },
+            "versions": {"python": "3.11.7", "torch": "2.13.0"},
+            "seed": 42,
+            "scale": "mini",
+            "data": "the mini world" + wild,
+        },
+    )
+
+
+class Page(HTMLParser):
+    """Collects what a browser would see: tags with attributes, and text by tag."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.text = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    make_outputs(folder)
+    write_report(folder, folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_section_is_there(whole):
+    text = "".join(Page(whole).text)
+    assert "Not found" not in text
+    for expected in (
+        "+0.160",
+        "+0.130 to +0.190 · interval excludes zero",
+        "interval includes zero",
+        "gold score",
+        "Fine-grained RLHF",
+        "Relevance",
+        "0.950",
+        "the held-out feedback",
+        "Step 39, after 39 updates",
+        "train_sft",
+        "the mini world",
+    ):
+        assert expected in text, expected
+    assert whole.count("<svg") == 1 + (4 + 1) + 6 + 3 + 4, (
+        "intervals, rewards of both runs, shared curves, dev curves, calibration"
+    )
+
+
+def test_nothing_is_fetched_and_nothing_runs(whole):
+    loading = {"script", "link", "iframe", "object", "embed", "base", "form", "img", "video", "audio"}
+    page = Page(whole)
+    assert not loading & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        link = attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
+        assert link.startswith("#"), link
+    assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
+    assert "default-src 'none'" in whole
+
+
+def test_text_from_data_is_text(tmp_path):
+    wild = ' <script>alert(1)</script><img src=x onerror="alert(2)"> & "q" \u202e𝔘 $x_1$'
+    make_outputs(tmp_path, wild)
+    write_json(
+        tmp_path / "summary.json",
+        {
+            **json.loads((tmp_path / "summary.json").read_text()),
+            "gains": {"<b>_vs_<i>": {"<u>": interval(1.0, 0.1)}},
+        },
+    )
+    write_report(tmp_path, tmp_path / "r.html")
+    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert not {"script", "img", "u"} & {tag for tag, _ in page.tags}
+    assert not [a for _, attributes in page.tags for a in attributes if a.startswith("on")]
+    assert wild in "".join(page.text)
+
+
+def test_tags_are_balanced(whole):
+    void, stack = {"meta", "path", "use", "rect", "br"}, []
+    for closing, tag, alone in re.findall(r"<(/?)([a-zA-Z]+)[^>]*?(/?)>", whole):
+        if alone or tag in void and not closing:
+            continue
+        if not closing:
+            stack.append(tag)
+        elif tag not in void:
+            assert stack.pop() == tag
+    assert not stack
+    ids = re.findall(r'<[a-z]+ id="([^"]+)"', re.sub(r"<defs>.*?</defs>", "", whole, flags=re.S))
+    assert len(ids) == len(set(ids))
+
+
+def test_missing_parts_are_named(tmp_path):
+    write_run(tmp_path / "fine_grained", ASPECTS, random.Random(0))
+    write_report(tmp_path, tmp_path / "r.html")
+    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    for expected in (
+        "Not found: summary.json",
+        "Not found: reward_model.json",
+        "Not found: eval/*/rows.jsonl",
+        "Not found: stages.json",
+    ):
+        assert expected in text
+    assert text.count("Not found") == 4
+    write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run is enough
+    assert "Reward by aspect" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
+    for name, mean in (("fine_grained", 0.7), ("sft", 0.5)):
+        write_json(
+            tmp_path / "eval" / f"{name}-dev" / "summary.json", {"relevance/ratio": interval(mean, 0.01)}
+        )
+        write_jsonl(
+            tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
+            [eval_row(random.Random(1), i, mean) for i in range(2)],
+        )
+    outputs = read_outputs(tmp_path)
+    assert (list(outputs.summary["policies"]), outputs.split) == (["sft", "fine_grained"], "dev")
+    write_report(tmp_path, tmp_path / "r.html")
+    assert "0.690 to 0.710" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
+    with pytest.raises(UserError, match="nothing to report on"):
+        write_report(tmp_path, tmp_path / "r.html")
+    with pytest.raises(UserError, match="is not a folder"):
+        write_report(tmp_path / "none", tmp_path / "r.html")
+    make_outputs(tmp_path)
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(UserError, match="summary.json is not valid JSON"):
+        write_report(tmp_path, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_empty_answers_and_prompts_of_another_form_are_shown(tmp_path):
+    row = {
+        "id": "0",
+        "prompt": "Say something.",
+        "response": "",
+        "references": [],
+        "reward": 0.4,
+        "segments": {"relevance": [], "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}]},
+    }
+    write_jsonl(tmp_path / "eval" / "sft-test" / "rows.jsonl", [row])
+    rollout = {
+        "prompt": "Say something.",
+        "response": "",
+        "tokens": ["</s>"],
+        "rewards": {"completeness": [0.4]},
+        "segments": {"completeness": row["segments"]["completeness"]},
+        "kl": [0.0],
+        "values": None,
+        "advantages": [0.0],
+        "reward": 0.4,
+    }
+    write_jsonl(tmp_path / "grpo" / "metrics.jsonl", [{"step": 0, "reward/total": 0.4}])
+    write_jsonl(tmp_path / "grpo" / "samples" / "step-0.jsonl", [rollout])
+    write_report(tmp_path, tmp_path / "r.html")
+    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    assert "empty answer" in text and "Say something." in text and "+0.40" in text
+
+
+def test_questions_are_the_first_that_every_policy_answered(tmp_path):
+    rng = random.Random(0)
+    write_jsonl(tmp_path / "eval" / "sft-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (3, 1, 2)])
+    write_jsonl(tmp_path / "eval" / "other-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (1, 3)])
+    write_report(tmp_path, tmp_path / "r.html")
+    assert re.findall(r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")) == [
+        "3",
+        "1",
+    ]
+
+
+def test_a_segment_takes_exactly_its_characters():
+    segments = [
+        {"start": 0, "end": 2, "value": 0.25, "label": "O"},
+        {"start": 2, "end": 7, "value": -0.5, "label": "ERR"},
+    ]
+    assert segment_pieces("ab <cd> ef", segments, top=0.5) == [
+        Piece("ab", 0.25, 0.5, label="O"),
+        Piece(" "),
+        Piece("<cd>", -0.5, 1.0, label="ERR"),
+        Piece(" ef"),
+    ]
+
+
+def test_a_score_of_the_whole_answer_shows_its_number_even_on_an_empty_one():
+    whole = [{"start": 0, "end": None, "value": 0.5, "label": ""}]
+    assert segment_pieces("ab", whole, top=0.5) == [Piece("ab", 0.5, 1.0, whole=True)]
+    assert segment_pieces("", whole, top=0.5) == [Piece("", 0.5, 1.0, whole=True)]
+
+
+def test_token_rewards_and_their_segments():
+    segments = [{"start": 0, "end": 4, "value": -1.0, "label": "ERR"}]
+    assert token_pieces("a bc d", ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5], 1.0, segments) == [
+        Piece("a", under=-1.0, label="ERR"),
+        Piece(" ", under=-1.0),
+        Piece("bc", -1.0, 1.0, under=-1.0, label="ERR"),
+        Piece(" "),
+        Piece("d"),
+        Piece("</s>", 0.5, 0.5, special=True),
+    ]
+
+
+def test_what_a_piece_looks_like():
+    assert Piece("x").css == Piece("x").tip == ""
+    bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
+    assert (bad.css, bad.tip) == ("n up", "ERR: \u22120.500")
+    assert Piece("</s>", 0.5, 1.0, special=True).css == "p special"
+
+
+def test_tokens_line_up_with_the_text():
+    assert token_ends("a bc", ["a", " bc", "</s>"]) == [1, 4, 4]
+    assert token_ends("", ["</s>"]) == [0]
+
+
+def test_split_prompt():
+    assert split_prompt(PROMPT) == {
+        "question": "Who made Amber Harbor?",
+        "passages": [
+            "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena Okafor.",
+            "Amber Harbor (2003 novel) text: Amber Harbor is a novel. It was written by Tomas Vey.",
+        ],
+    }
+    assert split_prompt("question: Why?") == {"question": "Why?", "passages": []}
+    assert split_prompt("free text") == {"question": "free text", "passages": []}
+
+
+def test_smoothing_is_a_mean_of_neighbours():
+    np.testing.assert_allclose(report_plots.smooth(np.array([0.0, 3.0, 6.0, 3.0])), [1.5, 3.0, 4.0, 4.5])
+    assert report_plots.smooth(np.array([])).size == 0
+
+
+def test_pictures_use_the_page_colours_and_escape_titles():
+    svg = report_plots.curves(
+        'a <b> "c" $d', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
+    )
+    assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
+    assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d"' in svg
+    assert "<style" not in svg and 'id="figure_1"' not in svg
