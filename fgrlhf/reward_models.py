@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -32,7 +33,7 @@ from transformers import (
 )
 
 from fgrlhf.reward_utils import load_segmenter, rm_words
-from fgrlhf.scorers import Kind, LanguageModelScorer, RMInput, RMInputs, RMText, Shape
+from fgrlhf.scorers import Kind, LanguageModelScorer, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, write_json
 
@@ -40,6 +41,7 @@ PrefixFn = Callable[[Prompt, bool], list[str]]
 
 SPEC_FILE = "reward_model.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PUBLISHED_LENGTH = 2048  # what the published reward models were trained to read
 _NOT_LABELS = ("O", "Ignore")
 
 
@@ -227,12 +229,12 @@ def decoder_start(model: nn.Module) -> int | None:
     return getattr(config, "decoder_start_token_id", None)
 
 
-def load_tokenizer(path: str | Path):
-    """The tokenizer of a checkpoint. Byte-level BPE gets the space before each word that reading word by word needs."""
+def load_tokenizer(path: str | Path, shape: Shape):
+    """A reward model's tokenizer. An encoder reads word by word: byte-level BPE then needs the space before each word."""
     tokenizer = AutoTokenizer.from_pretrained(path)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and "ByteLevel" in type(backend.pre_tokenizer).__name__ and not backend.pre_tokenizer.add_prefix_space:
-        tokenizer = AutoTokenizer.from_pretrained(path, add_prefix_space=True)
+    splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
+    if shape == "encoder" and isinstance(splitter, ByteLevel):
+        splitter.add_prefix_space = True
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -255,13 +257,13 @@ def load_reward_model(path: str | Path | None, prefix_fn: PrefixFn, device: str 
     try:
         config = None if carried and RewardModelSpec.read(path).shape != "encoder" else AutoConfig.from_pretrained(path)
         spec = RewardModelSpec.read(path) if carried else published_spec(path, config, facts)
-        model = _network(spec).from_pretrained(path, dtype=DTYPES[dtype])
-        tokenizer = load_tokenizer(path)
+        model = _network(spec).from_pretrained(path)
+        tokenizer = load_tokenizer(path, spec.shape)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"no reward model could be loaded from `{path}`: {reason} Train it first, or give a hub name while online.") from None
     scorer = SegmentScorer if spec.kind == "segment" else SequenceScorer
-    return scorer(model.to(device), tokenizer, spec, prefix_fn)
+    return scorer(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
 
 
 def _network(spec: RewardModelSpec):
@@ -279,8 +281,8 @@ def published_spec(path: str | Path, config: PretrainedConfig, facts: Mapping[st
     if unknown:
         raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
     architecture = next(iter(config.architectures or ()), "none")
-    length = getattr(config, "max_position_embeddings", 512)
-    common = {"shape": "encoder", "with_passages": facts.get("with_passages", True), "max_length": min(2048, length - 2)}
+    length = min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH)
+    common = {"shape": "encoder", "with_passages": facts.get("with_passages", True), "max_length": length}
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
         return RewardModelSpec("sequence", level="sequence", mean=facts.get("mean"), std=facts.get("std"), **common)
     if not architecture.endswith("ForTokenClassification"):

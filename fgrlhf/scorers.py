@@ -172,6 +172,13 @@ def segment_mark(tokenizer) -> str:
     raise UserError(f"the encoder's tokenizer has no token to mark segments with: add `{SEGMENT_MARK}` to it as a special token")
 
 
+def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
+    """Tokens a network with position embeddings can read; None where positions are relative."""
+    positions = getattr(config, "max_position_embeddings", None)
+    # RoBERTa and Longformer count positions from two
+    return positions - 2 if positions is not None and shape == "encoder" else positions
+
+
 def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
     """All words joined by one space, and each segment's half-open characters in it (an empty span: no words)."""
     parts, spans, length = [], [], 0
@@ -214,6 +221,9 @@ class LanguageModelScorerConfig(PretrainedConfig):
         return AutoConfig.for_model(**self.trunk)
 
 
+AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerConfig)  # else AutoTokenizer warns of an unknown type
+
+
 def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
     """features_BTF of every token under a language model: log p(a_t), and how far that is below the best token's.
 
@@ -248,7 +258,8 @@ class LanguageModelScorer(PreTrainedModel):
         if config.lm_logprob_feature:
             self.lm = _lm_class(trunk_config).from_config(trunk_config)
             self.feature_in = nn.Linear(LM_FEATURES, trunk_config.hidden_size, bias=False)
-        self.head = nn.Linear(trunk_config.hidden_size, config.num_labels if config.kind == "segment" else 1)
+        segments = config.kind == "segment"  # a score of whole answers is compared only, so it has no bias to learn
+        self.head = nn.Linear(trunk_config.hidden_size, config.num_labels if segments else 1, bias=segments)
         self.post_init()
 
     @classmethod

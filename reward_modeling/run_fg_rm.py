@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForTokenClassification, EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
-from fgrlhf.reward_models import RewardModelSpec, decoder_start, load_tokenizer
+from fgrlhf.reward_models import RewardModelSpec, decoder_start
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.scorers import IGNORED, LanguageModelScorer, RMInputs
+from fgrlhf.scorers import IGNORED, RMInputs
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, run_training, sigmoid
+from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, load_network, run_training, sigmoid
 
 ERROR, OK = 0, 1  # the network's outputs
 
@@ -52,22 +52,6 @@ class SegmentRMConfig(RMConfig):
         if len({self.labels.error, self.labels.ok, self.labels.ignore}) < 3:
             raise ValueError("labels.error, labels.ok and labels.ignore must be three different tags")
         return self
-
-
-def load_network(config: SegmentRMConfig) -> PreTrainedModel:
-    """The network to train, its head fresh. Raises `UserError` where `model.ckpt` is not of `model.shape`."""
-    names = {ERROR: config.labels.error, OK: config.labels.ok}
-    try:
-        if config.model.shape != "encoder":
-            return LanguageModelScorer.start_from(config.model.ckpt, config.model.shape, "segment", names, config.model.lm_logprob_feature)
-        start = AutoConfig.from_pretrained(config.model.ckpt)
-        # a head of other labels is replaced; one of the same two is trained on
-        return AutoModelForTokenClassification.from_pretrained(
-            config.model.ckpt, config=start, num_labels=2, id2label=names, label2id={name: i for i, name in names.items()},
-            ignore_mismatched_sizes=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"no network of shape `{config.model.shape}` could be loaded from model.ckpt `{config.model.ckpt}`: {reason}") from None
 
 
 def encode(inputs: RMInputs, rows: list[SegmentRow]) -> list[tuple]:
@@ -125,8 +109,7 @@ def train(config: SegmentRMConfig) -> Path:
         print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
         return folder
     with seeded(config.train.seed, "head"):
-        network = load_network(config)
-    tokenizer = load_tokenizer(config.model.ckpt)
+        network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
     spec = RewardModelSpec(
         "segment", config.model.shape, config.data.level, config.data.with_passages, config.model.max_length, labels=names,
         error_label=names[ERROR], ok_label=names[OK], segmenter=segmenter_of(config))

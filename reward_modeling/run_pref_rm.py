@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
-from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start, load_tokenizer
-from fgrlhf.scorers import IGNORED, LanguageModelScorer, RMInputs, RMText
+from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
+from fgrlhf.scorers import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, run_main, seeded
 from reward_modeling.data import OUTPUTS, PAIRS, TIE, PairCollator, PairRow, first_position_share, pair_prefix, read_pair_rows
-from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, run_training, sigmoid
+from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, load_network, run_training, sigmoid
 
 FIRST_BETTER = 0  # a pair's label
 
@@ -39,18 +39,6 @@ class PreferenceRMConfig(RMConfig):
     """A whole run. `train.batch_size` counts questions: each gives up to six pairs."""
 
     data: DataSection
-
-
-def load_network(config: PreferenceRMConfig) -> PreTrainedModel:
-    """The network to train, its head fresh. Raises `UserError` where `model.ckpt` is not of `model.shape`."""
-    try:
-        if config.model.shape != "encoder":
-            return LanguageModelScorer.start_from(
-                config.model.ckpt, config.model.shape, "sequence", lm_logprob_feature=config.model.lm_logprob_feature)
-        return AutoModelForSequenceClassification.from_pretrained(config.model.ckpt, num_labels=1, ignore_mismatched_sizes=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"no network of shape `{config.model.shape}` could be loaded from model.ckpt `{config.model.ckpt}`: {reason}") from None
 
 
 def encode(inputs: RMInputs, rows: list[PairRow], with_passages: bool) -> list[tuple]:
@@ -128,9 +116,7 @@ def train(config: PreferenceRMConfig) -> Path:
         print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
         return folder
     with seeded(config.train.seed, "head"):
-        network = load_network(config)
-    tokenizer = load_tokenizer(config.model.ckpt)
-    network.config.pad_token_id = tokenizer.pad_token_id
+        network, tokenizer = load_network(config.model, "sequence")
     # mean and std are measured when training is done; until then scores are raw
     spec = RewardModelSpec("sequence", config.model.shape, "sequence", config.data.with_passages, config.model.max_length, mean=0.0, std=1.0)
     inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))

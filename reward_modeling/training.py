@@ -12,14 +12,21 @@ import evaluate
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
-from transformers import Trainer, TrainingArguments
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
 
 from fgrlhf.config import StrictModel
 from fgrlhf.hf_trainer import use_run_log
-from fgrlhf.reward_models import RewardModelSpec
+from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.runlog import RunLog
-from fgrlhf.scorers import Shape
+from fgrlhf.scorers import Kind, LanguageModelScorer, Shape, longest_input
 from fgrlhf.stage import finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
 
@@ -101,6 +108,30 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
+
+
+def load_network(model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None) -> tuple[PreTrainedModel, Any]:
+    """The network to train, its head fresh, and its tokenizer. `id2label`: a segment model's outputs.
+
+    Raises:
+      UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than `model.max_length`.
+    """
+    try:
+        labels = {"num_labels": 1} if id2label is None else {
+            "num_labels": len(id2label), "id2label": id2label, "label2id": {name: i for i, name in id2label.items()}}
+        start = AutoConfig.from_pretrained(model.ckpt, **labels)
+        limit = longest_input(start, model.shape)
+        if limit is not None and model.max_length > limit:
+            raise UserError(f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit} tokens: set it to {limit} or less")
+        tokenizer = load_tokenizer(model.ckpt, model.shape)
+        if model.shape != "encoder":
+            return LanguageModelScorer.start_from(model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature), tokenizer
+        start.pad_token_id = tokenizer.pad_token_id
+        network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
+        return network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True), tokenizer
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"no network of shape `{model.shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}") from None
 
 
 def load_metric(name: str):

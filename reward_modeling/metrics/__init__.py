@@ -1,0 +1,1 @@
+"""Local modules for `evaluate.load`, each a file of its own."""

@@ -1,0 +1,74 @@
+"""Tiny reward models of every shape, and toy data they can learn: a segment full of `red` is wrong."""
+
+import json
+import random
+from pathlib import Path
+
+import tiny
+import torch
+from transformers import LongformerConfig, LongformerModel
+
+from fgrlhf.types import Prompt
+
+OTHERS = "a blue green cat dog bird sees likes and".split()
+SHAPES = ("encoder", "seq2seq", "causal")
+LABELS = ("NF-ERR", "O")
+
+
+def prefix_fn(prompt: Prompt, with_passages: bool) -> list[str]:
+    context = ["context:", *prompt.meta["context"].split()] if with_passages else []
+    return ["question:", *prompt.text.split(), *context, "answer:"]
+
+
+def prompt(text: str = "the cat", context: str = "wikipage: one text: two three") -> Prompt:
+    return Prompt("0", text, meta={"context": context})
+
+
+def longformer_config(vocabulary: int, **changes) -> LongformerConfig:
+    return LongformerConfig(
+        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, attention_window=8,
+        max_position_embeddings=1026, pad_token_id=0, bos_token_id=1, eos_token_id=1, sep_token_id=1, type_vocab_size=1,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **changes)
+
+
+def start(folder: Path, shape: str, kind: str = "word") -> Path:
+    """A random checkpoint to train a reward model of `shape` from."""
+    path = folder / f"start-{shape}"
+    if shape == "encoder":
+        torch.manual_seed(0)
+        tokenizer = tiny.tokenizer(kind)
+        LongformerModel(longformer_config(len(tokenizer))).save_pretrained(path)
+        tokenizer.save_pretrained(path)
+    else:
+        {"seq2seq": tiny.t5, "causal": tiny.gpt2}[shape](kind).save(path)
+    return path
+
+
+def segment(rng: random.Random, wrong: bool) -> list[str]:
+    return rng.sample(["red"] * 3 + rng.choices(OTHERS, k=2), 5) if wrong else rng.choices(OTHERS, k=5)
+
+
+def segment_file(path: Path, n: int, seed: int, error: str = "NF-ERR") -> Path:
+    """JSON lines of tagged answers, 2 to 4 segments each, a quarter of them not judged."""
+    rng, lines = random.Random(seed), []
+    for i in range(n):
+        words, tags = ["question:", "the", rng.choice(OTHERS), "answer:"], ["Ignore"] * 4
+        for _ in range(rng.randint(2, 4)):
+            wrong = rng.random() < 0.4
+            words += ["</s>", *segment(rng, wrong)]
+            tags += ["Ignore" if rng.random() < 0.25 else error if wrong else "O", *["Ignore"] * 5]
+        lines.append(json.dumps({"id": str(i), "text": words, "feedback_tags": tags}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def pair_rows(n: int, seed: int) -> list[dict]:
+    """Feedback rows in which the answer with more `one` is better."""
+    rng, rows = random.Random(seed), []
+    for _ in range(n):
+        counts = [rng.randint(0, 3) for _ in range(4)]
+        outputs = [" ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts]
+        preference = [0 if counts[i] == counts[j] else 1 if counts[i] > counts[j] else 2 for i in range(4) for j in range(i + 1, 4)]
+        rows.append({"question": f"the {rng.choice(OTHERS)}", "passages": [["a dog", "the dog sees a cat"]],
+                     **{f"prediction {i + 1}": text for i, text in enumerate(outputs)}, "preference": preference})
+    return rows

@@ -1,0 +1,482 @@
+"""Read positions, equality of training and scoring inputs, loading, scoring."""
+
+import json
+
+import pytest
+import rm_helpers as rm
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
+
+from fgrlhf.reward_models import (
+    RewardModelSpec,
+    SegmentLabels,
+    SegmentScorer,
+    SequenceScorer,
+    load_reward_model,
+    load_tokenizer,
+)
+from fgrlhf.reward_utils import BLANK, load_segmenter
+from fgrlhf.scorers import (
+    LanguageModelScorer,
+    RMInputs,
+    RMText,
+    join_segments,
+    last_tokens,
+    lm_features,
+    segment_mark,
+)
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError
+from reward_modeling.data import read_pair_rows, read_segment_rows
+
+TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."
+SEGMENTER = {"name": BLANK, "version": load_segmenter(BLANK).version}
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def inputs(shape, tokenizer="word", kind="segment", max_length=64):
+    return RMInputs(tiny.tokenizer(tokenizer), shape, kind, max_length, decoder_start_id=0 if shape == "seq2seq" else None)
+
+
+def spec(shape="seq2seq", kind="segment", **changes):
+    facts = {"kind": kind, "shape": shape, "level": "subsentence" if kind == "segment" else "sequence", "with_passages": True, "max_length": 64}
+    facts |= {"labels": rm.LABELS, "error_label": "NF-ERR", "ok_label": "O", "segmenter": SEGMENTER} if kind == "segment" else {"mean": 0.5, "std": 2.0}
+    return RewardModelSpec(**{**facts, **changes})
+
+
+def network(tmp_path, shape, kind="segment", **kwargs):
+    ckpt = rm.start(tmp_path, shape)
+    if shape != "encoder":
+        torch.manual_seed(1)
+        return LanguageModelScorer.start_from(str(ckpt), shape, kind, {0: "NF-ERR", 1: "O"}, **kwargs)
+    torch.manual_seed(1)
+    config = rm.longformer_config(len(tiny.tokenizer("word")), num_labels=2 if kind == "segment" else 1)
+    return (LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification)(config)
+
+
+def scorer(tmp_path, shape, kind="segment", feature=False, **changes):
+    model = network(tmp_path, shape, kind, **({"lm_logprob_feature": True} if feature else {}))
+    cls = SegmentScorer if kind == "segment" else SequenceScorer
+    return cls(model, load_tokenizer(tmp_path / f"start-{shape}", shape), spec(shape, kind, **changes), rm.prefix_fn)
+
+
+# ---- positions -----------------------------------------------------------------------------------------------------
+
+
+def test_seq2seq_reads_each_segment_at_its_last_token():
+    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    (read,) = inputs("seq2seq").encode([text])
+    tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
+    assert tokens == ["<pad>", "▁the", "▁red", "▁cat", "▁a", "▁dog"]  # decoder start, then the answer
+    assert read.positions == (3, 5)
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == ["▁question:", "▁the", "▁cat"]  # no `answer:`
+
+
+def test_causal_reads_prefix_and_answer_in_one():
+    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    (read,) = inputs("causal").encode([text])
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:] == ["▁the", "▁red", "▁cat", "▁a", "▁dog"]
+    assert read.positions == (5, 7)
+
+
+def test_encoder_reads_each_segment_at_its_mark():
+    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    (read,) = inputs("encoder").encode([text])
+    assert read.positions == (4, 8)
+    assert [read.input_ids[p] for p in read.positions] == [tiny.tokenizer().eos_token_id] * 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=6), max_size=4), max_size=4),
+    st.sampled_from(["word", "unigram", "bpe"]), st.sampled_from(["seq2seq", "causal"]), st.integers(4, 60))
+def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape, max_length):
+    segments = tuple(words(" ".join(segment)) for segment in raw)
+    whole = inputs(shape, tokenizer, max_length=10_000)
+    (read,) = whole.encode([RMText(("question:", "the"), segments)])
+    answer, spans = join_segments(segments)
+    lead = "" if shape == "seq2seq" else " "
+    tok = whole.tokenizer
+    encoded = tok(lead + answer, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = (encoded["input_ids"], encoded["offset_mapping"]) if answer else ([], [])
+    before = len((read.decoder_input_ids or read.input_ids)) - len(ids)
+    assert (read.decoder_input_ids or read.input_ids)[before:] == ids
+    for (start, end), position in zip(spans, read.positions, strict=True):
+        if position is None:
+            assert start == end or not any(e > start + len(lead) and s < end + len(lead) for s, e in offsets)
+            continue
+        token = position - before
+        assert offsets[token][0] < end + len(lead) <= offsets[token][1]  # the segment's last character is complete here
+        assert all(s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s)  # and no later token is the segment's
+        if tokenizer == "bpe":  # bytes decode exactly, even where several tokens make one character
+            assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
+    # cutting takes judgements away and moves none
+    (cut,) = inputs(shape, tokenizer, max_length=max_length).encode([RMText(("question:", "the"), segments)])
+    assert cut.read_length <= max_length
+    shift = read.read_length - len(ids) - (cut.read_length - min(len(ids), max_length - (shape == "seq2seq")))
+    for full, short in zip(read.positions, cut.positions, strict=True):
+        assert short == (None if full is None or full - shift >= cut.read_length else full - shift)
+
+
+@pytest.mark.parametrize("max_length", range(4, 14))
+def test_encoder_cut_at_any_length_judges_only_whole_segments(max_length):
+    text = RMText(words("question: the"), (words("red cat"), words("a dog"), words("one")))
+    (whole,) = inputs("encoder").encode([text])
+    (cut,) = inputs("encoder", max_length=max_length).encode([text])
+    ends = (5, 8, 10)  # words up to which each segment reaches: 2 of the prefix, then mark + words
+    assert whole.positions == (2, 5, 8)
+    assert cut.positions == tuple(p if end <= max_length else None for p, end in zip(whole.positions, ends))
+    assert cut.input_ids == whole.input_ids[:max_length]
+
+
+def test_encoder_keeps_the_special_tokens_around_a_cut_input(tmp_path):
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny.fresh(tiny.tokenizer())
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)])
+    text = RMText(words("question: the"), (words("red cat"), words("a dog")))
+    (read,) = RMInputs(tokenizer, "encoder", "segment", 8).encode([text])
+    assert read.input_ids[0] == 0 and read.input_ids[-1] == 1 and len(read.input_ids) == 8
+    assert read.positions == (3, None)  # `dog` did not fit
+
+
+def test_a_word_like_the_mark_inside_an_answer_is_no_mark():
+    text = RMText(words("question: the"), (words("red </s> cat"), words("a dog")))
+    (read,) = inputs("encoder").encode([text])
+    assert read.positions == (2, 6)
+
+
+def test_segment_mark_is_a_single_token_of_the_vocabulary():
+    tokenizer = tiny.fresh(tiny.tokenizer())
+    assert segment_mark(tokenizer) == "</s>"
+
+    class NoMark:
+        sep_token = eos_token = None
+
+        def get_vocab(self):
+            return {"a": 0}
+
+    class Bert(NoMark):
+        sep_token = "[SEP]"
+
+        def get_vocab(self):
+            return {"[SEP]": 0}
+
+    assert segment_mark(Bert()) == "[SEP]"
+    with pytest.raises(UserError, match="no token to mark segments"):
+        segment_mark(NoMark())
+
+
+def test_last_tokens_by_hand():
+    offsets = [(0, 3), (3, 5), (5, 6), (5, 6), (7, 9)]  # two bytes of one character at 5
+    assert last_tokens(offsets, [(0, 3), (3, 6), (7, 9), (9, 9)]) == [0, 3, 4, None]
+    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [0, None]  # nothing covers 2..4
+
+
+# ---- training inputs = scoring inputs ------------------------------------------------------------------------------
+
+
+def feedback_prompts(path, rows):
+    return {row["id"]: path[int(row["id"])] for row in rows}
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("name, level, error", [("NF-ERR_subsentence", "subsentence", "NF-ERR"), ("F-ERR_sentence", "sentence", "F-ERR")])
+def test_scoring_reads_what_training_read(golden, qa_feedback, shape, name, level, error):
+    from tasks.qa_feedback.feedback import rm_prefix
+
+    lines = [json.loads(line) for line in (golden / name / "dev.json").read_text().splitlines()]
+    feedback = json.loads((qa_feedback / "dev_feedback.json").read_text())
+    rows = read_segment_rows(golden / name / "dev.json", (error, "O"), "Ignore")
+    built = inputs(shape, "bpe", max_length=100_000)
+    model = torch.nn.Linear(1, 1)  # not run here
+    facts = spec(shape, level=level, with_passages=level == "sentence", labels=(error, "O"), error_label=error, max_length=100_000)
+    use = SegmentScorer(model, tiny.tokenizer("bpe"), facts, rm_prefix)
+    use.inputs.decoder_start_id = built.decoder_start_id
+    prompts = [Prompt(line["id"], "", meta=feedback[int(line["id"])]) for line in lines]
+    texts = [prompt.meta["prediction 1"] for prompt in prompts]
+    trained = built.encode([row.text for row in rows])
+    assert use.encode(prompts, texts) == trained
+    assert all(len(read.positions) == len(row.labels) and None not in read.positions for read, row in zip(trained, rows))
+
+
+def test_pair_training_reads_what_scoring_reads(qa_feedback):
+    from reward_modeling.data import pair_prefix
+    from tasks.qa_feedback.feedback import rm_prefix
+
+    rows = read_pair_rows(qa_feedback / "dev_feedback.json")
+    assert len(rows) == 50
+    for row in rows:
+        for with_passages in (True, False):
+            assert pair_prefix(row.prompt, with_passages) == rm_prefix(row.prompt, with_passages)
+
+
+# ---- networks ------------------------------------------------------------------------------------------------------
+
+
+def test_lm_features_by_hand():
+    logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
+    features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
+    chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)  # token 0 at position 1, predicted by logits (0, 2)
+    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])  # the last: log p = -30, cut at -10
+    torch.testing.assert_close(features, expected)
+
+
+@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
+@pytest.mark.parametrize("feature", [False, True])
+def test_language_model_scorer_survives_saving(tmp_path, shape, feature):
+    model = network(tmp_path, shape, lm_logprob_feature=feature).eval()
+    model.save_pretrained(tmp_path / "saved")
+    again = LanguageModelScorer.from_pretrained(tmp_path / "saved").eval()
+    assert not list((tmp_path / "saved").glob("*.bin"))
+    built = inputs(shape)
+    batch = built.collate(built.encode([RMText(words("question: the cat answer:"), (words(TEXT),))]))
+    assert torch.equal(model(**batch).logits, again(**batch).logits)
+    assert again.config.id2label == {0: "NF-ERR", 1: "O"}
+
+
+def test_scorer_starts_from_the_policys_weights(tmp_path):
+    model = network(tmp_path, "seq2seq", lm_logprob_feature=True).eval()
+    policy = tiny.policy("t5")
+    built = inputs("seq2seq")
+    batch = built.collate(built.encode([RMText(words("question: the cat answer:"), (words("the red cat"),))]))
+    with torch.no_grad():
+        model.feature_in.weight.zero_()
+        output = policy.model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=batch["decoder_input_ids"],
+            output_hidden_states=True)
+        torch.testing.assert_close(model(**batch).logits, model.head(output.decoder_hidden_states[-1]))
+        logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(-1, batch["decoder_input_ids"][0, 1:, None])[:, 0]
+        features = model._features(**{k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "prompt_rows")},
+                                   read_BT=batch["decoder_input_ids"], mask_BT=batch["decoder_attention_mask"])
+    torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
+
+
+def test_training_leaves_the_frozen_language_model_alone(tmp_path):
+    model = network(tmp_path, "seq2seq", lm_logprob_feature=True).train()
+    assert not model.lm.training and model.trunk.training
+    built = inputs("seq2seq")
+    batch = built.collate(built.encode([RMText(words("question: the"), (words("the red cat"),))]))
+    model(**batch).logits.sum().backward()
+    assert all(p.grad is None for p in model.lm.parameters())
+    assert model.feature_in.weight.grad.abs().sum() > 0 and model.trunk.shared.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
+def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
+    model = network(tmp_path, shape, "sequence").eval()
+    built = inputs(shape, kind="sequence")
+    short, long = built.encode([RMText(words("question: the cat"), (words(t),)) for t in ("a dog", "a dog sees the red cat")])
+    alone = model(**built.collate([short])).logits
+    padded = model(**built.collate([long, short])).logits
+    assert padded.shape == (2, 1)
+    torch.testing.assert_close(padded[1:], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_prefixes_are_read_once():
+    built = inputs("seq2seq")
+    prefix, other = words("question: the cat"), words("question: a dog sees")
+    batch = built.collate(built.encode([RMText(prefix, (words("a"),)), RMText(other, (words("the"),)), RMText(prefix, (words("one two"),))]))
+    assert batch["input_ids"].shape[0] == 2 and batch["prompt_rows"].tolist() == [0, 1, 0]
+    assert batch["decoder_input_ids"].shape == (3, 3)
+
+
+# ---- scoring -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
+    score = scorer(tmp_path, shape)
+    texts = [TEXT, "a dog.", "", "the red cat sees a bird, and the dog likes the blue bird; one two three.", "   "]
+    prompts = [rm.prompt(), rm.prompt("a dog"), rm.prompt(), rm.prompt(), rm.prompt()]
+    together = score.score(prompts, texts)
+    score.batch_tokens = 1
+    for (prompt, text), labels in zip(zip(prompts, texts), together):
+        (alone,) = score.score([prompt], [text])
+        torch.testing.assert_close(alone.probabilities_SL, labels.probabilities_SL, rtol=1e-4, atol=1e-5)
+        assert alone.spans == labels.spans == tuple(load_segmenter(BLANK).segments(text, "subsentence"))
+        assert labels.labels == ("NF-ERR", "O") and all(labels.judged)
+        torch.testing.assert_close(labels.probabilities_SL.sum(-1), torch.ones(len(labels.spans)))
+    assert [len(labels.spans) for labels in together] == [3, 1, 0, 2, 0]
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
+    score = scorer(tmp_path, shape)
+    (read,) = score.encode([rm.prompt()], [TEXT])
+    with torch.no_grad():
+        logits = score.model(**score.inputs.collate([read])).logits[0]
+    (labels,) = score.score([rm.prompt()], [TEXT])
+    torch.testing.assert_close(labels.probabilities_SL, torch.softmax(logits[list(read.positions)], -1))
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_sequence_scores(tmp_path, shape):
+    score = scorer(tmp_path, shape, "sequence")
+    texts = [TEXT, "", "a dog sees one cat"]
+    scores_B = score.score([rm.prompt()] * 3, texts)
+    assert scores_B.shape == (3,) and scores_B.isfinite().all() and len(set(scores_B.tolist())) == 3
+    alone = torch.cat([score.score([rm.prompt()], [text]) for text in texts])
+    torch.testing.assert_close(alone, scores_B, rtol=1e-4, atol=1e-5)
+    assert (score.mean, score.std) == (0.5, 2.0)
+    assert score.score([], []).shape == (0,)
+
+
+def test_with_passages_decides_what_is_read(tmp_path):
+    with_them, without = (scorer(tmp_path, "encoder", with_passages=flag) for flag in (True, False))
+    first, second = rm.prompt(context="one two"), rm.prompt(context="three three")
+    assert with_them.encode([first], [TEXT]) != with_them.encode([second], [TEXT])
+    assert without.encode([first], [TEXT]) == without.encode([second], [TEXT])
+
+
+def test_a_segment_that_was_cut_off_is_not_judged(tmp_path):
+    score = scorer(tmp_path, "seq2seq", max_length=10)
+    (labels,) = score.score([rm.prompt()], [TEXT])
+    assert labels.judged[0] and not labels.judged[-1] and len(labels.spans) == 3
+    assert labels.probabilities_SL[-1].tolist() == [0.0, 0.0]
+    whole = scorer(tmp_path, "seq2seq", max_length=64).score([rm.prompt()], [TEXT])[0]
+    torch.testing.assert_close(labels.probabilities_SL[0], whole.probabilities_SL[0])
+
+
+def test_scores_of_a_batch_are_grouped_by_length(tmp_path):
+    score = scorer(tmp_path, "seq2seq")
+    read = score.encode([rm.prompt()] * 4, ["a", TEXT, "a dog sees", "the cat"])
+    score.batch_tokens = 2 * read[1].length
+    batches = score._batches(read)
+    assert sorted(i for batch in batches for i in batch) == [0, 1, 2, 3] and batches[0] == [1, 2]
+    assert all(len(batch) * max(read[i].length for i in batch) <= score.batch_tokens for batch in batches)
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+
+def save(score, folder):
+    score.model.save_pretrained(folder)
+    score.inputs.tokenizer.save_pretrained(folder)
+    score.spec.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
+    score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
+    # what the folder carries is never overruled by facts meant for published checkpoints
+    again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn, mean=9.0, std=9.0, level="sentence", error_label="X", with_passages=False)
+    assert again.spec == score.spec and type(again) is type(score)
+    texts = [TEXT, "a dog."]
+    before, after = score.score([rm.prompt()] * 2, texts), again.score([rm.prompt()] * 2, texts)
+    if kind == "sequence":
+        torch.testing.assert_close(before, after, rtol=1e-5, atol=1e-6)
+    else:
+        assert all(torch.equal(x.probabilities_SL, y.probabilities_SL) and x.spans == y.spans for x, y in zip(before, after))
+
+
+def published(folder, labels, seed=0):
+    torch.manual_seed(seed)
+    config = rm.longformer_config(
+        len(tiny.tokenizer()), num_labels=len(labels), id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
+    model = LongformerForTokenClassification(config).eval()
+    model.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("labels", [("F-ERR", "Ignore", "O"), ("O", "F-ERR", "Ignore")])
+def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
+    model = published(tmp_path, labels)
+    score = load_reward_model(tmp_path, rm.prefix_fn, level="sentence", with_passages=True)
+    assert (score.spec.error_label, score.spec.ok_label, score.spec.labels) == ("F-ERR", "O", labels)
+    (read,) = score.encode([rm.prompt()], [TEXT])
+    logits = model(**score.inputs.collate([read])).logits[0, list(read.positions)]
+    expected = torch.softmax(logits[:, [labels.index("F-ERR"), labels.index("O")]], -1)
+    (judged,) = score.score([rm.prompt()], [TEXT])
+    torch.testing.assert_close(judged.probabilities_SL, expected)
+    assert judged.labels == ("F-ERR", "O") and len(judged.spans) == 2
+
+
+def test_published_sequence_checkpoint_takes_mean_and_std_from_facts(tmp_path):
+    LongformerForSequenceClassification(rm.longformer_config(len(tiny.tokenizer()), num_labels=1)).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    score = load_reward_model(tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_passages=True, level="sequence")
+    assert (score.mean, score.std, score.spec.kind) == (-0.5, 1.5, "sequence")
+    with pytest.raises(UserError, match="needs the mean and std"):
+        load_reward_model(tmp_path, rm.prefix_fn)
+
+
+def test_bf16_on_request(tmp_path):
+    save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
+    score = load_reward_model(tmp_path / "rm", rm.prefix_fn, dtype="bf16")
+    assert next(score.model.parameters()).dtype == torch.bfloat16
+    assert score.score([rm.prompt()], [TEXT])[0].probabilities_SL.dtype == torch.float32
+
+
+def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
+    tiny.tokenizer("bpe").save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path, "encoder")
+    assert tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(" red cat")["input_ids"]
+    tokenizer.save_pretrained(tmp_path / "again")
+    again = load_tokenizer(tmp_path / "again", "encoder")
+    assert again(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
+    as_the_policy = load_tokenizer(tmp_path, "causal")
+    assert as_the_policy("red cat")["input_ids"] == tiny.tokenizer("bpe")("red cat")["input_ids"] != tokenizer("red cat")["input_ids"]
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_or_wrong_folders_are_named(tmp_path):
+    with pytest.raises(UserError, match="no reward model is named"):
+        load_reward_model(None, rm.prefix_fn)
+    with pytest.raises(UserError, match="nowhere"):
+        load_reward_model(tmp_path / "nowhere", rm.prefix_fn)
+    (tmp_path / "unfinished").mkdir()
+    with pytest.raises(UserError, match="run its training script to the end"):
+        load_reward_model(tmp_path / "unfinished", rm.prefix_fn)
+    tiny.policy("t5").save(tmp_path / "policy")
+    with pytest.raises(UserError, match="no reward model: its architecture is T5"):
+        load_reward_model(tmp_path / "policy", rm.prefix_fn)
+
+
+def test_labels_and_level_must_be_known(tmp_path):
+    published(tmp_path / "a", ("X", "Y", "O"))
+    with pytest.raises(UserError, match="level=subsentence"):
+        load_reward_model(tmp_path / "a", rm.prefix_fn)
+    with pytest.raises(UserError, match="labels X, Y, O"):
+        load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence")
+    with pytest.raises(UserError, match="labels X, Y, O, not F-ERR"):
+        load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="F-ERR")
+    assert load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y").columns == [1, 2]
+    with pytest.raises(TypeError, match="colour"):
+        load_reward_model(tmp_path / "a", rm.prefix_fn, colour="red")
+
+
+def test_kinds_are_not_mixed_up(tmp_path):
+    with pytest.raises(UserError, match="a segment reward model was given where a sequence one"):
+        SequenceScorer(network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn)
+
+
+def test_broken_spec_is_named(tmp_path):
+    folder = save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
+    (folder / "reward_model.json").write_text('{"kind": "segment"}')
+    with pytest.raises(UserError, match="does not describe a reward model"):
+        load_reward_model(folder, rm.prefix_fn)
+    (folder / "reward_model.json").write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        load_reward_model(folder, rm.prefix_fn)
+
+
+def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="single stack"):
+        LanguageModelScorer.start_from(str(rm.start(tmp_path, "causal")), "seq2seq", "segment")
+
+
+def test_segment_labels_check_their_shape():
+    with pytest.raises(ValueError, match="2 spans"):
+        SegmentLabels(((0, 1), (1, 2)), torch.zeros(1, 2), ("E", "O"), (True, True))

@@ -1,0 +1,251 @@
+"""Training of segment classifiers: metrics by hand, loss, learning, resuming, what is refused."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+import rm_helpers as rm
+import torch
+from safetensors.torch import load_file
+from transformers import Trainer
+from transformers.modeling_outputs import TokenClassifierOutput
+
+from fgrlhf.config import validate
+from fgrlhf.reward_models import load_reward_model
+from fgrlhf.utils import UserError, run_main
+from reward_modeling import run_fg_rm
+from reward_modeling.run_fg_rm import SegmentRMConfig, judged, segment_loss, train
+from reward_modeling.training import calibration, load_metric, sigmoid
+
+
+def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
+    """A fast run's settings; changes are given as section__key=value."""
+    train_file, dev_file = folder / "train.json", folder / "dev.json"
+    if not train_file.exists():
+        rm.segment_file(train_file, 200, 0)
+        rm.segment_file(dev_file, 40, 1)
+    tree = {
+        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
+        "data": {"train_file": str(train_file), "dev_file": str(dev_file), "level": "subsentence", "with_passages": False},
+        "labels": {"error": "NF-ERR"},
+        "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup": 5},
+        "evaluation": {"every_steps": 20, "batch_size": 32},
+        "logging": {"run_name": "toy", "save_dir": str(folder / "rm"), "log_interval": 10},
+    }
+    for path, value in changes.items():
+        section, key = path.split("__")
+        tree[section][key] = value
+    return validate(SegmentRMConfig, tree, "test config")
+
+
+def metrics(folder) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+# ---- numbers by hand -----------------------------------------------------------------------------------------------
+
+
+def test_span_metrics_by_hand():
+    # said wrong: segments 0, 1, 2; are wrong: 0, 1, 3
+    result = load_metric("span_errors").compute(predictions=[0.9, 0.8, 0.7, 0.4, 0.2], references=[1, 1, 0, 1, 0])
+    expected = {
+        "error_precision": 2 / 3, "error_recall": 2 / 3, "error_f1": 2 / 3, "ok_precision": 1 / 2, "ok_recall": 1 / 2, "ok_f1": 1 / 2,
+        "accuracy": 3 / 5, "all_error_accuracy": 3 / 5, "all_ok_accuracy": 2 / 5, "auc": 5 / 6,  # 0.4 < 0.7 is the one bad pair of six
+    }
+    assert result == pytest.approx(expected)
+
+
+def test_span_metrics_of_ties_and_of_one_kind_only():
+    metric = load_metric("span_errors")
+    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])["auc"] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
+    alone = metric.compute(predictions=[0.6, 0.4], references=[0, 0])
+    assert (alone["auc"], alone["error_precision"], alone["error_recall"], alone["error_f1"], alone["accuracy"]) == (0.5, 0, 0, 0, 0.5)
+
+
+def test_calibration_by_hand():
+    bins = calibration(np.array([0.05, 0.12, 0.18, 1.0]), np.array([False, True, False, True]))
+    assert bins == [
+        {"low": 0.0, "high": 0.1, "count": 1, "predicted": 0.05, "observed": 0.0},
+        {"low": 0.1, "high": 0.2, "count": 2, "predicted": pytest.approx(0.15), "observed": 0.5},
+        {"low": 0.9, "high": 1.0, "count": 1, "predicted": 1.0, "observed": 1.0},
+    ]
+    assert sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_segment_loss_by_hand():
+    logits_BTL = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [9.0, 9.0]]])
+    labels_BT = torch.tensor([[0, 1, -100]])
+    total = math.log(2) + math.log(1 + math.exp(-2))
+    output = TokenClassifierOutput(logits=logits_BTL)
+    assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
+    assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
+    probabilities, wrong = judged(logits_BTL.numpy(), labels_BT.numpy())
+    assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))]) and wrong.tolist() == [True, False]
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 100), ("causal", 140)])
+def test_learns_what_can_be_learned(tmp_path, shape, steps):
+    folder = train(config(tmp_path, shape, train__max_steps=steps))
+    found = metrics(folder)
+    assert found["accuracy"] > 0.95 and found["auc"] > 0.97
+    assert max(found["all_error_accuracy"], found["all_ok_accuracy"]) < 0.75
+    assert found["all_error_accuracy"] + found["all_ok_accuracy"] == pytest.approx(1)
+    assert sum(b["count"] for b in found["calibration"]) > 50
+    scorer = load_reward_model(folder, rm.prefix_fn)
+    assert scorer.spec.metrics["accuracy"] == found["accuracy"]
+    text = "a blue dog sees and, red red cat red bird a."
+    (labels,) = scorer.score([rm.prompt("the cat")], [text])
+    assert labels.spans == ((0, 20), (21, 44))
+    assert (labels.probabilities_SL[:, 0] > 0.5).tolist() == [False, True]
+
+
+def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
+    from reward_modeling.data import read_segment_rows
+
+    settings = config(tmp_path, train__max_steps=20)
+    scorer = load_reward_model(train(settings), rm.prefix_fn)
+    rows = read_segment_rows(settings.data.dev_file, rm.LABELS, "Ignore")
+    right = []
+    for read, row in zip(scorer.inputs.encode([row.text for row in rows]), rows):
+        with torch.no_grad():
+            logits = scorer.model(**scorer.inputs.collate([read])).logits[0, list(read.positions)]
+        right += [int(z.argmax()) == label for z, label in zip(logits, row.labels) if label != -100]
+    assert scorer.spec.metrics["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def test_the_best_checkpoint_is_kept(tmp_path):
+    folder = train(config(tmp_path, train__max_steps=60, train__lr=3e-2, evaluation__every_steps=10))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    accuracies = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
+    assert len(accuracies) == 6
+    best = max(accuracies.values())
+    assert metrics(folder)["accuracy"] == pytest.approx(best) and accuracies[metrics(folder)["best_step"]] == best
+    assert not (folder / "checkpoints").exists()
+
+
+class Interrupt(Exception):
+    pass
+
+
+def interrupt_at(monkeypatch, step):
+    original = Trainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        if self.state.global_step == step:
+            raise Interrupt
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "training_step", training_step)
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, capsys):
+    changes = {"train__max_steps": 30, "evaluation__every_steps": 10, "train__lr": 3e-3}
+    whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **changes))
+    settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **changes)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 17)
+        with pytest.raises(Interrupt):
+            train(settings)
+    cut = tmp_path / "cut"
+    assert not (cut / "reward_model.json").exists() and (cut / "checkpoints" / "checkpoint-10").exists()
+    (cut / "checkpoints" / "checkpoint-15").mkdir()  # a newer one, written halfway
+    capsys.readouterr()
+    train(settings)
+    assert "continuing from step 10" in capsys.readouterr().out
+    first, second = (load_file(folder / "model.safetensors") for folder in (whole, cut))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics(whole) == metrics(cut)
+
+
+def test_a_finished_run_is_reused_and_other_settings_are_refused(tmp_path, capsys):
+    settings = config(tmp_path, train__max_steps=5, evaluation__every_steps=5)
+    folder = train(settings)
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    capsys.readouterr()
+    assert train(settings) == folder
+    assert capsys.readouterr().out == f"toy: finished before, reusing {folder}\n"
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="train.lr"):
+        train(config(tmp_path, train__max_steps=5, evaluation__every_steps=5, train__lr=5e-3))
+
+
+def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
+    changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup": 0}
+    parts = [train(config(tmp_path, train__micro_batch_size=size, logging__save_dir=str(tmp_path / f"micro{size}"), **changes)) for size in (16, 4)]
+    first, second = (load_file(folder / "model.safetensors") for folder in parts)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
+    logs = [[json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in parts]
+    assert [line.get("eval/loss") for line in logs[0]] == pytest.approx([line.get("eval/loss") for line in logs[1]], rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("name, error, level", [("NF-ERR_subsentence", "NF-ERR", "subsentence"), ("F-ERR_sentence", "F-ERR", "sentence")])
+@pytest.mark.parametrize("shape", ["encoder", "seq2seq"])
+def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
+    from tasks.qa_feedback.feedback import rm_prefix
+
+    small = {}
+    for split, n in (("train", 6), ("dev", 4)):
+        small[split] = tmp_path / f"{split}.json"
+        small[split].write_text("".join((golden / name / f"{split}.json").read_text().splitlines(keepends=True)[:n]))
+    folder = train(config(
+        tmp_path, shape, data__level=level, data__with_passages=level == "sentence", labels__error=error, model__max_length=1000,
+        train__max_steps=2, train__batch_size=2, evaluation__every_steps=2, evaluation__batch_size=4))
+    scorer = load_reward_model(folder, rm_prefix)
+    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_passages) == (level, error, level == "sentence")
+    assert scorer.spec.segmenter["name"] and 0 <= scorer.spec.metrics["accuracy"] <= 1
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_malformed_rows_are_all_named(tmp_path):
+    settings = config(tmp_path)
+    good = {"id": "0", "text": ["question:", "</s>", "a"], "feedback_tags": ["Ignore", "O", "Ignore"]}
+    bad = [good, {"text": "a"}, {**good, "feedback_tags": ["O"]}, {**good, "feedback_tags": ["F-ERR", "O", "O"]}, {**good, "text": ["a", "b", "c"]}]
+    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, bad)))
+    with pytest.raises(UserError) as error:
+        train(settings)
+    for fragment in ("row 1, `text`", "row 2, `feedback_tags`: 1 tags for 3 words", "row 3, `feedback_tags`: F-ERR not among", "row 4, `text`: holds no `</s>`"):
+        assert fragment in str(error.value)
+    assert not (tmp_path / "rm").exists()
+    (tmp_path / "train.json").write_text("")
+    with pytest.raises(UserError, match="holds no rows"):
+        train(settings)
+
+
+def test_passages_must_be_as_said(tmp_path):
+    with pytest.raises(UserError, match="hold no passages"):
+        train(config(tmp_path, data__with_passages=True))
+
+
+def test_answers_longer_than_the_network_reads(tmp_path):
+    with pytest.raises(UserError, match="raise it"):
+        train(config(tmp_path, model__max_length=3))
+
+
+def test_impossible_settings(tmp_path):
+    with pytest.raises(UserError, match="lm_logprob_feature"):
+        config(tmp_path, "encoder", model__lm_logprob_feature=True)
+    with pytest.raises(UserError, match="three different tags"):
+        config(tmp_path, labels__error="O")
+    with pytest.raises(UserError, match="cannot be shared out"):
+        train(config(tmp_path, train__micro_batch_size=5))
+    with pytest.raises(UserError, match="shape `seq2seq` could be loaded .*single stack"):
+        train(config(tmp_path, model__ckpt=str(rm.start(tmp_path, "causal"))))
+    with pytest.raises(UserError, match="reads at most 1024 tokens"):
+        train(config(tmp_path, "encoder", model__max_length=1025))
+    with pytest.raises(UserError, match="nowhere"):
+        train(config(tmp_path, model__ckpt=str(tmp_path / "nowhere")))
+
+
+def test_command_line_shows_no_traceback(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run_fg_rm", str(tmp_path / "none.yml")])
+    with pytest.raises(SystemExit) as stop:
+        run_main(run_fg_rm.main)
+    assert stop.value.code == 2 and "none.yml cannot be read" in capsys.readouterr().err

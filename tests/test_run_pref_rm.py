@@ -1,0 +1,146 @@
+"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std, what is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import rm_helpers as rm
+import torch
+from safetensors.torch import load_file
+from transformers.modeling_outputs import TokenClassifierOutput
+
+from fgrlhf.config import validate
+from fgrlhf.reward_models import load_reward_model
+from fgrlhf.utils import UserError
+from reward_modeling.data import first_position_share, pair_prefix, read_pair_rows
+from reward_modeling.run_pref_rm import PreferenceRMConfig, decided_pairs, margins, pair_calibration, pair_loss, train
+from reward_modeling.training import load_metric
+
+TIE = -100
+
+
+def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
+    """A fast run's settings; changes are given as section__key=value."""
+    train_file, dev_file = folder / "train.json", folder / "dev.json"
+    if not train_file.exists():
+        train_file.write_text(json.dumps(rm.pair_rows(150, 0)))
+        dev_file.write_text(json.dumps(rm.pair_rows(30, 1)))
+    tree = {
+        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
+        "data": {"train_file": str(train_file), "dev_file": str(dev_file)},
+        "train": {"max_steps": 60, "batch_size": 8, "lr": 1e-2, "warmup": 5},
+        "evaluation": {"every_steps": 20, "batch_size": 16},
+        "logging": {"run_name": "toy", "save_dir": str(folder / "rm"), "log_interval": 10},
+    }
+    for path, value in changes.items():
+        section, key = path.split("__")
+        tree[section][key] = value
+    return validate(PreferenceRMConfig, tree, "test config")
+
+
+# ---- numbers by hand -----------------------------------------------------------------------------------------------
+
+
+def test_margins_follow_the_published_order_of_pairs():
+    assert margins(torch.tensor([[1.0, 10.0, 100.0, 1000.0]])).tolist() == [[-9, -99, -999, -90, -990, -900]]
+
+
+def test_pair_loss_by_hand():
+    scores = torch.tensor([[2.0], [0.0], [0.0], [1.0]])  # one question's four outputs
+    labels = torch.tensor([[0, 1, TIE, TIE, TIE, 1]])  # 1 > 2, 3 > 1, 4 > 3
+    total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + math.log(1 + math.exp(-1))
+    output = TokenClassifierOutput(logits=scores)
+    assert pair_loss(output, labels).item() == pytest.approx(total / 3)
+    assert pair_loss(output, labels, num_items_in_batch=6).item() == pytest.approx(total / 6)
+    assert pair_loss(output, torch.full((1, 6), TIE)).item() == 0
+
+
+def test_pair_accuracy_by_hand():
+    found = load_metric("pair_accuracy").compute(predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0])
+    assert found == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
+
+
+def test_decided_pairs_and_their_calibration():
+    scores_QK = np.array([[2.0, 0.0, 0.0, 1.0]])
+    labels = np.array([[0, 1, TIE, TIE, TIE, 1]])
+    margin, first = decided_pairs(scores_QK, labels)
+    assert margin.tolist() == [2.0, 2.0, -1.0] and first.tolist() == [True, False, False]
+    low, high = pair_calibration(scores_QK, labels)
+    assert (low["count"], low["observed"], high["count"], high["observed"]) == (1, 0.0, 2, 0.5)
+    assert high["predicted"] == pytest.approx(1 / (1 + math.exp(-2)))
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 60), ("causal", 60)])
+def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
+    settings = config(tmp_path, shape, train__max_steps=steps)
+    folder = train(settings)
+    found = json.loads((folder / "metrics.json").read_text())
+    assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
+    rows = read_pair_rows(settings.data.train_file)
+    won, decided = first_position_share(rows)
+    assert f"the first-listed answer wins {won / decided:.1%} of the decided pairs" in capsys.readouterr().out
+    scorer = load_reward_model(folder, pair_prefix)
+    scores = scorer.score([row.prompt for row in rows for _ in range(4)], [text for row in rows for text in row.outputs])
+    assert (scorer.mean, scorer.std) == pytest.approx((scores.mean().item(), scores.std(correction=0).item()), rel=1e-4)
+    assert found["mean"] == scorer.mean and found["std"] == scorer.std
+    few, many = scorer.score([rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"])
+    assert many > few
+
+
+def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
+    # questions have different numbers of decided pairs, so averages of averages would differ
+    changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup": 0}
+    parts = [train(config(tmp_path, train__micro_batch_size=size, logging__save_dir=str(tmp_path / f"micro{size}"), **changes)) for size in (8, 2)]
+    first, second = (load_file(folder / "model.safetensors") for folder in parts)
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
+
+
+def test_real_rows_go_through(tmp_path, golden, qa_feedback):
+    from tasks.qa_feedback.feedback import rm_prefix
+
+    for split, n in (("train", 4), ("dev", 3)):
+        rows = json.loads((qa_feedback / f"{split}_feedback.json").read_text())[:n]
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows))
+    folder = train(config(tmp_path, model__max_length=250, train__max_steps=2, train__batch_size=2, evaluation__every_steps=2))
+    scorer = load_reward_model(folder, rm_prefix)
+    assert scorer.spec.kind == "sequence" and scorer.spec.std > 0 and scorer.spec.with_passages
+
+
+def test_a_finished_run_is_reused(tmp_path, capsys):
+    settings = config(tmp_path, train__max_steps=5, evaluation__every_steps=5)
+    folder = train(settings)
+    capsys.readouterr()
+    assert train(settings) == folder
+    assert capsys.readouterr().out == f"toy: finished before, reusing {folder}\n"
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_malformed_rows_are_all_named(tmp_path):
+    settings = config(tmp_path)
+    good = rm.pair_rows(1, 0)[0]
+    bad = [good, 3, {**good, "passages": "a"}, {**good, "prediction 3": None}, {**good, "preference": [1, 2, 0]}, {**good, "preference": [3] * 6}]
+    (tmp_path / "train.json").write_text(json.dumps(bad))
+    with pytest.raises(UserError) as error:
+        train(settings)
+    for fragment in ("row 1, `question`", "row 2, `passages`", "row 3, `prediction 3`", "row 4, `preference`", "row 5, `preference`"):
+        assert fragment in str(error.value)
+    assert not (tmp_path / "rm").exists()
+
+
+def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
+    settings = config(tmp_path)
+    (tmp_path / "dev.json").write_text(json.dumps([{**row, "preference": [0] * 6} for row in rm.pair_rows(3, 0)]))
+    with pytest.raises(UserError, match="dev.json holds no decided pair"):
+        train(settings)
+
+
+def test_first_position_share_leaves_ties_out(tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps([{**rm.pair_rows(1, 0)[0], "preference": [1, 1, 1, 2, 0, 0]}]))
+    assert first_position_share(read_pair_rows(tmp_path / "rows.json")) == (3, 4)
