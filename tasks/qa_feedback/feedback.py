@@ -1,7 +1,8 @@
-"""The qa-feedback format: rows of questions, rows of feedback, and the words a reward model reads before an answer.
+"""The qa-feedback format: questions, feedback, and the words a reward model reads before an answer.
 
-Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json hold questions with
-reference answers, {train,dev}_feedback.json hold four answers to a question each with what an annotator said of them.
+Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json hold questions
+with reference answers, {train,dev}_feedback.json four answers to each question
+and what an annotator said of them.
 """
 
 import json
@@ -44,14 +45,15 @@ class MissingInfo:
 
 @dataclass(frozen=True)
 class FeedbackRow:
-    """One row of a feedback file. `raw` is the JSON object as it was read, so that it is written back unchanged."""
+    """One row of a feedback file. `raw` is the JSON object as it was read, to be written back unchanged."""
 
     raw: Mapping[str, Any]
 
     @classmethod
     def make(
         cls, question: str, passages: Sequence[Sequence[str]], gold: str, predictions: Sequence[str],
-        errors: Iterable[ErrorSpan], missing: Iterable[MissingInfo], corrected: str, preference: Sequence[int],
+        errors: Iterable[ErrorSpan], missing: Iterable[MissingInfo], corrected: str,
+        preference: Sequence[int],
     ) -> "FeedbackRow":
         """A row with the keys of the published files in their order. `passages`: title, then sentences, each."""
         return cls({
@@ -116,7 +118,8 @@ class DataError(UserError):
         lines = "\n".join(f"  {problem}" for problem in problems)
         super().__init__(
             f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {rows} row{'s' * (rows != 1)} of the data "
-            f"(file, row counted from 0, field, reason):\n{lines}\nMend or remove these rows; nothing was written."
+            f"(file, row counted from 0, field, reason):\n{lines}\n"
+            "Mend or remove these rows; nothing was written."
         )
 
 
@@ -124,7 +127,8 @@ def _read_rows(path: str | Path) -> list:
     if not Path(path).is_file():
         raise UserError(
             f"{path} does not exist. Set DATA_DIR to the folder of the qa-feedback files; "
-            "tasks/qa_feedback/data/download.sh fetches the published ones, make_mini.sh beside it makes a small world"
+            "tasks/qa_feedback/data/download.sh fetches the published ones, make_mini.sh beside it makes a small "
+            "world"
         )
     rows = read_json(path)
     if not isinstance(rows, list):
@@ -152,7 +156,7 @@ def feedback_text(rows: Iterable[FeedbackRow]) -> str:
 
 
 def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
-    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be read again."""
+    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be read back."""
     rows = list(rows)
     problems = feedback_problems([row.raw for row in rows], str(path))
     if problems:
@@ -179,10 +183,10 @@ def load_examples(path: str | Path) -> list[Prompt]:
 
 
 def rm_words_prefix(question: str, passages: Sequence[Sequence[str] | Mapping[str, str]] | None) -> list[str]:
-    """The words before an answer's first segment: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ] `answer:`.
+    """The words before an answer: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ] `answer:`.
 
-    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages out; a question
-    without any has no `context:` either.
+    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages out; a
+    question without any has no `context:` either.
     """
     words = ["question:", *question.split()]
     if passages:

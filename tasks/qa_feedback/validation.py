@@ -10,7 +10,9 @@ NON_FACTUAL_ERRORS = ("Irrelevant", "Redundant", "Incoherent")
 MINOR_INFO = "Missing-Minor-Auxiliary"
 MISSING_INFO = ("Missing-Answer", "Missing-Major-Auxiliary", MINOR_INFO)
 
-_JSON_NAMES = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a number"}
+_JSON_NAMES = {
+    dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a number",
+}
 Complaint = tuple[str, str]  # field, reason
 
 
@@ -37,7 +39,7 @@ def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
     return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _example_row(row)]
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
+# ---- rows --------------------------------------------------------------------------------------------------
 
 
 def _feedback_row(row: Any) -> Iterator[Complaint]:
@@ -45,7 +47,8 @@ def _feedback_row(row: Any) -> Iterator[Complaint]:
         yield "row", _not_a(dict, row)
         return
     yield from _texts(row, "", "question", "gold", *(f"prediction {i}" for i in range(1, 5)))
-    bad_passages = list(_key(row, "", "passages", list) or _all_items(row["passages"], "passages", _sentences_passage))
+    bad_passages = _key(row, "", "passages", list)
+    bad_passages = bad_passages or list(_all_items(row["passages"], "passages", _sentences_passage))
     yield from bad_passages
     passages = None if bad_passages else row["passages"]
     yield from _key(row, "", "feedback", dict)
@@ -85,7 +88,7 @@ def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
             yield f"preference[{i}]", f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
 
 
-# ---- error spans and missing information ---------------------------------------------------------------------------
+# ---- error spans and missing information -------------------------------------------------------------------
 
 
 def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complaint]:
@@ -131,13 +134,14 @@ def _overlaps(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
     reach, last = 0, -1
     for start, end, i in sorted(placed):
         if start < reach:
-            yield f"feedback.errors[{i}]", f"the span [{start}, {end}) overlaps errors[{last}], which ends at {reach}"
+            reason = f"the span [{start}, {end}) overlaps errors[{last}], which ends at {reach}"
+            yield f"feedback.errors[{i}]", reason
         if end > reach:
             reach, last = end, i
 
 
 def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
-    """The explanation of a Wrong-Grounding error: the sentences it contradicts as a JSON object, or free text."""
+    """A Wrong-Grounding error's explanation: the sentences it contradicts as a JSON object, or free text."""
     if not explanation.startswith("{"):
         return
     try:
@@ -166,16 +170,17 @@ def _ids(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterato
         if 1 <= passage_id <= len(passages):
             passage = passages[passage_id - 1]
         else:
-            yield f"{field}.passage_id", f"passage {passage_id} does not exist: the row has {len(passages)}, counted from 1"
+            reason = f"passage {passage_id} does not exist: the row has {len(passages)}, counted from 1"
+            yield f"{field}.passage_id", reason
     for i, sentence_id in enumerate(sentence_ids if isinstance(sentence_ids, list) else ()):
         if not _is_int(sentence_id):
             yield f"{field}.sentence_id[{i}]", _not_a(int, sentence_id)
         elif passage is not None and not 0 <= sentence_id < len(passage):
-            reason = f"sentence {sentence_id} does not exist: passage {passage_id} has {len(passage) - 1}, and 0 for its title"
-            yield f"{field}.sentence_id[{i}]", reason
+            known = f"passage {passage_id} has {len(passage) - 1}, and 0 for its title"
+            yield f"{field}.sentence_id[{i}]", f"sentence {sentence_id} does not exist: {known}"
 
 
-# ---- values --------------------------------------------------------------------------------------------------------
+# ---- values ------------------------------------------------------------------------------------------------
 
 
 def _sentences_passage(passage: Any, field: str) -> Iterator[Complaint]:

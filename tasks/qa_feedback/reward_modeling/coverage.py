@@ -1,7 +1,7 @@
 """Which of the needed passage sentences an answer covers: completeness preferences without new annotation.
 
-Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences matched by the
-annotator's corrected answer are needed; an output's score is the share of them that it matches too
+Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences matched by
+the annotator's corrected answer are needed; an output's score is the share of them that it matches too
 (Wu et al. 2023, appendix D).
 """
 
@@ -25,10 +25,10 @@ class PassageMatcher:
     """Finds the passage sentence that a sub-sentence is most similar to.
 
     similarity(x, sentence) = 1 if x stands in the sentence, else the greatest
-    difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| + |x|) over the
-    sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the intersection of multisets. The
-    counts of every n-gram's characters are differences of running sums over the passages' words, so the ratios of all
-    n-grams are a few array operations; they are the very floats that difflib gives.
+    difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| + |x|) over
+    the sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the intersection of multisets.
+    The counts of every n-gram's characters are differences of running sums over the passages' words, so the
+    ratios of all n-grams are a few array operations; they are the very floats that difflib gives.
     """
 
     def __init__(self, passages: list[list[str]]):
@@ -64,11 +64,11 @@ class PassageMatcher:
         n = subsentence.count(" ") + 1
         size = n + int(0.05 * n)
         counts, lengths, firsts = self._grams_of(size)
-        wanted = {character: subsentence.count(character) for character in set(subsentence) & self._characters.keys()}
-        columns = [self._characters[character] for character in wanted]
-        most = np.array(list(wanted.values()), dtype=counts.dtype)
+        wanted = sorted(set(subsentence) & self._characters.keys())
+        rows = [self._characters[character] for character in wanted]
+        most = np.array([subsentence.count(character) for character in wanted], dtype=counts.dtype)
         # every n-gram has size - 1 spaces, the sub-sentence n - 1 <= size - 1
-        common = np.minimum(counts[columns], most[:, None]).sum(0, dtype=np.int64) + (n - 1)
+        common = np.minimum(counts[rows], most[:, None]).sum(0, dtype=np.int64) + (n - 1)
         ratios = 2.0 * common / (lengths + len(subsentence))
         similarity = np.maximum.reduceat(ratios, firsts)
         for i, sentence in enumerate(self.sentences):
@@ -77,9 +77,9 @@ class PassageMatcher:
         return similarity
 
     def _grams_of(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All n-grams of `size` words: character counts [characters, grams], lengths, each sentence's first n-gram.
+        """All n-grams of `size` words: character counts [characters, grams], lengths, sentences' first n-grams.
 
-        A sentence of no more than `size` words is padded with `#` words to size + 1, which gives it two n-grams.
+        A sentence of no more than `size` words is padded with `#` words to size + 1: it has two n-grams.
         """
         if size not in self._grams:
             grams = np.maximum(self._lengths - size, 1) + 1
@@ -116,10 +116,12 @@ def matched_sentences(text: str, matcher: PassageMatcher, segmenter: Segmenter) 
 def needed_sentences(row: FeedbackRow, matcher: PassageMatcher, segmenter: Segmenter) -> set[SentenceId]:
     """The sentences that the corrected answer matches, without those of minor information.
 
-    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched it, in lower case,
-    stands in prediction 1. Where several sub-sentences match one sentence the last decides, as in the published files.
+    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched it, in lower
+    case, stands in prediction 1. Where several sub-sentences match one sentence the last decides, as in the
+    published files.
     """
-    minor = {(info.passage_id, i) for info in row.missing if info.type == MINOR_INFO for i in info.sentence_ids}
+    minor_infos = [info for info in row.missing if info.type == MINOR_INFO]
+    minor = {(info.passage_id, i) for info in minor_infos for i in info.sentence_ids}
     given = normalise(row.predictions[0]).lower()
     needed: set[SentenceId] = set()
     for piece, found in matched_sentences(row.corrected, matcher, segmenter):
@@ -131,18 +133,17 @@ def needed_sentences(row: FeedbackRow, matcher: PassageMatcher, segmenter: Segme
 
 
 def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[float] | None:
-    """|matched and needed| / |needed| for each of `texts` as an answer to the row's question; None if nothing is needed."""
+    """|matched and needed| / |needed| for each of `texts` as an answer; None if nothing is needed."""
     matcher = PassageMatcher(row.passages)
     needed = needed_sentences(row, matcher, segmenter)
     if not needed:
         return None
-    return [
-        len(needed & {found for _, found in matched_sentences(text, matcher, segmenter)}) / len(needed) for text in texts
-    ]
+    told = [{found for _, found in matched_sentences(text, matcher, segmenter)} for text in texts]
+    return [len(needed & sentences) / len(needed) for sentences in told]
 
 
 def completeness_preference(row: FeedbackRow, segmenter: Segmenter) -> list[int] | None:
-    """For each pair of outputs: 1 the first covers more, 2 the second, 0 as much. None if nothing is needed."""
+    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither. None if nothing is needed."""
     scores = coverage(row, list(row.predictions), segmenter)
     if scores is None:
         return None

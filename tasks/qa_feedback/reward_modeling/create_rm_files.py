@@ -4,7 +4,7 @@ Reads {train,dev}_feedback.json in `data_dir` and writes there
   NF-ERR_subsentence/{train,dev}.json   R1 relevance: JSON lines {id, text: [words], feedback_tags: [tags]}
   F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
   COMP_sequence/{train,dev}.json        R3 completeness: feedback rows with other preferences
-and beside each pair `segmenter.json`, which says what cut the answers: a reward model must score the same segments.
+and beside each pair `segmenter.json`: what cut the answers, since a reward model must score the same segments.
 """
 
 import json
@@ -25,6 +25,7 @@ from tasks.qa_feedback.validation import FACTUAL_ERRORS
 IGNORE, CORRECT = "Ignore", "O"
 NON_FACTUAL, FACTUAL = "NF-ERR", "F-ERR"
 MIN_SPAN_WORDS = MIN_WORDS  # shorter non-factual spans do not count
+FOLDERS = ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
 SPLITS = ("train", "dev")
 
 
@@ -34,8 +35,9 @@ class Settings(StrictModel):
 
 
 def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
-    """`NF-ERR` or `O` for each sub-sentence of prediction 1: does an irrelevant, redundant or incoherent span touch it?"""
-    return [NON_FACTUAL if NON_FACTUAL in kinds else CORRECT for kinds in _kinds(row, segmenter.subsentences(row.predictions[0]))]
+    """`NF-ERR` for each sub-sentence of prediction 1 that a non-factual span touches, `O` for the others."""
+    touched = _kinds(row, segmenter.subsentences(row.predictions[0]))
+    return [NON_FACTUAL if NON_FACTUAL in kinds else CORRECT for kinds in touched]
 
 
 def factuality_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
@@ -44,14 +46,12 @@ def factuality_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
     A factual span makes it `F-ERR`; a non-factual one alone makes it `Ignore`, since annotators did not look for
     factual errors inside such a span.
     """
-    return [
-        FACTUAL if FACTUAL in kinds else IGNORE if kinds else CORRECT
-        for kinds in _kinds(row, segmenter.sentences(row.predictions[0]))
-    ]
+    touched = _kinds(row, segmenter.sentences(row.predictions[0]))
+    return [FACTUAL if FACTUAL in kinds else IGNORE if kinds else CORRECT for kinds in touched]
 
 
 def _kinds(row: FeedbackRow, segments: Sequence[Span]) -> list[set[str]]:
-    """The kinds of error that touch each segment. Factual spans always count, others from `MIN_SPAN_WORDS` words."""
+    """The kinds of error that touch each segment. Non-factual spans count from `MIN_SPAN_WORDS` words."""
     text = row.predictions[0]
     spans = []
     for error in row.errors:
@@ -62,13 +62,13 @@ def _kinds(row: FeedbackRow, segments: Sequence[Span]) -> list[set[str]]:
 
 
 def relevance_example(row: FeedbackRow, segmenter: Segmenter) -> tuple[list[str], list[str]] | None:
-    """Words and tags of a row of NF-ERR_subsentence: question and answer. None if there is nothing to learn."""
+    """Words and tags for NF-ERR_subsentence: question and answer. None if there is nothing to learn."""
     spans = segmenter.subsentences(row.predictions[0])
     return _example(rm_words_prefix(row.question, None), row, spans, relevance_tags(row, segmenter))
 
 
 def factuality_example(row: FeedbackRow, segmenter: Segmenter) -> tuple[list[str], list[str]] | None:
-    """Words and tags of a row of F-ERR_sentence: question, passages and answer. None if there is nothing to learn."""
+    """Words and tags for F-ERR_sentence: question, passages, answer. None if there is nothing to learn."""
     spans = segmenter.sentences(row.predictions[0])
     return _example(rm_words_prefix(row.question, row.passages), row, spans, factuality_tags(row, segmenter))
 
@@ -86,7 +86,7 @@ def _example(
 
 
 def segment_file(rows: Sequence[FeedbackRow], example, segmenter: Segmenter) -> tuple[str, str]:
-    """The text of a segment classifier's training file, and its summary. `example`: one of the two functions above."""
+    """The text of a segment classifier's training file, and its summary. `example`: as the two above."""
     lines, count = [], Counter()
     for i, row in enumerate(rows):
         made = example(row, segmenter)
@@ -101,27 +101,31 @@ def segment_file(rows: Sequence[FeedbackRow], example, segmenter: Segmenter) -> 
 
 def completeness_file(rows: Sequence[FeedbackRow], segmenter: Segmenter, name: str) -> tuple[str, str]:
     """The text of the completeness model's training file, and its summary."""
-    made = [(row, completeness_preference(row, segmenter)) for row in tqdm(rows, desc=name, disable=None, leave=False)]
-    kept = [row.with_preference(preference) for row, preference in made if preference is not None]
+    kept = []
+    for row in tqdm(rows, desc=name, disable=None, leave=False):
+        preference = completeness_preference(row, segmenter)
+        if preference is not None:
+            kept.append(row.with_preference(preference))
     count = Counter(value for row in kept for value in row.preference)
-    summary = f"{len(kept)} of {len(rows)} rows; pairs: first better {count[1]}, second better {count[2]}, tie {count[0]}"
-    return feedback_text(kept), summary
+    pairs = f"first better {count[1]}, second better {count[2]}, tie {count[0]}"
+    return feedback_text(kept), f"{len(kept)} of {len(rows)} rows; pairs: {pairs}"
 
 
 def create_rm_files(settings: Settings) -> None:
-    """Make every file, then write them. Raises `DataError` with all malformed rows; then nothing is written."""
+    """Make every file, then write them. Raises `DataError` with all malformed rows, nothing being written."""
     folder = Path(settings.data_dir)
     segmenter = load_segmenter(settings.segmenter)
     splits = read_feedback_files(*(folder / f"{split}_feedback.json" for split in SPLITS))
-    print(f"making reward-model files in {folder}: segments by {segmenter.name} {segmenter.version}", flush=True)
+    print(f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}", flush=True)
     texts: dict[str, str] = {}
     for split, rows in zip(SPLITS, splits):
-        for name, make in (
-            (f"NF-ERR_subsentence/{split}.json", lambda name: segment_file(rows, relevance_example, segmenter)),
-            (f"F-ERR_sentence/{split}.json", lambda name: segment_file(rows, factuality_example, segmenter)),
-            (f"COMP_sequence/{split}.json", lambda name: completeness_file(rows, segmenter, name)),
+        relevance, factuality, completeness = (f"{name}/{split}.json" for name in FOLDERS)
+        for name, (text, summary) in (
+            (relevance, segment_file(rows, relevance_example, segmenter)),
+            (factuality, segment_file(rows, factuality_example, segmenter)),
+            (completeness, completeness_file(rows, segmenter, completeness)),
         ):
-            texts[name], summary = make(name)
+            texts[name] = text
             print(f"  {name}: {summary}", flush=True)
     for name, text in texts.items():
         write_text(folder / name, text)
