@@ -1,0 +1,120 @@
+"""Sample answers to annotate: JSON lines {id, question, passages, predictions} of one split.
+
+    python -m tasks.qa_feedback.training.generate policy=outputs/mini/sft split=train data_dir=... output_dir=...
+
+Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
+<output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelerate import PartialState
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from tqdm import tqdm
+from transformers.utils import logging as transformers_logging
+
+from fgrlhf.config import StrictModel
+from fgrlhf.distributed import share_of
+from fgrlhf.policy import Policy, Sampling, load_policy
+from fgrlhf.rollout import generate_texts
+from fgrlhf.runlog import RunLog
+from fgrlhf.stage import finish, finished
+from fgrlhf.types import Prompt
+from fgrlhf.utils import read_jsonl, run_main, write_jsonl
+from tasks.qa_feedback.data.command_line import settings_from
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.evaluate import policy_name
+
+BATCHES_PER_CHUNK = 8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
+
+
+class Settings(StrictModel):
+    """Whose answers, to what, and how they are drawn."""
+
+    policy: str = Field(description="folder or hub name of the policy")
+    data_dir: str
+    output_dir: str
+    split: str = Field("train", description="<data_dir>/<split>.json")
+    name: str | None = Field(None, description="of the results; null: the policy's folder")
+    num_samples: PositiveInt = 4
+    temperature: PositiveFloat = 0.7
+    top_k: NonNegativeInt = Field(20, description="0: the whole vocabulary")
+    top_p: float | None = Field(None, gt=0, le=1)
+    max_input_len: PositiveInt = 1024
+    max_generated_len: PositiveInt = 200
+    dtype: str = Field("fp32", pattern="^(fp32|bf16)$")
+    seed: int = 0
+    max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
+    batch_size: PositiveInt = Field(32, description="questions generated together")
+
+
+def to_row(prompt: Prompt, predictions: Sequence[str]) -> dict:
+    return {"id": prompt.id, "question": prompt.meta["question"], "passages": prompt.meta["passages"], "predictions": list(predictions)}
+
+
+def read_part(path: Path) -> list[dict]:
+    """The rows of an interrupted run; a last line that was cut off goes."""
+    if not path.exists():
+        return []
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    rows = [json.loads(line) for line in whole.splitlines()]
+    write_jsonl(path, rows)
+    return rows
+
+
+def sample_to(path: Path, policy: Policy, prompts: Sequence[Prompt], settings: Settings, progress: bool) -> None:
+    """Append one row per prompt to `path`, chunk by chunk, after those that are there."""
+    sampling = Sampling(settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p)
+    done, size = len(read_part(path)), settings.batch_size * BATCHES_PER_CHUNK
+    with open(path, "a", encoding="utf-8") as file, tqdm(
+            total=len(prompts), initial=done, desc="sampling answers", unit="question", disable=not progress) as bar:
+        for start in range(done, len(prompts), size):
+            chunk = prompts[start : start + size]
+            texts = generate_texts(policy, chunk, sampling, settings.num_samples, settings.seed, settings.batch_size, progress=False)
+            file.writelines(json.dumps(to_row(prompt, few), ensure_ascii=False) + "\n" for prompt, few in zip(chunk, texts))
+            file.flush()
+            bar.update(len(chunk))
+
+
+def generate(settings: Settings) -> Path:
+    """Run the stage and return the file of samples.
+
+    Raises:
+      UserError: data or policy is missing, or broken.
+    """
+    data = Path(settings.data_dir) / f"{settings.split}.json"
+    prompts = load_examples(data)[: settings.max_examples]
+    name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
+    folder = Path(settings.output_dir) / "generated" / name
+    state = PartialState()
+    if finished(folder, settings, [settings.policy, data], redo=True) is not None:
+        if state.is_main_process:
+            print(f"{name}: generated before, reusing {folder}", flush=True)
+        return folder / "samples.jsonl"
+    policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
+    parts = [folder / f"part-{rank}-of-{state.num_processes}.jsonl" for rank in range(state.num_processes)]
+    with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
+        state.wait_for_everyone()
+        mine = share_of(prompts, state.process_index, state.num_processes)
+        sample_to(parts[state.process_index], policy, mine, settings, progress=state.is_main_process and sys.stderr.isatty())
+        state.wait_for_everyone()
+        if state.is_main_process:
+            write_jsonl(folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)])
+            finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
+            for part in parts:
+                part.unlink()
+            print(f"{len(prompts)} questions with {settings.num_samples} answers each in {folder / 'samples.jsonl'}", flush=True)
+    return folder / "samples.jsonl"
+
+
+def main() -> None:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    generate(settings_from(Settings))
+
+
+if __name__ == "__main__":
+    run_main(main)

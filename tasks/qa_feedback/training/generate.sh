@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sample four answers to every question of a split, to collect feedback on.
+#   generate.sh policy=$OUTPUT_DIR/sft split=train [max_examples=1500 ...]
+# Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m tasks.qa_feedback.training.generate data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"

@@ -1,0 +1,68 @@
+import pytest
+
+import tiny
+from fgrlhf.utils import UserError, read_jsonl, write_json
+from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.training import generate as module
+from tasks.qa_feedback.training.generate import Settings, generate
+
+
+@pytest.fixture
+def world(tmp_path):
+    write_json(tmp_path / "train.json", [mini_world.make_row(0, "train", i) for i in range(7)])
+    tiny.t5(seed=1).save(tmp_path / "sft")
+    return tmp_path
+
+
+def settings(world, **changes):
+    given = {"policy": f"{world}/sft", "data_dir": str(world), "output_dir": str(world / "a"), "max_generated_len": 6, "batch_size": 2}
+    return Settings(**{**given, **changes})
+
+
+def test_four_samples_of_every_question(world):
+    path = generate(settings(world))
+    assert path == world / "a" / "generated" / "sft-train" / "samples.jsonl"
+    rows = read_jsonl(path)
+    assert [row["id"] for row in rows] == [str(i) for i in range(7)]
+    source = mini_world.make_row(0, "train", 3)
+    assert (rows[3]["question"], rows[3]["passages"]) == (source["question"], source["passages"])
+    assert all(len(row["predictions"]) == 4 for row in rows) and len(set(rows[0]["predictions"])) > 1
+    assert not list(path.parent.glob("part-*"))
+
+
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys):
+    monkeypatch.setattr(module, "BATCHES_PER_CHUNK", 1)
+    whole = read_jsonl(generate(settings(world)))
+    other = settings(world, output_dir=str(world / "b"))
+    calls, original = [], module.generate_texts
+
+    def interrupted(policy, chunk, *args, **kwargs):
+        calls.append([prompt.id for prompt in chunk])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(policy, chunk, *args, **kwargs)
+
+    monkeypatch.setattr(module, "generate_texts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        generate(other)
+    part = world / "b" / "generated" / "sft-train" / "part-0-of-1.jsonl"
+    assert len(read_jsonl(part)) == 4 and not part.with_name("samples.jsonl").exists()
+    part.write_text(part.read_text() + '{"id": "4", "quest')  # a line cut off by a crash
+    assert read_jsonl(generate(other)) == whole
+    assert calls[3:] == [["4", "5"], ["6"]]
+    capsys.readouterr()
+    assert read_jsonl(generate(other)) == whole and "generated before, reusing" in capsys.readouterr().out
+
+
+def test_other_settings_start_over(world):
+    first = read_jsonl(generate(settings(world)))
+    second = read_jsonl(generate(settings(world, seed=1, num_samples=2, max_examples=3)))
+    assert len(second) == 3 and len(second[0]["predictions"]) == 2
+    assert second[0]["predictions"] != first[0]["predictions"][:2]
+
+
+def test_what_is_missing_is_named(world):
+    with pytest.raises(UserError, match="dev.json does not exist"):
+        generate(settings(world, split="dev"))
+    with pytest.raises(UserError, match="no language model could be loaded"):
+        generate(settings(world, policy="nowhere/at/all"))
