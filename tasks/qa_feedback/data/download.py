@@ -1,0 +1,173 @@
+"""Fetch the published qa-feedback files, verify them by their git blob ids, continue after an interruption.
+
+    python -m tasks.qa_feedback.data.download data_dir=tasks/qa_feedback/data
+
+A file is first written to <name>.part and takes its name once its contents are verified. The blob id covers
+size and contents: a wrong, changed or half file is never mistaken for the published one.
+"""
+
+import hashlib
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import UserError, run_main
+from tasks.qa_feedback.data.command_line import settings_from
+
+BLOB_IDS = {
+    "train.json": "73bc80853de76808bbdefdc43d35c7d7957830ef",
+    "dev.json": "759cbff66d8975b779434306356a0272570eb0ac",
+    "test.json": "24f7eb93a84c994e5101c7ce6ec83ec591a191eb",
+    "train_1k.json": "6e5f4de896c251aeb8e1276ae4d5c36e4991deab",
+    "train_feedback.json": "10a5469b8f73f9b276c86f911acc4d2336b076bc",
+    "dev_feedback.json": "6b6efddd2daf0d17c917f7773435b357b172d5c9",
+}
+BLOCK = 1 << 16
+
+
+PUBLISHED = "https://raw.githubusercontent.com/allenai/FineGrainedRLHF/{ref}/tasks/qa_feedback/data"
+
+
+class DownloadConfig(StrictModel):
+    data_dir: str
+    base_url: str = PUBLISHED.format(ref="a1469d4")
+    attempts: int = 4
+    timeout: float = 30.0
+
+
+def blob_id(path: str | Path) -> str:
+    """The id git gives a file: SHA-1 of "blob <size>\\0" and the contents."""
+    path = Path(path)
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def download(config: DownloadConfig) -> list[Path]:
+    """Fetch what is missing; the paths of the files fetched.
+
+    Raises:
+      UserError: a file of that name with other contents is in the way (then nothing is fetched), the server
+        cannot be reached or lacks the file, or what it sends is not the published file. What was received of a
+        file stays in its .part.
+    """
+    folder = Path(config.data_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} cannot be made: {error.strerror}. Choose another: DATA_DIR=..."
+        ) from None
+    wanted = {folder / name: blob for name, blob in BLOB_IDS.items()}
+    present = [path for path in wanted if path.exists()]
+    others = [str(path) for path in present if blob_id(path) != wanted[path]]
+    if others:
+        raise UserError(
+            f"{', '.join(others)}: there already, and not the published file. Move it away to fetch that one, "
+            "or choose another folder: DATA_DIR=..."
+        )
+    for path in present:
+        print(f"{path}: there already, verified")
+    fetched = [path for path in wanted if path not in present]
+    for path in fetched:
+        _fetch(config, path, wanted[path])
+        print(f"{path}: fetched, verified")
+    return fetched
+
+
+def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
+    """Receive into <path>.part, going on where an earlier attempt stopped, then verify and rename."""
+    part, url = path.with_name(path.name + ".part"), f"{config.base_url.rstrip('/')}/{path.name}"
+    for attempt in range(config.attempts):
+        resumed = part.stat().st_size if part.exists() else 0
+        try:
+            _receive(url, part, config.timeout)
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
+                raise UserError(
+                    f"{url}: the server answers {error.code} {error.reason}. Give another address, e.g. "
+                    f"base_url={PUBLISHED.format(ref='main')}: contents are verified all the same"
+                ) from None
+            if attempt + 1 == config.attempts:
+                raise UserError(_unreachable(url, part, error)) from None
+            time.sleep(min(2.0**attempt, config.timeout))
+            continue
+        if blob_id(part) == blob:
+            part.replace(path)
+            return
+        found = blob_id(part)
+        part.unlink()
+        if not resumed:
+            raise UserError(
+                f"{url} is not the published file: its git blob id is {found}, "
+                f"expected {blob}. It was not kept"
+            )
+    raise UserError(
+        f"{url}: what was continued never matched the published file. It was not kept; run this again"
+    )
+
+
+def _receive(url: str, part: Path, timeout: float) -> None:
+    """Append to `part` what it lacks, or begin anew where the server cannot continue. OSError if cut off."""
+    start = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing follows: `part` is whole, or of something else; its blob id will tell
+            return
+        raise
+    with response:
+        continues = response.status == 206 and response.headers.get("Content-Range", "").startswith(
+            f"bytes {start}-"
+        )
+        length = response.headers.get("Content-Length")
+        expected = None if length is None else int(length) + (start if continues else 0)
+        with (
+            open(part, "ab" if continues else "wb") as file,
+            tqdm(
+                total=expected,
+                initial=start if continues else 0,
+                unit="B",
+                unit_scale=True,
+                desc=part.stem,
+                disable=None,
+            ) as bar,
+        ):
+            for block in _blocks(response):
+                file.write(block)
+                bar.update(len(block))
+    if expected is not None and part.stat().st_size < expected:
+        raise ConnectionError(f"the connection ended after {part.stat().st_size} of {expected} bytes")
+
+
+def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while block := response.read(BLOCK):
+        yield block
+
+
+def _unreachable(url: str, part: Path, error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    kept = (
+        f"{part} keeps the {part.stat().st_size} bytes received" if part.exists() else "nothing was written"
+    )
+    return (
+        f"{url} cannot be fetched: {reason}. Is there a network? {kept[0].upper() + kept[1:]}; "
+        "run the same command again to go on. `SCALE=mini` needs no download."
+    )
+
+
+def main() -> None:
+    download(settings_from(DownloadConfig))
+
+
+if __name__ == "__main__":
+    run_main(main)

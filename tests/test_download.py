@@ -1,0 +1,205 @@
+"""The downloader against a local server that continues, breaks off, lies, and is not there."""
+
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.data import download as module
+from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
+
+CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `contents`; `cut` bytes into a file the connection breaks; requests are noted."""
+
+    def __init__(self):
+        self.contents, self.ranges, self.cut, self.continues, self.busy = dict(CONTENTS), [], {}, True, 0
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}/data"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        server, name = self.server, self.path.removeprefix("/data/")
+        wanted = self.headers.get("Range")
+        server.ranges.append((name, wanted))
+        if server.busy:
+            server.busy -= 1
+            return self.send_error(503)
+        if name not in server.contents:
+            return self.send_error(404)
+        whole = server.contents[name]
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.continues else 0
+        if start >= len(whole):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
+        self.send_header("Content-Length", str(len(whole) - start))
+        self.end_headers()
+        body = whole[start:]
+        self.wfile.write(body[: server.cut.pop(name, len(body))])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch, tmp_path):
+    """Two small files stand for the published ones."""
+    ids = {}
+    for name, contents in CONTENTS.items():
+        (tmp_path / "original").write_bytes(contents)
+        ids[name] = blob_id(tmp_path / "original")
+    (tmp_path / "original").unlink()
+    monkeypatch.setattr(module, "BLOB_IDS", ids)
+
+
+def config(server, folder, **changes):
+    return DownloadConfig(**{"data_dir": str(folder), "base_url": server.url, "timeout": 2.0, **changes})
+
+
+def names(folder: Path):
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_blob_id_is_that_of_git(tmp_path):
+    (tmp_path / "x").write_bytes(b"hello world\n")
+    assert blob_id(tmp_path / "x") == "3b18e512dba79e4c8300dd08aeb37f8e728b8dad"
+    (tmp_path / "x").write_bytes(b"")
+    assert blob_id(tmp_path / "x") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+
+
+def test_fetches_into_a_new_folder_with_a_space_and_then_keeps(server, tmp_path, capsys):
+    folder = tmp_path / "my data"
+    assert [path.name for path in download(config(server, folder))] == ["a.json", "b.json"]
+    assert {name: (folder / name).read_bytes() for name in names(folder)} == CONTENTS
+    server.ranges.clear()
+    assert download(config(server, folder)) == []
+    assert server.ranges == []
+    assert capsys.readouterr().out.count("there already, verified") == 2
+
+
+def test_continues_within_a_run_when_the_connection_breaks(server, tmp_path):
+    server.cut["a.json"] = 200_000
+    download(config(server, tmp_path))
+    assert server.ranges[:2] == [("a.json", None), ("a.json", "bytes=200000-")]
+    assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+
+
+def test_continues_a_part_of_an_earlier_run(server, tmp_path):
+    server.cut["a.json"] = 1000
+    with pytest.raises(
+        UserError,
+        match=r"after 1000 of 512000 bytes.*a\.json\.part keeps the 1000 bytes.*run the same command again",
+    ):
+        download(config(server, tmp_path, attempts=1))
+    assert names(tmp_path) == ["a.json.part"]
+    server.ranges.clear()
+    download(config(server, tmp_path))
+    assert server.ranges[0] == ("a.json", "bytes=1000-")
+    assert (
+        names(tmp_path) == ["a.json", "b.json"] and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+    )
+
+
+def test_a_server_that_cannot_continue_is_read_from_the_start(server, tmp_path):
+    (tmp_path / "a.json.part").write_bytes(CONTENTS["a.json"][:777])
+    server.continues = False
+    download(config(server, tmp_path))
+    assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+
+
+@pytest.mark.parametrize("part", [b"rubbish", b"rubbish" * 100_000, CONTENTS["a.json"] + b"x"])
+def test_a_spoilt_part_is_fetched_anew(server, tmp_path, part):
+    (tmp_path / "a.json.part").write_bytes(part)
+    download(config(server, tmp_path))
+    assert (
+        names(tmp_path) == ["a.json", "b.json"] and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+    )
+
+
+def test_a_whole_part_only_takes_its_name(server, tmp_path):
+    (tmp_path / "a.json.part").write_bytes(CONTENTS["a.json"])
+    download(config(server, tmp_path))
+    assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+
+
+def test_wrong_contents_are_refused_and_not_kept(server, tmp_path):
+    server.contents["a.json"] = CONTENTS["a.json"][:-1] + b"?"
+    with pytest.raises(
+        UserError, match="is not the published file: its git blob id is [0-9a-f]{40}, expected"
+    ):
+        download(config(server, tmp_path))
+    assert names(tmp_path) == []
+
+
+def test_a_file_of_ones_own_is_never_overwritten(server, tmp_path):
+    (tmp_path / "b.json").write_text("mine")
+    with pytest.raises(UserError, match=r"b\.json: there already, and not the published file\. Move it away"):
+        download(config(server, tmp_path))
+    assert (
+        names(tmp_path) == ["b.json"] and (tmp_path / "b.json").read_text() == "mine" and server.ranges == []
+    )
+
+
+def test_a_missing_file_names_the_address(server, tmp_path):
+    del server.contents["b.json"]
+    with pytest.raises(
+        UserError, match=r"/data/b\.json: the server answers 404 Not Found\. Give another address"
+    ):
+        download(config(server, tmp_path))
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_a_busy_server_is_asked_again(server, tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(module.time, "sleep", waits.append)
+    server.busy = 2
+    download(config(server, tmp_path))
+    assert names(tmp_path) == ["a.json", "b.json"] and waits == [1.0, 2.0]
+
+
+def test_a_folder_that_cannot_be_made(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be made"):
+        download(config(server, tmp_path / "file"))
+
+
+def test_offline_is_one_clear_message_and_exit_code_2(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tasks.qa_feedback.data.download",
+            f"data_dir={tmp_path / 'd'}",
+            "base_url=http://127.0.0.1:9/data",
+            "attempts=2",
+            "timeout=0.1",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: http://127.0.0.1:9/data/train.json cannot be fetched: ")
+    assert "Nothing was written; run the same command again" in done.stderr
+    assert names(tmp_path / "d") == []

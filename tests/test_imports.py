@@ -1,0 +1,87 @@
+"""Who may import whom, and that importing does nothing."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks")
+LIBRARY = ("fgrlhf", "sft", "reward_modeling")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """Modules named in the file's import statements, wherever they stand, `from . import x` resolved."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = path.relative_to(ROOT).parent.parts[: None if node.level <= 1 else 1 - node.level]
+            base = ".".join([*(package if node.level else ()), *([node.module] if node.module else [])])
+            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def test_the_walk_sees_imports(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    (tmp_path / "fgrlhf" / "deep").mkdir(parents=True)
+    file = tmp_path / "fgrlhf" / "deep" / "a.py"
+    file.write_text("def f():\n    from tasks.x import y\n    import a.b\nfrom .. import up\nfrom .near import z\n")
+    assert imported(file) == {
+        "tasks.x", "tasks.x.y", "a.b", "fgrlhf", "fgrlhf.up", "fgrlhf.deep.near", "fgrlhf.deep.near.z"}
+
+
+@pytest.mark.parametrize("package", LIBRARY)
+def test_the_library_never_imports_a_task(package):
+    wrong = {
+        str(path.relative_to(ROOT)): sorted(name for name in imported(path) if name.split(".")[0] == "tasks")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert not {path: names for path, names in wrong.items() if names}
+
+
+def test_fgrlhf_imports_neither_sft_nor_reward_modeling():
+    wrong = [path for path in (ROOT / "fgrlhf").rglob("*.py")
+             if {name.split(".")[0] for name in imported(path)} & {"sft", "reward_modeling"}]
+    assert not wrong
+
+
+# What importing must not do. Each is turned into an error before every module is imported.
+PROBE = """
+import argparse, importlib, os, socket, subprocess, sys
+before = set(os.listdir())
+def refuse(what):
+    def stop(*arguments, **keywords):
+        raise AssertionError(f"importing called {what}")
+    return stop
+argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_known_args = refuse("argparse")
+socket.socket.connect = socket.getaddrinfo = refuse("the network")
+subprocess.Popen.__init__ = refuse("another program")
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    for heavy in ("wandb", "tensorboard", "torch.utils.tensorboard"):
+        assert heavy not in sys.modules, f"{name} imports {heavy}"
+import accelerate.state, torch
+assert not accelerate.state.AcceleratorState._shared_state, "importing made an accelerator"
+assert not torch.distributed.is_initialized()
+assert set(os.listdir()) == before, "importing wrote files"
+"""
+
+
+def test_importing_every_module_does_nothing(tmp_path):
+    names = [module_name(path) for path in FILES if path.name != "__main__.py"]
+    assert len(names) > 30
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", PROBE, *names],
+                          cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == ""
