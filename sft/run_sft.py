@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Literal
 
@@ -160,7 +161,8 @@ class Order(Sampler):
     """Order of the examples in each pass over them: a pure function of (seed, epoch), so a resumed run goes on with it.
 
     With `lengths` (one sort key per example) a shuffled pass is cut into windows of 50 batches, each window is sorted
-    and cut into batches, and the batches are shuffled.
+    and cut into batches, and the batches are shuffled. A last batch that is not full is filled with the pass's first
+    examples, so that any number of processes can share it.
     """
 
     WINDOW = 50
@@ -169,20 +171,19 @@ class Order(Sampler):
         self.n, self.batch_size, self.seed, self.epoch, self.lengths = n, batch_size, seed, epoch, lengths
 
     def __len__(self) -> int:
-        return self.n
+        return -(-self.n // self.batch_size) * self.batch_size
 
     def __iter__(self) -> Iterator[int]:
         rng = random.Random(derive_seed(self.seed, "order", self.epoch()))
-        order = rng.sample(range(self.n), self.n)
+        order = list(islice(cycle(rng.sample(range(self.n), self.n)), len(self)))
         if self.lengths is None:
             return iter(order)
-        whole, size = self.n - self.n % self.batch_size, self.batch_size * self.WINDOW
-        batches = []
-        for start in range(0, whole, size):
-            window = sorted(order[start : min(start + size, whole)], key=self.lengths.__getitem__)
+        size, batches = self.batch_size * self.WINDOW, []
+        for start in range(0, len(order), size):
+            window = sorted(order[start : start + size], key=self.lengths.__getitem__)
             batches += [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
         rng.shuffle(batches)
-        return iter([i for batch in batches for i in batch] + order[whole:])
+        return chain.from_iterable(batches)
 
 
 class SFTTrainer(Seq2SeqTrainer):
@@ -264,7 +265,9 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
             load_best_model_at_end=evaluated, metric_for_best_model=config.evaluation.metric if evaluated else None,
             greater_is_better=config.evaluation.metric == "rougeLsum" if evaluated else None,
             prediction_loss_only=True, logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True,
-            dataloader_pin_memory=torch.cuda.is_available(),
+            dataloader_pin_memory=torch.accelerator.is_available(),
+            use_cpu=not torch.accelerator.is_available(),  # else several CPU processes would not find each other
+            ddp_find_unused_parameters=False,
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
@@ -311,6 +314,7 @@ def train(config: SFTConfig) -> Path:
         say(f"{len(examples)} training examples, {len(dev)} dev examples, {policy.model.num_parameters():,} parameters"
             + (f", continuing from step {resume_step}" if checkpoint else ""))
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
             place_model(policy, folder)
             finish(folder, {"steps": trainer.state.global_step, "best_step": trainer.state.best_global_step,
