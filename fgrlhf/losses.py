@@ -18,13 +18,17 @@ def clipped_policy_loss(new_logprobs_BT: Tensor, old_logprobs_BT: Tensor, advant
     return torch.maximum(plain_BT, bounded_BT), ratio_BT, (bounded_BT > plain_BT).float()
 
 
-def clipped_value_loss(new_values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
+def clipped_value_loss(new_values_BT: Tensor, old_values_BT: Tensor, returns_BT: Tensor, cliprange: float | None) -> tuple[Tensor, Tensor]:
     """Squared error with the step away from the old value clipped (as in OpenAI's baselines' PPO2).
 
         L_t = 1/2 max((V_t - R_t)^2, (V_old_t + clip(V_t - V_old_t, -eps, eps) - R_t)^2)
+
+    eps is in units of the return: where returns are large it keeps a fresh critic from learning; None does not clip.
     Returns:
       loss_BT, clipped_BT.
     """
+    if cliprange is None:
+        return 0.5 * (new_values_BT - returns_BT) ** 2, torch.zeros_like(returns_BT)
     clipped_values_BT = old_values_BT + (new_values_BT - old_values_BT).clamp(-cliprange, cliprange)
     plain_BT = (new_values_BT - returns_BT) ** 2
     bounded_BT = (clipped_values_BT - returns_BT) ** 2

@@ -96,7 +96,7 @@ class PPOConfig(StrictModel):
     pg_coef: NonNegativeFloat = 1.0
     vf_coef: NonNegativeFloat = 1.0
     cliprange: PositiveFloat = 0.2
-    cliprange_value: PositiveFloat = 0.2
+    cliprange_value: PositiveFloat | None = Field(0.2, description="in units of the (whitened) return; null: not clipped")
     whiten_rewards: bool = True
     whiten_divides_by: Literal["std", "sqrt_std"] = Field("std", description="sqrt_std: as published (deviation D1)")
     gae_start: Literal["own_end", "longest"] = Field("own_end", description="longest: as published (D3)")
@@ -116,6 +116,7 @@ class TrainConfig(StrictModel):
     value_lr: PositiveFloat | None = Field(None, description="null: lr")
     lr_schedule: Literal["linear", "constant"] = "linear"
     n_warmup_steps: NonNegativeInt = Field(100, description="rollout steps")
+    n_critic_warmup_steps: NonNegativeInt = Field(0, description="first rollout steps in which only the critic learns")
     adam_eps: PositiveFloat = 1e-5
     kl_threshold: PositiveFloat = Field(10.0, description="stop once the batch KL has passed it kl_patience times")
     kl_patience: PositiveInt = 5
@@ -138,6 +139,11 @@ class LoggingConfig(StrictModel):
     tensorboard: bool = False
     log_interval: PositiveInt = 1
     n_samples: NonNegativeInt = Field(16, description="rollouts written out with their token rewards at each evaluation")
+
+    def trackers(self) -> dict[str, Any]:
+        """`RunLog`'s arguments for the trackers that are asked for."""
+        wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
+        return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
 
 
 class DataConfig(StrictModel):

@@ -108,8 +108,8 @@ class OnPolicyTrainer:
         """Several epochs of minibatches over one rollout; metrics averaged over all of them."""
         train = self.config.train
         self.actor_critic.train(train.dropout)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
+        for group, factor in zip(self.optimizer.param_groups, (self.policy_lr_factor(self.step), self.lr_factor(self.step))):
+            group["lr"] = group["peak_lr"] * factor
         logged = []
         for epoch in range(train.n_ppo_epoch_per_rollout):
             for rows in self.minibatches(len(rollout), epoch):
@@ -177,14 +177,23 @@ class OnPolicyTrainer:
         order = torch.randperm(n_rows, generator=generator) if self.config.train.shuffle else torch.arange(n_rows)
         return list(order.to(self.accelerator.device).chunk(self.config.train.n_minibatches))
 
-    def lr_factor(self, step: int) -> float:
-        """Linear warm-up over n_warmup_steps rollouts, then linear to 0 at the end (or constant)."""
-        train = self.config.train
-        if step < train.n_warmup_steps:
-            return (step + 1) / (train.n_warmup_steps + 1)
+    def policy_lr_factor(self, step: int) -> float:
+        """0 while only the critic learns, `lr_factor` counted from then on after that.
+
+        A fresh critic's advantages say more about a token's place than about its worth (early tokens have more reward
+        before them), and Adam's first steps are large whatever the gradient: both settle before the policy moves.
+        """
+        alone = self.config.train.n_critic_warmup_steps
+        return 0.0 if step < alone else self.lr_factor(step, alone)
+
+    def lr_factor(self, step: int, first: int = 0) -> float:
+        """Linear warm-up over n_warmup_steps rollouts from step `first` on, then linear to 0 at the end (or constant)."""
+        train, begin = self.config.train, first + self.config.train.n_warmup_steps
+        if step < begin:
+            return (step - first + 1) / (train.n_warmup_steps + 1)
         if train.lr_schedule == "constant":
             return 1.0
-        return (self.total_steps - step) / max(self.total_steps - train.n_warmup_steps, 1)
+        return (self.total_steps - step) / max(self.total_steps - begin, 1)
 
     # ---- evaluation, logging, stopping -----------------------------------------------------------------------------
 

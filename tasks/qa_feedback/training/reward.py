@@ -18,6 +18,7 @@ from fgrlhf.reward_models import load_reward_model
 from fgrlhf.rl_config import AspectConfig, RLConfig
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import rm_prefix
+from tasks.qa_feedback.training import oracle_reward
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -70,6 +71,7 @@ def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -
 
 KINDS = {
     **library.KINDS,
+    **oracle_reward.KINDS,
     "relevance": _segment_kind(SubSentenceVerbosityReward),
     "factuality": _segment_kind(FactualityReward),
     "preference": _preference_kind,

@@ -1,0 +1,140 @@
+"""A simulated annotator: marks answers of the mini world as the paper's annotators mark real ones.
+
+It knows the truth (oracle.py) but errs: every judgement of a sub-sentence and every missing fact is overlooked or made
+up with probability `noise`, and preferences follow a Bradley-Terry model on the gold score. Everything it says goes
+into a row of the feedback format; nothing else of the truth leaves this module.
+"""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tasks.qa_feedback.data.mini_world import Claim, compose
+from tasks.qa_feedback.data.oracle import Facts, Judgement, SubSentence, judge, page_sentences
+from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInfo
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How reliable the annotator is, and how many answers are perturbed before it sees them."""
+
+    noise: float = 0.05  # chance that a judgement is the opposite of the truth
+    temperature: float = 0.1  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
+    perturbed: float = 0.25  # chance that an answer is spoilt first, so that rewards know what PPO will try
+
+
+@dataclass
+class _Marks:
+    """What is said of prediction 1, and the corrected answer built from it sentence by sentence."""
+
+    errors: list[ErrorSpan] = field(default_factory=list)
+    kept: list[list[Claim | str]] = field(default_factory=list)
+
+
+def perturb(rng: random.Random, answer: str) -> str:
+    """Repeat a sentence, drop one, or say one several times: what a policy may try and an SFT model never says."""
+    sentences = [sentence for sentence in answer.replace(". ", ".\n").split("\n") if sentence]
+    if not sentences:
+        return answer
+    chosen = rng.randrange(len(sentences))
+    kind = rng.choice(("repeat", "drop", "only"))
+    if kind == "drop" and len(sentences) > 1:
+        del sentences[chosen]
+    elif kind == "only":
+        sentences = [sentences[chosen]] * rng.randint(1, 4)
+    else:
+        sentences.insert(rng.randint(chosen + 1, len(sentences)), sentences[chosen])
+    return " ".join(sentences)
+
+
+def _error_of(rng: random.Random, part: SubSentence, truth: Judgement, answer: str, facts: Facts, habits: Habits) -> ErrorSpan | None:
+    """The error the annotator sees in a sub-sentence; types by the paper's priority."""
+    bad = part.label != "ok" or not part.supported
+    if rng.random() < habits.noise:
+        if bad:
+            return None
+        return ErrorSpan(rng.choice(("Irrelevant", "Unverifiable")), part.start, part.end)
+    if not bad:
+        return None
+    if part.label == "irrelevant":
+        return ErrorSpan("Irrelevant", part.start, part.end)
+    if part.label == "repeated":
+        return ErrorSpan("Redundant", part.start, part.end, _earlier(part, truth, answer))
+    if part.label == "incoherent":
+        return ErrorSpan("Incoherent", part.start, part.end)
+    source = facts.sources[part.claim.kind, part.claim.verb]  # an `ok` sub-sentence is about a fact of the pages
+    evidence = {"passage_id": source.passage_id, "sentence_id": [source.sentence_id]}
+    return ErrorSpan("Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":")))
+
+
+def _earlier(part: SubSentence, truth: Judgement, answer: str) -> str:
+    """The sub-sentence before `part` that speaks of the same fact."""
+    same = (s for s in truth.subsentences if s.claim and (s.claim.kind, s.claim.verb) == (part.claim.kind, part.claim.verb))
+    first = next(same)
+    return answer[first.start : first.end]
+
+
+def _mended(part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts) -> Claim | str | None:
+    """What of a sub-sentence stays in the corrected answer: all, the claim with its true value, or nothing."""
+    if error is None:
+        return part.claim or answer[part.start : part.end].rstrip(".;")
+    if error.type == "Wrong-Grounding":
+        return Claim(part.claim.kind, part.claim.verb, facts.sources[part.claim.kind, part.claim.verb].value)
+    return None
+
+
+def _mark(rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits) -> _Marks:
+    marks = _Marks()
+    for sentence in truth.sentences:
+        kept: list[Claim | str] = []
+        for part in truth.subsentences:
+            if not (sentence.start <= part.start < sentence.end):
+                continue
+            error = _error_of(rng, part, truth, answer, facts, habits)
+            if error is not None:
+                marks.errors.append(error)
+            mended = _mended(part, error, answer, facts)
+            if mended is not None:
+                kept.append(mended)
+        if kept:
+            marks.kept.append(kept)
+    return marks
+
+
+def _missing(rng: random.Random, marks: _Marks, facts: Facts, habits: Habits) -> list[tuple[str, str]]:
+    """Needed facts that the corrected answer would still lack, less those the annotator overlooks."""
+    said = {(claim.kind, claim.verb) for kept in marks.kept for claim in kept if isinstance(claim, Claim)}
+    return [key for key in facts.needed if key not in said and rng.random() >= habits.noise]
+
+
+def annotate(rng: random.Random, question: str, passages: Sequence, gold: str, predictions: Sequence[str], habits: Habits = Habits()) -> FeedbackRow:
+    """One feedback row on four answers to a question of the world; spans are on the first."""
+    facts = Facts.read(question, passages)
+    predictions = [perturb(rng, text) if rng.random() < habits.perturbed else text for text in predictions]
+    truths = [judge(question, passages, text) for text in predictions]
+    marks = _mark(rng, predictions[0], truths[0], facts, habits)
+    missing = _missing(rng, marks, facts, habits)
+    added = [Claim(kind, verb, facts.sources[kind, verb].value) for kind, verb in missing]
+    sentences = marks.kept + [added[at : at + 2] for at in range(0, len(added), 2)]
+    corrected = compose(sentences) if marks.errors or added else predictions[0]
+    where = [facts.sources[key] for key in missing]
+    return FeedbackRow.make(
+        question=question, passages=[[title, *sentences] for title, sentences in map(page_sentences, passages)], gold=gold,
+        predictions=predictions, errors=marks.errors,
+        missing=[MissingInfo("Missing-Answer", source.passage_id, (source.sentence_id,)) for source in where],
+        corrected=corrected, preference=_preferences(rng, [truth.gold for truth in truths], habits.temperature),
+    )
+
+
+def _preferences(rng: random.Random, golds: Sequence[float], temperature: float) -> list[int]:
+    """Six noisy comparisons: 0 where two answers are equally good, else 1 (first) or 2 by Bradley and Terry's model."""
+    chosen = []
+    for i, j in PAIRS:
+        if golds[i] == golds[j]:
+            chosen.append(0)
+        else:
+            first = 1 / (1 + math.exp(-(golds[i] - golds[j]) / temperature))
+            chosen.append(1 if rng.random() < first else 2)
+    return chosen

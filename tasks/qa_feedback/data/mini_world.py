@@ -1,0 +1,241 @@
+"""A small world with known truth, written in the qa-feedback JSON format.
+
+A topic is an invented two-word title that names two or three works of different kinds (the ambiguity of ASQA's
+questions). Every work has its own page, `TITLE (KIND)`, with one fact per sentence: `The KIND was VERB by|in VALUE.`
+A question asks for two or three attributes of the title, so the complete answer needs them for every work. The other
+sentences of the pages, and now and then a page about another title, are distractors. Four attributes share the pool
+of person names and four the pool of place names, so the type of a value does not give the attribute away.
+
+Every row is a pure function of (seed, split, index).
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import read_json, run_main, write_json
+from tasks.qa_feedback.data.command_line import settings_from
+
+VERBS = {"created": "by", "revised": "by", "financed": "by", "praised": "by",
+         "made": "in", "shown": "in", "banned": "in", "sold": "in"}  # verb -> preposition: persons or places
+KINDS = ("film", "novel", "opera", "album", "poem", "play", "ballet", "musical", "painting", "comic", "game", "essay")
+SHAPES = (((2, 3), 0.4), ((3, 2), 0.3), ((3, 3), 0.3))  # (works, asked attributes) and its share of the questions
+DISTRACTOR_PAGE = 0.2
+EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
+
+
+def _names(syllables: Sequence[str], lengths: Sequence[int], count: int, seed: str) -> tuple[str, ...]:
+    rng, names = random.Random(seed), []
+    while len(names) < count:
+        name = "".join(rng.choice(syllables) for _ in range(rng.choice(lengths))).capitalize()
+        if name not in names:
+            names.append(name)
+    return tuple(names)
+
+
+# Names of nine letters and more: the published coverage rule compares texts by their letters, and a clause with
+# a wrong short name would still count as the same clause.
+PERSONS = _names(("bor", "dan", "fel", "gus", "hir", "jor", "kal", "lem", "mun", "nor", "pex", "tov"), (3, 4), 140, "persons")
+PLACES = _names(("axo", "bri", "cul", "dwy", "ezu", "fro", "gha", "itz", "oku", "phe", "sla", "uvi"), (3, 4), 140, "places")
+TITLES = (_names(("al", "be", "co", "du", "ei", "fa", "go"), (3,), 60, "first words"),
+          _names(("mi", "no", "pa", "re", "su", "ty", "va"), (3,), 60, "second words"))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement: the work of this kind has this value for this verb."""
+
+    kind: str
+    verb: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"the {self.kind} was {self.verb} {VERBS[self.verb]} {self.value}"
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    kind: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.title} ({self.kind})"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(compose([[claim]]) for claim in self.claims)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question of the world: `pages` are about `title`, `distractors` are not."""
+
+    title: str
+    asked: tuple[str, ...]
+    pages: tuple[Page, ...]
+    distractors: tuple[Page, ...]
+    order: tuple[Page, ...]  # all pages as they are shown
+
+    @property
+    def needed(self) -> tuple[Claim, ...]:
+        """The complete answer: every work in page order, every asked attribute in the question's order."""
+        return tuple(next(c for c in page.claims if c.verb == verb) for page in self.pages for verb in self.asked)
+
+
+def compose(sentences: Sequence[Sequence[Claim]]) -> str:
+    """Claims as text: sentences of claims joined by semicolons."""
+    texts = ("; ".join(str(claim) for claim in claims) for claims in sentences if claims)
+    return " ".join(text[0].upper() + text[1:] + "." for text in texts)
+
+
+def question(title: str, asked: Sequence[str]) -> str:
+    """`Where or by whom was Xx Yy created, sold and banned?`"""
+    listed = ", ".join(asked[:-1]) + " and " + asked[-1] if len(asked) > 1 else asked[0]
+    return f"Where or by whom was {title} {listed}?"
+
+
+def in_order(verbs: Sequence[str]) -> list[str]:
+    """Verbs in the fixed order in which pages, questions and answers name them.
+
+    With it, and pages in alphabetical order, what comes next in an answer is local and a repeat goes backwards: a
+    two-layer decoder can keep track of where it is. In random order its answers run in circles.
+    """
+    return sorted(verbs, key=list(VERBS).index)
+
+
+def _page(rng: random.Random, title: str, kind: str, verbs: Sequence[str], values: dict[str, list[str]]) -> Page:
+    return Page(title, kind, tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs)))
+
+
+def make_item(seed: int, split: str, index: int) -> Item:
+    """The item at `index` of a split. No value occurs twice in an item, so a value in the wrong place is wrong."""
+    rng = random.Random(f"{seed}/{split}/{index}")
+    works, attributes = rng.choices([shape for shape, _ in SHAPES], [share for _, share in SHAPES])[0]
+    title = " ".join(rng.choice(words) for words in TITLES)
+    kinds = rng.sample(KINDS, works + 1)
+    asked = tuple(in_order(rng.sample(list(VERBS), attributes)))
+    values = {"by": rng.sample(PERSONS, 20), "in": rng.sample(PLACES, 20)}
+    pages = []
+    for kind in kinds[:works]:
+        extra = rng.sample([verb for verb in VERBS if verb not in asked], rng.randint(1, 3))
+        pages.append(_page(rng, title, kind, (*asked, *extra), values))
+    distractors = ()
+    if rng.random() < DISTRACTOR_PAGE:
+        other = " ".join(rng.choice([word for word in words if word not in title]) for words in TITLES)
+        distractors = (_page(rng, other, kinds[works], rng.sample(list(VERBS), 2), values),)
+    order = sorted([*pages, *distractors], key=lambda page: page.kind)
+    return Item(title, asked, tuple(page for page in order if page.title == title), distractors, tuple(order))
+
+
+def gold_sentences(item: Item) -> list[list[Claim]]:
+    """The complete answer in sentences of at most two claims, each about one work."""
+    sentences = []
+    for page in item.pages:
+        claims = [claim for claim in item.needed if claim.kind == page.kind]
+        sentences += [claims[at:at + 2] for at in range(0, len(claims), 2)]
+    return sentences
+
+
+# ---- imperfect demonstrations --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """Chances of independent local errors in a demonstration."""
+
+    drop_work: float = 0.12  # a work is left out (never the last one left)
+    drop_claim: float = 0.15
+    irrelevant: float = 0.45  # after a claim's sentence: a fact nobody asked for
+    wrong_value: float = 0.20  # a value of the same pool from elsewhere on the pages
+    repeat: float = 0.06  # a sentence said again
+
+
+def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
+    """The claim with the value of a fact easily mistaken for it: the same verb of another work, or this work's other facts."""
+    facts = [c for page in item.pages for c in page.claims if c.value != claim.value and VERBS[c.verb] == VERBS[claim.verb]]
+    near = [c for c in facts if (c.verb == claim.verb) != (c.kind == claim.kind)]
+    return Claim(claim.kind, claim.verb, rng.choice(near or facts or [claim]).value)
+
+
+def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[list[Claim]]:
+    """The gold answer with independent local errors."""
+    kept = [page.kind for page in item.pages if rng.random() >= rates.drop_work] or [rng.choice(item.pages).kind]
+    sentences: list[list[Claim]] = []
+    for sentence in gold_sentences(item):
+        kind = sentence[0].kind
+        claims = [c for c in sentence if kind in kept and rng.random() >= rates.drop_claim]
+        if kind in kept and rng.random() < rates.irrelevant:
+            page = next(page for page in item.pages if page.kind == kind)
+            claims.append(rng.choice([c for c in page.claims if c.verb not in item.asked]))
+        claims = [_wrong(rng, item, c) if rng.random() < rates.wrong_value else c for c in claims]
+        sentences += [claims[at:at + 2] for at in range(0, len(claims), 2)]
+        if sentences and rng.random() < rates.repeat:
+            sentences.append(rng.choice(sentences))
+    return sentences or [list(gold_sentences(item)[0])]
+
+
+def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
+    """Every fact on the pages about the title in random order: each value must be looked up by kind and verb."""
+    claims = [claim for page in item.pages for claim in page.claims]
+    rng.shuffle(claims)
+    return [claims[at:at + 2] for at in range(0, len(claims), 2)]
+
+
+# ---- rows and files ------------------------------------------------------------------------------------------------
+
+
+def to_row(item: Item, asked: str, sentences: Sequence[Sequence[Claim]]) -> dict:
+    """A row of the qa-feedback format."""
+    passages = [{"content": " ".join(page.sentences), "wikipage": page.name} for page in item.order]
+    context = " | ".join(f"wikipage: {p['wikipage']} text: {p['content']}" for p in passages)
+    return {"text": f"question: {asked} context: {context}", "answer": [compose(sentences)],
+            "passages": passages, "question": asked}
+
+
+def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()) -> dict:
+    """Row `index` of split `pretrain` (recitals), `sft` (imperfect demonstrations) or any other (gold answers)."""
+    item = make_item(seed, split, index)
+    rng = random.Random(f"{seed}/{split}/{index}/answer")
+    if split == "pretrain":
+        return to_row(item, EVERYTHING.format(item.title), recital(rng, item))
+    sentences = demonstration(rng, item, rates) if split == "sft" else gold_sentences(item)
+    return to_row(item, question(item.title, item.asked), sentences)
+
+
+class Settings(StrictModel):
+    """Where to write and how many rows."""
+
+    data_dir: str
+    seed: int = 0
+    train: int = 4000
+    dev: int = 300
+    test: int = 400
+    pretrain: int = 8000
+    sft: int = 6000
+
+
+def write_world(settings: Settings) -> None:
+    """Write {train,dev,test,pretrain,sft,train_1k}.json; `train_1k` is the first thousand of `sft`."""
+    folder = Path(settings.data_dir)
+    for split in ("train", "dev", "test", "pretrain", "sft"):
+        rows = [make_row(settings.seed, split, index) for index in range(getattr(settings, split))]
+        write_json(folder / f"{split}.json", rows)
+        if split == "sft":
+            write_json(folder / "train_1k.json", rows[:1000])
+        print(f"{folder / split}.json: {len(rows)} rows", flush=True)
+
+
+def is_world(data_dir: str | Path) -> bool:
+    """Whether a data folder's rows come from this generator (its oracle can then judge them)."""
+    from tasks.qa_feedback.data.oracle import Facts
+
+    rows = read_json(Path(data_dir) / "train.json")
+    return bool(rows) and bool(Facts.read(rows[0].get("question", ""), rows[0].get("passages", ())).needed)
+
+
+if __name__ == "__main__":
+    run_main(lambda: write_world(settings_from(Settings)))

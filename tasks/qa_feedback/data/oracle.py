@@ -1,0 +1,200 @@
+"""Reads any answer to a question of the mini world and says what is right about it, from text alone.
+
+For every sub-sentence: ok, irrelevant, repeated or incoherent, and whether the pages support it. For every sentence:
+supported or not. For the answer: which of the needed facts it covers.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
+from fgrlhf.types import Prompt
+from tasks.qa_feedback.data.mini_world import KINDS, VERBS, Claim
+
+Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
+
+_CLAIM = re.compile(rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?")
+_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")
+_PAGE = re.compile(rf"(.+) \(({'|'.join(KINDS)})\)")
+
+
+def read_claim(text: str) -> Claim | None:
+    """The claim a sub-sentence makes, None where it is not exactly one well-formed claim."""
+    match = _CLAIM.fullmatch(text.strip())
+    if not match or VERBS[match[2]] != match[3]:
+        return None
+    return Claim(match[1], match[2], match[4])
+
+
+def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
+    """Title and sentences of a passage in either form of the data: {content, wikipage} or [title, sentence, ...]."""
+    if isinstance(passage, Mapping):
+        title, content = passage.get("wikipage"), passage.get("content")
+        return str(title or ""), tuple(re.findall(r"\S[^.]*\.", content if isinstance(content, str) else ""))
+    if isinstance(passage, Sequence) and not isinstance(passage, str) and passage:
+        return str(passage[0]), tuple(str(sentence).strip() for sentence in passage[1:])
+    return "", ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a fact stands: the ids of the feedback format (both from 1; sentence 0 is the title)."""
+
+    value: str
+    passage_id: int
+    sentence_id: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a row states: `sources` maps (kind, verb) to its value, `needed` lists the (kind, verb) of the answer."""
+
+    sources: Mapping[tuple[str, str], Source]
+    topic: frozenset[str]  # kinds of the works the question is about
+    needed: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def read(cls, question: Any, passages: Any) -> "Facts":
+        """Parse a row. Anything that is not of the world gives no facts; nothing raises."""
+        question = question if isinstance(question, str) else ""
+        match = _QUESTION.fullmatch(question)
+        title = match[1] if match else None
+        asked = [verb for verb in dict.fromkeys(re.findall(r"[a-z]+", match[2])) if verb in VERBS] if match else []
+        sources: dict[tuple[str, str], Source] = {}
+        topic = []
+        passages = passages if isinstance(passages, Sequence) and not isinstance(passages, str) else ()
+        for passage_id, passage in enumerate(passages, 1):
+            name, sentences = page_sentences(passage)
+            page = _PAGE.fullmatch(name)
+            if page and page[1] == title:
+                topic.append(page[2])
+            for sentence_id, sentence in enumerate(sentences, 1):
+                claim = read_claim(sentence)
+                if claim:
+                    sources.setdefault((claim.kind, claim.verb), Source(claim.value, passage_id, sentence_id))
+        needed = tuple((kind, verb) for kind in dict.fromkeys(topic) for verb in asked if (kind, verb) in sources)
+        return cls(sources, frozenset(topic), needed)
+
+    def supports(self, claim: Claim) -> bool:
+        source = self.sources.get((claim.kind, claim.verb))
+        return source is not None and source.value == claim.value
+
+
+@dataclass(frozen=True)
+class SubSentence:
+    """A sub-sentence of an answer: characters [start, end), its label, its claim and whether the pages support it."""
+
+    start: int
+    end: int
+    label: Label
+    claim: Claim | None
+    supported: bool
+
+    @property
+    def right(self) -> bool:
+        return self.label == "ok" and self.supported
+
+
+@dataclass(frozen=True)
+class Sentence:
+    start: int
+    end: int
+    supported: bool  # every sub-sentence is a claim that the pages support
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The truth about one answer. Ratios of an answer without segments are 0."""
+
+    subsentences: tuple[SubSentence, ...]
+    sentences: tuple[Sentence, ...]
+    needed: tuple[tuple[str, str], ...]
+    covered: frozenset[tuple[str, str]]
+
+    @property
+    def relevance(self) -> float:
+        """Sub-sentences that are relevant, new and well-formed / all."""
+        return _ratio(sum(s.label == "ok" for s in self.subsentences), len(self.subsentences))
+
+    @property
+    def factuality(self) -> float:
+        """Supported sentences / all."""
+        return _ratio(sum(s.supported for s in self.sentences), len(self.sentences))
+
+    @property
+    def completeness(self) -> float:
+        """Needed facts covered / needed."""
+        return _ratio(len(self.covered), len(self.needed))
+
+    @property
+    def precision(self) -> float:
+        """Sub-sentences that are ok and supported / all."""
+        return _ratio(sum(s.right for s in self.subsentences), len(self.subsentences))
+
+    @property
+    def gold(self) -> float:
+        """Fact-level F1, 2 P R / (P + R) with P = precision and R = completeness; 0 where both are."""
+        both = self.precision + self.completeness
+        return 2 * self.precision * self.completeness / both if both else 0.0
+
+
+@lru_cache(maxsize=1)
+def _segmenter() -> Segmenter:
+    return load_segmenter(BLANK)  # the truth must not depend on which spaCy pipelines are installed
+
+
+def judge(question: Any, passages: Any, answer: str) -> Judgement:
+    """The truth about `answer`, however odd it is. Never raises.
+
+    A second claim about the same (kind, verb) is repeated whatever its value, so listing guesses does not pay.
+    """
+    facts = Facts.read(question, passages)
+    stated: set[tuple[str, str]] = set()
+    covered: set[tuple[str, str]] = set()
+    subsentences = []
+    for start, end in _segmenter().segments(answer, "subsentence"):
+        claim = read_claim(answer[start:end])
+        label: Label = "incoherent"
+        if claim:
+            key = (claim.kind, claim.verb)
+            label = "irrelevant" if key not in facts.needed else "repeated" if key in stated else "ok"
+            stated.add(key)
+        supported = claim is not None and facts.supports(claim)
+        if label == "ok" and supported:
+            covered.add(key)
+        subsentences.append(SubSentence(start, end, label, claim, supported))
+    sentences = []
+    for start, end in _segmenter().segments(answer, "sentence"):
+        inside = [s for s in subsentences if s.start < end and start < s.end]
+        sentences.append(Sentence(start, end, bool(inside) and all(s.supported for s in inside)))
+    return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
+
+
+def relevance(question: Any, passages: Any, answer: str) -> float:
+    return judge(question, passages, answer).relevance
+
+
+def factuality(question: Any, passages: Any, answer: str) -> float:
+    return judge(question, passages, answer).factuality
+
+
+def completeness(question: Any, passages: Any, answer: str) -> float:
+    return judge(question, passages, answer).completeness
+
+
+def gold(question: Any, passages: Any, answer: str) -> float:
+    return judge(question, passages, answer).gold
+
+
+def oracle_metrics(prompt: Prompt, text: str) -> dict[str, float]:
+    """The oracle as a metric of `fgrlhf.evaluation`."""
+    found = judge(prompt.meta["question"], prompt.meta["passages"], text)
+    return {"oracle/gold": found.gold, "oracle/relevance": found.relevance,
+            "oracle/factuality": found.factuality, "oracle/completeness": found.completeness}
