@@ -23,6 +23,7 @@ setup(
         "numpy>=2",
         "jinja2>=3.1",
         "matplotlib>=3.10",
+        "psutil>=6",
         "pyyaml>=6",
         "tqdm>=4.67",
     ],

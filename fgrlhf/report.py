@@ -33,6 +33,19 @@ MODELS = {
     "comp_rm": "Completeness",
     "baseline_rm": "Preference",
 }
+# shown as, in the model's own metrics, in the comparison with the truth
+SEGMENT_NUMBERS = (
+    ("accuracy", "accuracy", "accuracy"),
+    ("AUC", "auc", "auc"),
+    ("F1, error", "error_f1", "f1"),
+    ("F1, no error", "ok_f1", ""),
+    ("accuracy of “all wrong”", "all_error_accuracy", ""),
+    ("accuracy of “all right”", "all_ok_accuracy", ""),
+)
+SEQUENCE_NUMBERS = (
+    ("pair accuracy", "accuracy", "pair_accuracy"),
+    ("first of the pair wins", "first_accuracy", ""),
+)
 METRIC_NAMES = {
     "oracle.gold": "gold score",
     "rougeLsum": "RougeLsum",
@@ -107,15 +120,25 @@ def _colour(name: str, everyone: Sequence[str]) -> int:
 
 
 def _gains(outputs: Outputs) -> list[dict]:
-    gains = []
-    for name, metrics in (outputs.summary.get("gains") or {}).items():
+    """The headline of every comparison: its first metric, which is the true score where one is known."""
+    tiles = []
+    for name, metrics in _compared(outputs).items():
+        metric, value = next(iter(metrics.items()))
         better, _, other = name.partition("_vs_")
-        for metric, value in metrics.items():
-            title = f"{_label(better)} over {_label(other)}, {_metric_name('oracle.' + metric)}"
-            mean, low, high = (signed(value[key], 3) for key in ("mean", "low", "high"))
-            verdict = "excludes" if value["low"] > 0 or value["high"] < 0 else "includes"
-            gains.append({"title": title, "mean": mean, "verdict": f"{low} to {high} · interval {verdict} zero"})
-    return gains
+        title = f"{_label(better)} over {_label(other)}, {_metric_name('oracle.' + metric)}"
+        tiles.append({"title": title, **_difference(value)})
+    return tiles
+
+
+def _compared(outputs: Outputs) -> dict[str, dict]:
+    return {name: metrics for name, metrics in (outputs.summary.get("gains") or {}).items() if metrics}
+
+
+def _difference(value: Mapping) -> dict:
+    mean, low, high = (signed(value[key], 3) for key in ("mean", "low", "high"))
+    is_sure = value["low"] > 0 or value["high"] < 0
+    verdict = f"{low} to {high} · interval {'excludes' if is_sure else 'includes'} zero"
+    return {"mean": mean, "bounds": f"{low} to {high}", "verdict": verdict, "is_sure": is_sure}
 
 
 def _what_ran(outputs: Outputs) -> dict:
@@ -134,15 +157,22 @@ def _what_ran(outputs: Outputs) -> dict:
 
 
 def _flat(tree: Mapping, prefix: str = "") -> dict[str, dict]:
-    """{"oracle": {"gold": {mean, low, high}}} -> {"oracle.gold": {mean, low, high}}"""
+    """{"oracle": {"gold": {mean, low, high}}} -> {"oracle.gold": {mean, low, high}}, and so for "oracle/gold"."""
     flat: dict[str, dict] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= {prefix + key: dict(value)} if "mean" in value else _flat(value, f"{prefix}{key}.")
+            path = prefix + _canonical(key)
+            flat |= {path: dict(value)} if "mean" in value else _flat(value, f"{path}.")
     return flat
 
 
+def _canonical(key: str) -> str:
+    """Metrics of the truth are `oracle/x` in rows and run logs, `oracle.x` in the summary."""
+    return key.replace("oracle/", "oracle.")
+
+
 def _metric_name(key: str) -> str:
+    key = _canonical(key)
     return METRIC_NAMES.get(key, key.removeprefix("oracle.").replace("/", " · "))
 
 
@@ -173,7 +203,16 @@ def _results(outputs: Outputs) -> dict:
                 (_metric_name(key), [(one["mean"], one["low"], one["high"], colour) for one, colour in found])
             )
     picture = Markup(intervals("Shares, with 95% intervals", marks)) if marks else None
-    return {"policies": list(policies), "rows": rows, "picture": picture}
+    compared = _compared(outputs)
+    metrics = list(dict.fromkeys(metric for values in compared.values() for metric in values))
+    gains = {
+        _metric_name("oracle." + metric): [
+            _difference(values[metric]) if metric in values else None for values in compared.values()
+        ]
+        for metric in metrics
+    }
+    pairs = [" − ".join(map(_label, name.split("_vs_"))) for name in compared]
+    return {"policies": list(policies), "rows": rows, "picture": picture, "pairs": pairs, "gains": gains}
 
 
 def _cell(value: Mapping | None, key: str) -> tuple[str, str]:
@@ -201,11 +240,7 @@ def _curves(outputs: Outputs) -> dict:
         return [run for run in outputs.runs if key in run.keys]
 
     logged = list(dict.fromkeys(key for run in outputs.runs for key in run.keys))
-    dev = [
-        key
-        for key in logged
-        if key.startswith("eval/") and key.split("/")[1].removeprefix("oracle.") in DEV_CURVES
-    ]
+    on_dev = [key for key in logged if key.startswith("eval/") and _is_headline(key.removeprefix("eval/"))]
     return {
         "runs": [run.name for run in outputs.runs],
         "groups": {
@@ -218,10 +253,14 @@ def _curves(outputs: Outputs) -> dict:
                 panel(title, key, having(key)) for key, title in POLICY_CURVES.items() if key in logged
             ],
             "On dev questions": [
-                panel(_metric_name(key.removeprefix("eval/")), key, having(key), marks=True) for key in dev
+                panel(_metric_name(key.removeprefix("eval/")), key, having(key), marks=True) for key in on_dev
             ],
         },
     }
+
+
+def _is_headline(key: str) -> bool:
+    return _canonical(key).removeprefix("oracle.").split("/")[0] in DEV_CURVES
 
 
 def _reward_keys(run: Run) -> list[str]:
@@ -261,10 +300,12 @@ def _model(name: str, spec: Mapping, truth: Mapping, colour: int) -> dict:
         "segmenter": " ".join(str(part) for part in segmenter.values()),
         "mean, std": None if None in moments else ", ".join(map(_number, moments)),
     }
-    dev = {key: value for key, value in spec["metrics"].items() if isinstance(value, int | float)}
+    names = SEQUENCE_NUMBERS if spec.get("kind") == "sequence" else SEGMENT_NUMBERS
+    dev = spec["metrics"]
     numbers = [
-        (key.replace("_", " "), _number(dev.get(key)), _number(truth.get(key)))
-        for key in dict.fromkeys([*truth, *dev])
+        (text, _number(dev.get(ours)), _number(truth.get(theirs)))
+        for text, ours, theirs in names
+        if ours in dev or theirs in truth
     ]
     bins = [
         (one["predicted"], one["observed"], one["count"]) for one in spec["metrics"].get("calibration") or []

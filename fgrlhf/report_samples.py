@@ -158,7 +158,7 @@ def _aspects(row: Mapping, scale: Mapping[str, float]) -> dict[str, list[Piece]]
 
 def _chips(row: Mapping) -> list[str]:
     forms = {
-        "gold": "gold {:.2f}",
+        "oracle/gold": "gold {:.2f}",
         "reward": "reward {:.2f}",
         "rougeLsum": "RougeLsum {:.1f}",
         "kl": "KL {:.1f}",

@@ -35,7 +35,7 @@ def test_the_walk_sees_imports(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "fgrlhf" / "deep").mkdir(parents=True)
     file = tmp_path / "fgrlhf" / "deep" / "a.py"
-    file.write_text("def f():\n    from tasks.x import y\n    import a.b\nfrom .. import up\nfrom .near import z\n")
+    file.write_text("def f():\n    from tasks.x import y\nimport a.b\nfrom .. import up\nfrom .near import z\n")
     assert imported(file) == {
         "tasks.x", "tasks.x.y", "a.b", "fgrlhf", "fgrlhf.up", "fgrlhf.deep.near", "fgrlhf.deep.near.z"}
 

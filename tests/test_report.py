@@ -90,7 +90,7 @@ def eval_row(rng, i, quality, wild=""):
         "reward": sum(rewards.values()),
         "rougeLsum": 40 + 20 * quality,
         "kl": 1.2,
-        "gold": quality,
+        "oracle/gold": quality,
         "length": len(text.split()),
     }
 
@@ -117,7 +117,7 @@ def write_run(folder, aspects, rng, wild=""):
                     "step": step,
                     **{
                         f"eval/{k}": 0.5 + 0.1 * done + rng.gauss(0, 0.01)
-                        for k in ("gold", "reward", "relevance/ratio")
+                        for k in ("oracle/gold", "reward", "relevance/ratio")
                     },
                 }
             )
@@ -159,7 +159,9 @@ def make_outputs(folder, wild=""):
             for i in range(10)
         ]
         metrics = (
-            {"accuracy": 0.87, "auc": 0.94, "f1": 0.81} if kind == "segment" else {"pair_accuracy": 0.73}
+            {"accuracy": 0.87, "auc": 0.94, "error_f1": 0.81, "ok_f1": 0.9}
+            if kind == "segment"
+            else {"accuracy": 0.73}
         )
         write_json(
             folder / rm / "reward_model.json",
@@ -206,7 +208,10 @@ def make_outputs(folder, wild=""):
         folder / "summary.json",
         {
             "policies": policies,
-            "gains": {name: {"gold": interval(gain, 0.03)} for name, gain in gains},
+            "gains": {
+                name: {"gold": interval(gain, 0.03), "completeness": interval(0.0, 0.01)}
+                for name, gain in gains
+            },
             "reward_models": {
                 "relevance": {"accuracy": 0.88, "auc": 0.95, "f1": 0.83},
                 "preference": {"pair_accuracy": 0.64},
@@ -256,6 +261,9 @@ def test_every_section_is_there(whole):
         "Fine-grained RLHF",
         "Relevance",
         "0.950",
+        "pair accuracy",
+        "Paired differences",
+        "Fine-grained RLHF − SFT",
         "the held-out feedback",
         "Step 39, after 39 updates",
         "train_sft",

@@ -1,0 +1,205 @@
+"""The stage runner: order, reuse, change, failure, interruption; on tiny shell stages."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fgrlhf import pipeline as module
+from fgrlhf.fingerprint import fingerprint, imported_files
+from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.runlog import peak_memory_mb
+from fgrlhf.utils import UserError, read_json
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def root(tmp_path):
+    root = tmp_path / "re po"
+    root.mkdir()
+    (root / "a.yml").write_text("lr: 1\n")
+    return root
+
+
+def stage(name, script="", **options):
+    """A stage that notes its name in `order` and writes its output."""
+    script = f'echo {name} >> "$OUT/order"; {script or "true"}; touch "$OUT/{name}.out"'
+    return Stage(name, ("bash", "-c", script), **{"outputs": (f"{name}.out",), **options})
+
+
+def run(root, stages, **options):
+    out = io.StringIO()
+    line = Pipeline(stages, root, root / "out", {"OUT": str(root / "out")}, out=out, **options)
+    line.run()
+    return line, out.getvalue()
+
+
+def order(root):
+    path = root / "out" / "order"
+    return path.read_text().split() if path.exists() else []
+
+
+CHAIN = (
+    stage("one"),
+    stage("two", needs=("one",), reads=("a.yml",)),
+    stage("three", needs=("two",)),
+    stage("apart", needs=("one",)),
+)
+
+
+def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
+    size = int(peak_memory_mb()) + 200  # a forked process counts what its parent held when it was forked
+    line, text = run(
+        root, [*CHAIN, stage("big", f"{sys.executable} -c \"x = b'x' * ({size} * 2**20)\"", needs=("three",))]
+    )
+    done = order(root)
+    assert done.index("one") < done.index("two") < done.index("three") < done.index("big") and len(done) == 5
+    stages = read_json(root / "out" / "stages.json")
+    assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
+    assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
+    assert stages["whole"]["seconds"] >= max(one["seconds"] for one in stages.values())
+    assert "three: started, log in" in text and "three: done in 0 s" in text
+
+
+def test_nothing_changed_nothing_runs(root):
+    run(root, CHAIN)
+    before = read_json(root / "out" / "stages.json")
+    line, text = run(root, CHAIN)
+    assert len(order(root)) == 4 and text.count("nothing changed, reused") == 4
+    assert read_json(root / "out" / "stages.json") == before and line.whole == before["whole"]
+
+
+def test_a_changed_file_runs_its_stage_and_those_after_it(root):
+    run(root, CHAIN)
+    (root / "out" / "order").unlink()
+    (root / "a.yml").write_text("lr: 2\n")
+    line, _ = run(root, CHAIN)
+    assert order(root) == ["two", "three"]
+    assert line.whole is None, "not everything ran in this call, so its seconds are not those of the whole"
+
+
+def test_a_changed_command_or_a_lost_output_runs_the_stage(root):
+    run(root, CHAIN)
+    (root / "out" / "order").unlink()
+    (root / "out" / "apart.out").unlink()
+    run(root, [*CHAIN[:2], stage("three", "true changed", needs=("two",)), CHAIN[3]])
+    assert sorted(order(root)) == ["apart", "three"]
+
+
+def test_what_changed_loses_its_outputs_first_what_failed_keeps_them(root):
+    def unsteady(script):
+        return Stage("s", ("bash", "-c", script), outputs=("d",), reads=("a.yml",))
+
+    fails_once = unsteady(
+        'mkdir -p "$OUT/d"; ls "$OUT/d" | wc -l; touch "$OUT/d/$RANDOM"; '
+        '[ -e "$OUT/twice" ] || { touch "$OUT/twice"; exit 3; }'
+    )
+    with pytest.raises(UserError):
+        run(root, [fails_once])
+    _, text = run(root, [fails_once])
+    assert "s: continued" in text
+    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0", "1"], (
+        "the second attempt found the first one's file"
+    )
+    (root / "a.yml").write_text("lr: 3\n")
+    run(root, [fails_once])
+    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], "a changed stage starts on nothing"
+
+
+def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
+    stages = [
+        stage("slow", "sleep 60"),
+        stage("bad", 'seq 100; echo "no such thing" >&2; exit 7'),
+        stage("never", needs=("bad",)),
+    ]
+    started = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        run(root, stages)
+    assert time.monotonic() - started < 20
+    message = str(caught.value)
+    assert "stage bad failed with exit code 7" in message and "logs/bad.log" in message
+    assert "no such thing" in message and "\n  72\n" in message and "\n  71\n" not in message
+    assert "never" not in order(root)
+    records = read_json(root / "out" / "pipeline.json")["stages"]
+    assert not records["bad"]["complete"] and not records["slow"]["complete"]
+
+
+def test_at_most_so_many_lanes(root):
+    probe = 'touch "$OUT/run-$$"; ls "$OUT" | grep -c run- >> "$OUT/count"; sleep 0.3; rm "$OUT/run-$$"'
+    run(root, [stage(f"s{i}", probe) for i in range(5)], lanes=2)
+    assert max(map(int, (root / "out" / "count").read_text().split())) == 2
+
+
+def test_a_signal_stops_the_stages_and_the_next_run_continues(root):
+    code = f"""
+import signal, sys
+from pathlib import Path
+from fgrlhf.pipeline import Pipeline, Stage
+root = Path({str(root)!r})
+script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 60; fi; touch "$OUT/s"'
+stage = Stage("s", ("bash", "-c", script), outputs=("s",))
+Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
+"""
+    command = dict(
+        args=[sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = subprocess.Popen(**command)
+    deadline = time.monotonic() + 60
+    while not (root / "out" / "pids").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    out, _ = first.communicate(timeout=60)
+    assert "s: stopped; the next run continues it" in out
+    pid = int((root / "out" / "pids").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    second = subprocess.run(**command)
+    assert second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
+
+
+def test_signs_of_life_without_a_terminal(root, monkeypatch):
+    monkeypatch.setattr(module, "PULSE", 0.5)
+    _, text = run(root, [stage("s", r"printf 'old\n 10%%\r 20%%'; sleep 1.6")])
+    assert "  s  0:01 20%" in text
+
+
+def test_a_stage_that_needs_an_unknown_one_is_a_mistake_in_the_program(root):
+    with pytest.raises(ValueError, match="needs .*nobody"):
+        Pipeline([stage("s", needs=("nobody",))], root, root / "out", {})
+
+
+def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
+    (tmp_path / "fgrlhf").mkdir()
+    write = lambda name, text: (tmp_path / "fgrlhf" / name).write_text(text)  # noqa: E731
+    write("__init__.py", "")
+    write("a.py", "from fgrlhf import b\nimport numpy\n")
+    write("b.py", '"""Doc."""\nimport fgrlhf.c\nx = 1\n')
+    write("c.py", "from fgrlhf.a import x\n")
+    write("apart.py", "x = 1\n")
+    assert {path.name for path in imported_files(tmp_path, ["fgrlhf.a"])} == {
+        "__init__.py",
+        "a.py",
+        "b.py",
+        "c.py",
+    }
+
+    def now():
+        return fingerprint(tmp_path, ["run"], ["*.yml"], ["fgrlhf.a"], ["up"])
+
+    first = now()
+    write("b.py", '"""Another."""\nimport fgrlhf.c  # why\nx = 1\n')
+    write("apart.py", "x = 2\n")
+    assert now() == first
+    write("b.py", "import fgrlhf.c\nx = 2\n")
+    assert now() != first
+    assert fingerprint(tmp_path, ["run"], [], ["fgrlhf.a"], ["other"]) != now()
