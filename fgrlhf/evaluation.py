@@ -1,4 +1,4 @@
-"""Scores a policy on a set of prompts: one row per response, and a summary with intervals over the questions."""
+"""Scores a policy on prompts: one row per response, and a summary with intervals over the questions."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,20 +18,26 @@ from fgrlhf.utils import UserError, derive_seed, masked_sum
 
 Metric = Callable[[Prompt, str], Mapping[str, float]]
 
-# A segment aspect's row holds two counts, `<aspect>/error_free` and `<aspect>/segments`; the summary holds their ratio.
+# A segment aspect's row holds two counts, `<aspect>/error_free` and `<aspect>/segments`; the summary holds
+# their ratio.
 TOP, BOTTOM = "/error_free", "/segments"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps a metric's name to {mean, low, high}."""
+    """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps metric names to {mean, low, high}."""
 
     rows: list[dict]
     summary: dict[str, dict[str, float]]
 
 
 def evaluate(
-    policy: Policy, prompts: Sequence[Prompt], reward: BasicReward | None, sampling: Sampling, seed: int = 0, **options
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    reward: BasicReward | None,
+    sampling: Sampling,
+    seed: int = 0,
+    **options,
 ) -> Evaluation:
     """`evaluate_rows` (which takes the options) and `summarize` in one."""
     rows = evaluate_rows(policy, prompts, reward, sampling, seed, **options)
@@ -40,9 +46,19 @@ def evaluate(
 
 @torch.no_grad()
 def evaluate_rows(
-    policy: Policy, prompts: Sequence[Prompt], reward: BasicReward | None, sampling: Sampling, seed: int = 0,
-    metrics: Sequence[Metric] = (), reference: Policy | None = None, num_samples: int = 1, progress: bool = True, *,
-    temperature: float | None = None, segmenter: Segmenter | None = None, batch_size: int = 32,
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    reward: BasicReward | None,
+    sampling: Sampling,
+    seed: int = 0,
+    metrics: Sequence[Metric] = (),
+    reference: Policy | None = None,
+    num_samples: int = 1,
+    progress: bool = True,
+    *,
+    temperature: float | None = None,
+    segmenter: Segmenter | None = None,
+    batch_size: int = 32,
 ) -> list[dict]:
     """Answer every prompt `num_samples` times and score the answers.
 
@@ -54,10 +70,11 @@ def evaluate_rows(
       temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy answers.
       segmenter: finds the sentences RougeLsum needs; the project's by default.
     Returns:
-      per response, in the prompts' order: id, sample, prompt, response, references, segments ({aspect: [{start, end,
-      value, label}]}), `reward` and `reward/<aspect>`, `<aspect>/error_free` and `<aspect>/segments` counts of aspects
-      that classify segments, `<aspect>/score` (z-score) of those that score the whole answer, rougeLsum (0-100, where
-      there are references), length (words), kl, and the extra metrics.
+      per response, in the prompts' order: id, sample, prompt, response, references, segments ({aspect:
+      [{start, end, value, label}]}), `reward` and `reward/<aspect>`, `<aspect>/error_free` and
+      `<aspect>/segments` counts of aspects that classify segments, `<aspect>/score` (z-score) of those that
+      score the whole answer, rougeLsum (0-100, where there are references), length (words), kl, and the extra
+      metrics.
     """
     if temperature is None:
         temperature = sampling.temperature if sampling.do_sample else 1.0
@@ -70,7 +87,13 @@ def evaluate_rows(
         owners = [prompt for prompt in batch for _ in range(num_samples)]
         scored = [{} for _ in texts] if reward is None else _reward_columns(reward, owners, texts)
         for n, (prompt, text) in enumerate(zip(owners, texts)):
-            row = {"id": prompt.id, "sample": n % num_samples, "prompt": prompt.text, "response": text, "references": list(prompt.references)}
+            row = {
+                "id": prompt.id,
+                "sample": n % num_samples,
+                "prompt": prompt.text,
+                "response": text,
+                "references": list(prompt.references),
+            }
             row |= scored[n] | {"length": len(text.split())}
             if prompt.references:
                 row["rougeLsum"] = rouge(text, prompt.references)
@@ -87,18 +110,26 @@ def evaluate_rows(
 def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
     """Means over responses with 95% bootstrap intervals over questions (rows of one id are one question).
 
-    `<aspect>/ratio` is the ratio of sums over the whole set, error-free segments / segments. Every other number of the
-    rows is averaged within its question, then over questions.
+    `<aspect>/ratio` is the ratio of sums over the whole set, error-free segments / segments. Every other
+    number of the rows is averaged within its question, then over questions.
     """
     questions: dict[str, list[Mapping]] = {}
     for row in rows:
         questions.setdefault(row["id"], []).append(row)
-    names = dict.fromkeys(name for row in rows for name, value in row.items() if name != "sample" and isinstance(value, int | float))
+    names = dict.fromkeys(
+        name
+        for row in rows
+        for name, value in row.items()
+        if name != "sample" and isinstance(value, int | float)
+    )
     summary = {}
     for name in names:
         if name.endswith(BOTTOM):
             aspect = name.removesuffix(BOTTOM)
-            counts = [[sum(row[aspect + part] for row in group) for part in (TOP, BOTTOM)] for group in questions.values()]
+            counts = [
+                [sum(row[aspect + part] for row in group) for part in (TOP, BOTTOM)]
+                for group in questions.values()
+            ]
             summary[f"{aspect}/ratio"] = ratio_bootstrap(*zip(*counts), seed=seed)
         elif not name.endswith(TOP):
             groups = [[row[name] for row in group if name in row] for group in questions.values()]
@@ -113,7 +144,13 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
 
 
 def _answers(
-    policy: Policy, batch: Sequence[Prompt], sampling: Sampling, seed: int, num_samples: int, reference: Policy | None, temperature: float
+    policy: Policy,
+    batch: Sequence[Prompt],
+    sampling: Sampling,
+    seed: int,
+    num_samples: int,
+    reference: Policy | None,
+    temperature: float,
 ) -> tuple[list[str], list[float] | None]:
     """Texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
@@ -123,7 +160,12 @@ def _answers(
     texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
     if reference is None:
         return texts, None
-    inputs = (ids_BP.repeat_interleave(num_samples, 0), mask_BP.repeat_interleave(num_samples, 0), ids_BT, mask_BT)
+    inputs = (
+        ids_BP.repeat_interleave(num_samples, 0),
+        mask_BP.repeat_interleave(num_samples, 0),
+        ids_BT,
+        mask_BT,
+    )
     was_training = policy.training
     policy.eval()
     (output, _), (ref_output, _) = (model(*inputs, temperature=temperature) for model in (policy, reference))
@@ -139,11 +181,15 @@ def _reward_columns(reward: BasicReward, prompts: Sequence[Prompt], texts: Seque
         for column, prompt, scores in zip(columns, prompts, segments, strict=True):
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
-                raise UserError(f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check that reward model's "
-                                "weights, mean and std, or leave the aspect out with weight 0")
+                raise UserError(
+                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check that model's "
+                    "weights, mean and std, or leave the aspect out with weight 0"
+                )
             column["reward"] += value
             column[f"reward/{name}"] = value
-            column["segments"][name] = [{"start": s.start, "end": s.end, "value": s.value, "label": s.label} for s in scores]
+            column["segments"][name] = [
+                {"start": s.start, "end": s.end, "value": s.value, "label": s.label} for s in scores
+            ]
             column |= _judgement(reward, name, scores)
     return columns
 
@@ -155,7 +201,9 @@ def _judgement(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -
         aspect = aspect.aspect
     if isinstance(aspect, SegmentClassifierReward):
         spec = aspect.scorer.spec
-        labels = [score.label for score in scores if score.label in (spec.ok_label, spec.error_label)]  # read and judged
+        labels = [
+            score.label for score in scores if score.label in (spec.ok_label, spec.error_label)
+        ]  # read and judged
         return {name + TOP: labels.count(spec.ok_label), name + BOTTOM: len(labels)}
     if isinstance(aspect, SequenceScorerReward) and aspect.scale:
         return {f"{name}/score": (scores[0].value / weight - aspect.bias) / aspect.scale}

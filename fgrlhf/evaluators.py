@@ -13,8 +13,8 @@ from fgrlhf.reward_utils import Segmenter, load_segmenter
 class RougeLsum:
     """RougeLsum F-measure in points (0-100) with Porter stemming, the best over an example's references.
 
-    Summary-level LCS (Lin 2004, section 3.2) needs one sentence per line. Sentences are those of the project's
-    segmenter; the published code takes nltk's punkt, which has to be downloaded. Nothing is downloaded here.
+    Summary-level LCS (Lin 2004, section 3.2) needs one sentence per line. Sentences are those of the
+    project's segmenter; the published code takes nltk's punkt, which has to be downloaded.
     """
 
     def __init__(self, segmenter: Segmenter | None = None):

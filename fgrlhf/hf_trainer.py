@@ -12,9 +12,11 @@ _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos"
 
 
 class RunLogCallback(TrainerCallback):
-    """Writes the Trainer's logs to a `RunLog` and shows a progress bar, or plain lines where there is no terminal.
+    """Writes the Trainer's logs to a `RunLog` and shows a progress bar, plain lines where there is no
+    terminal.
 
-    A line of metrics.jsonl: step, epoch, and `loss`, `lr`, `grad_norm` in training, `eval/<name>` at an evaluation.
+    A line of metrics.jsonl: step, epoch, and `loss`, `lr`, `grad_norm` in training, `eval/<name>` at an
+    evaluation.
     """
 
     def __init__(self, log: RunLog, name: str):
@@ -23,7 +25,9 @@ class RunLogCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **_):
         if state.is_world_process_zero:
             hidden = not sys.stderr.isatty()
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.name, unit="step", disable=hidden)
+            self.bar = tqdm(
+                total=state.max_steps, initial=state.global_step, desc=self.name, unit="step", disable=hidden
+            )
 
     def on_step_end(self, args, state, control, **_):
         if self.bar is not None:

@@ -1,7 +1,7 @@
-"""Stages that can be run again: finished work is reused, unfinished work continues, other settings are refused.
+"""Stages that can be run again: finished work is reused, unfinished continues, other settings are refused.
 
-A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path -> digest, written at the
-start) and `result.json` (written last, so its presence means the stage is complete).
+A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path -> digest,
+written at the start) and `result.json` (written last, so its presence means the stage is complete).
 """
 
 import hashlib
@@ -17,7 +17,7 @@ WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json"
 
 
 def digest(path: str | Path) -> str:
-    """Digest of a file's bytes, or of a checkpoint folder's config, tokenizer and weights; of a hub name, the name."""
+    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub name."""
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
@@ -31,11 +31,14 @@ def digest(path: str | Path) -> str:
     return total.hexdigest()
 
 
-def finished(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False) -> dict | None:
-    """The result of the stage in `folder` if it ran to its end with these settings and inputs; None if work is left.
+def finished(
+    folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False
+) -> dict | None:
+    """The result of the stage in `folder` if it ran to its end with these settings and inputs, else None.
 
-    Also writes `inputs.json`, so call it once, before the work. `inputs` are the files and checkpoints the stage reads.
-    With `redo` work of other settings or inputs is removed instead of refused: for what takes little time.
+    Also writes `inputs.json`, so call it once, before the work. `inputs` are the files and checkpoints the
+    stage reads. With `redo` work of other settings or inputs is removed instead of refused: for what takes
+    little time.
 
     Raises:
       UserError: the folder holds work of other settings or inputs; the differences are named.
@@ -43,8 +46,11 @@ def finished(folder: str | Path, config: StrictModel, inputs: Iterable[str | Pat
     folder, digests = Path(folder), {str(path): digest(path) for path in inputs}
     changes = _changes(folder, config, digests) if (folder / "config.yaml").exists() else []
     if changes and not redo:
-        raise UserError(f"{folder} holds a run with other settings or inputs:\n  " + "\n  ".join(changes)
-                        + "\nRemove that folder to start over, or write to another one.")
+        raise UserError(
+            f"{folder} holds a run with other settings or inputs:\n  "
+            + "\n  ".join(changes)
+            + "\nRemove that folder to start over, or write to another one."
+        )
     if changes:
         shutil.rmtree(folder)
     write_json(folder / "inputs.json", digests)
@@ -72,14 +78,19 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
 
 def _changes(folder: Path, config: StrictModel, digests: dict[str, str]) -> list[str]:
     before, now = _flat(read_yaml(folder / "config.yaml")), _flat(config.model_dump(mode="json"))
-    changes = [f"{key}: {before.get(key, 'not set')} there, {now.get(key, 'not set')} now"
-               for key in {**before, **now} if before.get(key) != now.get(key)]
+    changes = [
+        f"{key}: {before.get(key, 'not set')} there, {now.get(key, 'not set')} now"
+        for key in {**before, **now}
+        if before.get(key) != now.get(key)
+    ]
     known = read_json(folder / "inputs.json") if (folder / "inputs.json").exists() else digests
-    return changes + [f"{path}: its contents have changed since" for path, value in digests.items() if known.get(path, value) != value]
+    changed = [path for path, value in digests.items() if known.get(path, value) != value]
+    return changes + [f"{path}: its contents have changed since" for path in changed]
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:
     flat = {}
     for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
     return flat

@@ -1,7 +1,8 @@
 """Percentile bootstrap intervals over questions.
 
-The unit that is drawn with replacement is the question, never the single response or segment: answers to one question
-are alike, and treating them as independent would make every interval too narrow. Efron & Tibshirani (1993), ch. 13.
+The unit that is drawn with replacement is the question, never the single response or segment: answers to one
+question are alike, and treating them as independent would make every interval too narrow. Efron & Tibshirani
+(1993), chapter 13.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +35,12 @@ class Interval:
 def _values(name: str, values: Sequence[float]) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be one number per question for at least one question, got shape {array.shape}")
+        raise ValueError(
+            f"{name} must be one number for each of one or more questions, got shape {array.shape}"
+        )
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} of question {int(np.flatnonzero(~np.isfinite(array))[0])} is not a finite number")
+        place = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise ValueError(f"{name} of question {place} is not a finite number")
     return array
 
 
@@ -56,15 +60,15 @@ def bootstrap(
 ) -> Interval:
     """Interval of `statistic` (called with `axis=-1`) over one value per question.
 
-    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the 97.5th percentile of
-    theta*. Raises `ValueError` on no question or a value that is not finite.
+    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the 97.5th
+    percentile of theta*. Raises `ValueError` on no question or a value that is not finite.
     """
     values = _values("values_by_question", values_by_question)
     return _interval(statistic(values, axis=-1), statistic(values[_draws(values.size, n, seed)], axis=-1))
 
 
 def paired_bootstrap(a: Sequence[float], b: Sequence[float], n: int = 2000, seed: int = 0) -> Interval:
-    """Interval of mean(a - b) where a[i] and b[i] belong to the same question: each draw takes both of them."""
+    """Interval of mean(a - b) where a[i] and b[i] belong to one question: each draw takes both of them."""
     first, second = _values("a", a), _values("b", b)
     if first.size != second.size:
         raise ValueError(f"paired values must be of the same questions: {first.size} and {second.size} given")
@@ -80,7 +84,7 @@ def ratio_bootstrap(
     """
     top, bottom = _values("numerators", numerators), _values("denominators", denominators)
     if top.size != bottom.size:
-        raise ValueError(f"a ratio needs as many numerators as denominators: {top.size} and {bottom.size} given")
+        raise ValueError(f"as many numerators as denominators are needed: {top.size} and {bottom.size} given")
     index = _draws(top.size, n, seed)
     return _interval(_ratio(top.sum(), bottom.sum()), _ratio(top[index].sum(-1), bottom[index].sum(-1)))
 

@@ -2,26 +2,22 @@
 
     python -m sft.run_sft config.yml key=value ...
 
-The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or by dev loss) as an
-ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and run.json beside it. An interrupted run
-continues from its last complete checkpoint; a finished one is reused.
+The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or by dev
+loss) as an ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and run.json beside it. An
+interrupted run continues from its last complete checkpoint; a finished one is reused.
 """
 
 import os
-import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, cycle, islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
 from accelerate.utils import gather_object
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
-from torch import Tensor
-from torch.utils.data import Sampler
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.utils import logging as transformers_logging
 
@@ -35,9 +31,8 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import finish, finished, last_complete_checkpoint
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, derive_seed, read_json, run_main
-
-IGNORED = -100  # the label that transformers' losses leave out
+from fgrlhf.utils import UserError, run_main
+from sft.data import IGNORED, Collator, Order, encode, read_examples
 
 
 class ModelSection(StrictModel):
@@ -56,7 +51,9 @@ class TrainSection(StrictModel):
     epochs: PositiveFloat = 10.0
     max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
     batch_size: PositiveInt = Field(4, description="examples per optimiser step, over all processes")
-    micro_batch_size: PositiveInt | None = Field(None, description="examples per forward pass and process; null: its whole share")
+    micro_batch_size: PositiveInt | None = Field(
+        None, description="examples per forward pass and process; null: its whole share"
+    )
     lr: PositiveFloat = 5e-5
     lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     warmup_steps: NonNegativeInt = 0
@@ -64,14 +61,20 @@ class TrainSection(StrictModel):
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     max_grad_norm: PositiveFloat = 1.0
-    group_by_length: bool = Field(False, description="batches of answers of like length: less padding is computed")
+    group_by_length: bool = Field(
+        False, description="batches of answers of like length: less padding is computed"
+    )
     bf16: bool = Field(False, description="mixed precision; weights stay fp32")
     seed: int = 42
 
 
 class EvaluationSection(StrictModel):
-    every_steps: PositiveInt | None = Field(None, description="steps between evaluations and checkpoints; null: every epoch")
-    metric: Literal["rougeLsum", "loss"] = Field("rougeLsum", description="picks the best checkpoint; with `loss` nothing is generated")
+    every_steps: PositiveInt | None = Field(
+        None, description="steps between evaluations and checkpoints; null: every epoch"
+    )
+    metric: Literal["rougeLsum", "loss"] = Field(
+        "rougeLsum", description="picks the best checkpoint; with `loss` nothing is generated"
+    )
     batch_size: PositiveInt = 64
 
 
@@ -88,102 +91,11 @@ class SFTConfig(StrictModel):
     def _micro_batches(self):
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
-            raise ValueError(f"train.batch_size={self.train.batch_size} is no multiple of train.micro_batch_size={micro}; "
-                             "change one of them")
+            raise ValueError(
+                f"train.batch_size={self.train.batch_size} is no multiple of train.micro_batch_size={micro}; "
+                "change one of them"
+            )
         return self
-
-
-def read_examples(path: str | Path, limit: int | None = None) -> list[Prompt]:
-    """The rows {"text": str, "answer": [str, ...]} of a JSON file.
-
-    Raises:
-      UserError: no such file, or rows of another form: every one of them with its number and key.
-    """
-    if not Path(path).exists():
-        raise UserError(f"{path} does not exist: set DATA_DIR to the folder of the data where the config uses it, "
-                        "or name the file with data.train_file=... or data.dev_file=...")
-    rows = read_json(path)
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f"{path} must be a JSON list of rows with the keys `text` and `answer`, and not an empty one")
-    problems, examples = [], []
-    for number, row in enumerate(rows[:limit]):
-        text, answers = (row.get("text"), row.get("answer")) if isinstance(row, dict) else (None, None)
-        if not isinstance(text, str) or not text.strip():
-            problems.append(f"row {number}, `text`: must be a text that is not empty")
-        if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
-            problems.append(f"row {number}, `answer`: must be a list of one or more texts")
-        elif not answers[0].strip():
-            problems.append(f"row {number}, `answer`: its first text, which is trained on, is empty")
-        else:
-            examples.append(Prompt(str(number), text, tuple(answers)))
-    if problems:
-        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(problems[:20]) + more)
-    return examples
-
-
-def encode(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -> list[dict[str, list[int]]]:
-    """Token ids of prompt and first answer of every example: {"input_ids", "labels"}.
-
-    An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads both in one sequence
-    and is trained on the answer's part of it. Every answer ends with the end-of-sequence token.
-    """
-    tokenizer, eos = policy.tokenizer, policy.eos_ids[0]
-    prompts = tokenizer([e.text for e in examples], truncation=True, max_length=policy.max_input_len)["input_ids"]
-    answers = tokenizer(text_target=[e.references[0] for e in examples], add_special_tokens=False)["input_ids"]
-    answers = [ids[: max_generated_len - 1] + [eos] for ids in answers]
-    if policy.model.config.is_encoder_decoder:
-        return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]
-    return [{"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer} for prompt, answer in zip(prompts, answers)]
-
-
-class Collator:
-    """Pads a batch on the right to its longest example."""
-
-    def __init__(self, pad_id: int):
-        self.pad_id = pad_id
-
-    def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
-        def padded(name: str, fill: int) -> Tensor:
-            width = max(len(row[name]) for row in rows)
-            return torch.tensor([row[name] + [fill] * (width - len(row[name])) for row in rows])
-
-        mask = [{"mask": [1] * len(row["input_ids"])} for row in rows]
-        width = max(len(row["mask"]) for row in mask)
-        return {
-            "input_ids": padded("input_ids", self.pad_id),
-            "attention_mask": torch.tensor([row["mask"] + [0] * (width - len(row["mask"])) for row in mask]),
-            "labels": padded("labels", IGNORED),
-        }
-
-
-class Order(Sampler):
-    """Order of the examples in each pass over them: a pure function of (seed, epoch), so a resumed run goes on with it.
-
-    With `lengths` (one sort key per example) a shuffled pass is cut into windows of 50 batches, each window is sorted
-    and cut into batches, and the batches are shuffled. A last batch that is not full is filled with the pass's first
-    examples, so that any number of processes can share it.
-    """
-
-    WINDOW = 50
-
-    def __init__(self, n: int, batch_size: int, seed: int, epoch: Callable[[], int], lengths: Sequence | None = None):
-        self.n, self.batch_size, self.seed, self.epoch, self.lengths = n, batch_size, seed, epoch, lengths
-
-    def __len__(self) -> int:
-        return -(-self.n // self.batch_size) * self.batch_size
-
-    def __iter__(self) -> Iterator[int]:
-        rng = random.Random(derive_seed(self.seed, "order", self.epoch()))
-        order = list(islice(cycle(rng.sample(range(self.n), self.n)), len(self)))
-        if self.lengths is None:
-            return iter(order)
-        size, batches = self.batch_size * self.WINDOW, []
-        for start in range(0, len(order), size):
-            window = sorted(order[start : start + size], key=self.lengths.__getitem__)
-            batches += [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
-        rng.shuffle(batches)
-        return chain.from_iterable(batches)
 
 
 class SFTTrainer(Seq2SeqTrainer):
@@ -199,10 +111,10 @@ class SFTTrainer(Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True  # so that `compute_loss` is told the tokens of the whole batch
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Mean over the answer tokens of the whole batch, whatever micro-batches and processes it is split into.
+        """Mean over the answer tokens of the whole batch, however micro-batches and processes split it.
 
-        The Trainer takes a model's loss for one divided by `num_items_in_batch` already. T5's is the micro-batch's
-        own mean, so the gradients of all micro-batches would be added up instead of averaged.
+        The Trainer takes a model's loss for one divided by `num_items_in_batch` already. T5's is the
+        micro-batch's own mean, so the gradients of all micro-batches would be added up instead of averaged.
         """
         output = model(**inputs)
         share = (inputs["labels"] != IGNORED).sum() / num_items_in_batch
@@ -211,7 +123,9 @@ class SFTTrainer(Seq2SeqTrainer):
 
     def _get_train_sampler(self, train_dataset=None):
         rows, train = self.train_dataset, self.config.train
-        lengths = [(len(row["labels"]), len(row["input_ids"])) for row in rows] if train.group_by_length else None
+        lengths = (
+            [(len(row["labels"]), len(row["input_ids"])) for row in rows] if train.group_by_length else None
+        )
         return Order(len(rows), train.batch_size, train.seed, lambda: int(self.state.epoch or 0), lengths)
 
     def evaluation_loop(self, *args, **kwargs):
@@ -221,15 +135,26 @@ class SFTTrainer(Seq2SeqTrainer):
         return output
 
     def generated_metrics(self) -> dict[str, float]:
-        """RougeLsum and length in words of this model's answers to the dev prompts, shared out over the processes."""
+        """RougeLsum and length (words) of answers to the dev prompts, which the processes share."""
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         mine = share_of(self.dev, self.args.process_index, self.args.world_size)
         with self.accelerator.autocast():
-            texts = generate_texts(self.policy, mine, sampling, batch_size=self.config.evaluation.batch_size,
-                                   progress=self.args.process_index == 0 and sys.stderr.isatty())
+            texts = generate_texts(
+                self.policy,
+                mine,
+                sampling,
+                batch_size=self.config.evaluation.batch_size,
+                progress=self.args.process_index == 0 and sys.stderr.isatty(),
+            )
         rows = [
-            {"id": prompt.id, "prompt": prompt.text, "response": text, "references": list(prompt.references),
-             "rougeLsum": self.rouge(text, prompt.references)} for prompt, (text,) in zip(mine, texts)
+            {
+                "id": prompt.id,
+                "prompt": prompt.text,
+                "response": text,
+                "references": list(prompt.references),
+                "rougeLsum": self.rouge(text, prompt.references),
+            }
+            for prompt, (text,) in zip(mine, texts)
         ]
         rows = gather_object(rows) if self.args.world_size > 1 else rows
         self.log_folder.samples(self.state.global_step, rows[: self.config.logging.n_samples])
@@ -244,34 +169,55 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
     train, evaluated = config.train, config.data.dev_file is not None
     world = int(os.environ.get("WORLD_SIZE", 1))
     if train.batch_size % world:
-        raise UserError(f"train.batch_size={train.batch_size} cannot be shared out over {world} processes: "
-                        f"make it a multiple of {world}, or start fewer processes")
+        raise UserError(
+            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes: "
+            f"make it a multiple of {world}, or start fewer processes"
+        )
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
     if share % micro:
-        raise UserError(f"each of {world} processes has {share} examples per step, no multiple of "
-                        f"train.micro_batch_size={train.micro_batch_size}; make it a divisor of {share}")
+        raise UserError(
+            f"each of {world} processes has {share} examples per step, no multiple of "
+            f"train.micro_batch_size={train.micro_batch_size}; make it a divisor of {share}"
+        )
     when = "epoch" if config.evaluation.every_steps is None else "steps"
     try:
         arguments = Seq2SeqTrainingArguments(
-            output_dir=str(folder), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
+            output_dir=str(folder),
+            per_device_train_batch_size=micro,
+            gradient_accumulation_steps=share // micro,
             per_device_eval_batch_size=config.evaluation.batch_size,
-            num_train_epochs=train.epochs, max_steps=train.max_steps or -1,
-            learning_rate=train.lr, lr_scheduler_type=train.lr_schedule, warmup_steps=train.warmup_steps,
-            weight_decay=train.weight_decay, adam_beta1=train.adam_beta1, adam_beta2=train.adam_beta2,
-            max_grad_norm=train.max_grad_norm, bf16=train.bf16, seed=train.seed,
-            eval_strategy=when if evaluated else "no", save_strategy=when, save_total_limit=2,
-            eval_steps=config.evaluation.every_steps, save_steps=config.evaluation.every_steps or 500,
-            load_best_model_at_end=evaluated, metric_for_best_model=config.evaluation.metric if evaluated else None,
+            num_train_epochs=train.epochs,
+            max_steps=train.max_steps or -1,
+            learning_rate=train.lr,
+            lr_scheduler_type=train.lr_schedule,
+            warmup_steps=train.warmup_steps,
+            weight_decay=train.weight_decay,
+            adam_beta1=train.adam_beta1,
+            adam_beta2=train.adam_beta2,
+            max_grad_norm=train.max_grad_norm,
+            bf16=train.bf16,
+            seed=train.seed,
+            eval_strategy=when if evaluated else "no",
+            save_strategy=when,
+            save_total_limit=2,
+            eval_steps=config.evaluation.every_steps,
+            save_steps=config.evaluation.every_steps or 500,
+            load_best_model_at_end=evaluated,
+            metric_for_best_model=config.evaluation.metric if evaluated else None,
             greater_is_better=config.evaluation.metric == "rougeLsum" if evaluated else None,
-            prediction_loss_only=True, logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True,
+            prediction_loss_only=True,
+            logging_steps=config.logging.log_interval,
+            report_to="none",
+            disable_tqdm=True,
             dataloader_pin_memory=torch.accelerator.is_available(),
-            use_cpu=not torch.accelerator.is_available(),  # else several CPU processes would not find each other
+            use_cpu=not torch.accelerator.is_available(),  # else CPU processes do not find each other
             ddp_find_unused_parameters=False,
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # one device per process; else the Trainer would wrap in DataParallel
+    # one device per process; else the Trainer would wrap the model in DataParallel
+    arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
@@ -306,19 +252,34 @@ def train(config: SFTConfig) -> Path:
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
         trainer = SFTTrainer(
-            config, policy, dev, log, args=arguments, data_collator=Collator(policy.tokenizer.pad_token_id),
+            config,
+            policy,
+            dev,
+            log,
+            args=arguments,
+            data_collator=Collator(policy.tokenizer.pad_token_id),
             train_dataset=encode(policy, examples, config.model.max_generated_len),
             eval_dataset=encode(policy, dev, config.model.max_generated_len) if dev else None,
         )
         use_run_log(trainer, log, config.logging.run_name)
-        say(f"{len(examples)} training examples, {len(dev)} dev examples, {policy.model.num_parameters():,} parameters"
-            + (f", continuing from step {resume_step}" if checkpoint else ""))
+        parameters = policy.model.num_parameters()
+        say(
+            f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
+            + (f", continuing from step {resume_step}" if checkpoint else "")
+        )
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
             place_model(policy, folder)
-            finish(folder, {"steps": trainer.state.global_step, "best_step": trainer.state.best_global_step,
-                            "metric": config.evaluation.metric, "best": trainer.state.best_metric})
+            finish(
+                folder,
+                {
+                    "steps": trainer.state.global_step,
+                    "best_step": trainer.state.best_global_step,
+                    "metric": config.evaluation.metric,
+                    "best": trainer.state.best_metric,
+                },
+            )
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         trainer.accelerator.wait_for_everyone()
     return folder

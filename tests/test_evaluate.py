@@ -6,18 +6,23 @@ from fgrlhf.config import validate
 from fgrlhf.policy import Sampling
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
-from tasks.qa_feedback.training.evaluate import Settings, evaluate, oracle_for, policy_name, sampling_of
 from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.evaluate import Settings, evaluate, oracle_for, policy_name, sampling_of
 from tasks.qa_feedback.training.reward import QAConfig
 
 CONFIG = {
     "model": {
-        "policy_model": {"ckpt": "SFT", "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
-                         "eval_generation_kwargs": {"do_sample": False, "num_beams": 2}},
+        "policy_model": {
+            "ckpt": "SFT",
+            "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
+            "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
+        },
         "value_model": {"ckpt": "SFT"},
     },
-    "reward": {"relevance": {"kind": "oracle_relevance", "positive_reward": 0.3, "negative_reward": -0.3},
-               "unused": {"kind": "relevance", "ckpt": "nowhere", "weight": 0}},
+    "reward": {
+        "relevance": {"kind": "oracle_relevance", "positive_reward": 0.3, "negative_reward": -0.3},
+        "unused": {"kind": "relevance", "ckpt": "no/such/model", "weight": 0},
+    },
     "env": {"max_input_len": 64, "max_generated_len": 6},
     "logging": {"save_dir": "unused"},
 }
@@ -28,13 +33,24 @@ def world(tmp_path):
     write_json(tmp_path / "test.json", [mini_world.make_row(0, "test", i) for i in range(5)])
     tiny.t5(seed=1).save(tmp_path / "sft")
     tiny.t5(seed=2).save(tmp_path / "fine_grained" / "best")
-    config = {**CONFIG, "model": {**CONFIG["model"], "policy_model": {**CONFIG["model"]["policy_model"], "ckpt": str(tmp_path / "sft")}}}
+    config = {
+        **CONFIG,
+        "model": {
+            **CONFIG["model"],
+            "policy_model": {**CONFIG["model"]["policy_model"], "ckpt": str(tmp_path / "sft")},
+        },
+    }
     (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
     return tmp_path
 
 
 def settings(world, **changes):
-    given = {"policy": f"{world}/fine_grained/best", "config": f"{world}/config.yml", "data_dir": str(world), "output_dir": str(world)}
+    given = {
+        "policy": f"{world}/fine_grained/best",
+        "config": f"{world}/config.yml",
+        "data_dir": str(world),
+        "output_dir": str(world),
+    }
     return Settings(**{**given, **changes})
 
 
@@ -43,13 +59,29 @@ def test_rows_and_summary(world, capsys):
     assert folder == world / "eval" / "fine_grained-test"
     rows, summary = read_jsonl(folder / "rows.jsonl"), read_json(folder / "summary.json")
     assert [row["id"] for row in rows] == [str(i) for i in range(4) for _ in range(3)]
-    wanted = {"reward", "reward/relevance", "rougeLsum", "length", "kl", "oracle/gold", "oracle/relevance", "oracle/factuality", "oracle/completeness"}
-    assert wanted == set(summary) and all(set(interval) == {"mean", "low", "high"} for interval in summary.values())
+    wanted = {
+        "reward",
+        "reward/relevance",
+        "rougeLsum",
+        "length",
+        "kl",
+        "oracle/gold",
+        "oracle/relevance",
+        "oracle/factuality",
+        "oracle/completeness",
+    }
+    assert wanted == set(summary) and all(
+        set(interval) == {"mean", "low", "high"} for interval in summary.values()
+    )
     assert summary["kl"]["mean"] != 0  # of another policy than the reference
     assert len({row["response"] for row in rows[:3]}) > 1
     printed = capsys.readouterr().out
     assert "oracle/gold" in printed and "evaluate fine_grained-test: done" in printed
-    assert read_json(evaluate(settings(world, policy=f"{world}/sft")) / "summary.json")["kl"] == {"mean": 0, "low": 0, "high": 0}
+    assert read_json(evaluate(settings(world, policy=f"{world}/sft")) / "summary.json")["kl"] == {
+        "mean": 0,
+        "low": 0,
+        "high": 0,
+    }
 
 
 def test_reused_until_something_changes(world, capsys):
@@ -67,17 +99,20 @@ def test_reused_until_something_changes(world, capsys):
 def test_without_rewards_none_is_loaded(world):
     path = world / "config.yml"
     path.write_text(path.read_text().replace("weight: 0", "weight: 1"))
-    with pytest.raises(UserError, match="nowhere"):
+    with pytest.raises(UserError, match="no/such/model"):
         evaluate(settings(world))
     assert not (world / "eval" / "fine_grained-test" / "summary.json").exists()
     assert "reward" not in read_json(evaluate(settings(world, reward=False)) / "summary.json")
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"policy": "nowhere/at/all"}, "no language model could be loaded from `nowhere/at/all`"),
-    ({"split": "dev"}, "dev.json does not exist"),
-    ({"config": "gone.yml"}, "gone.yml cannot be read"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"policy": "nowhere/at/all"}, "no language model could be loaded from `nowhere/at/all`"),
+        ({"split": "dev"}, "dev.json does not exist"),
+        ({"config": "gone.yml"}, "gone.yml cannot be read"),
+    ],
+)
 def test_what_is_missing_is_named(world, changes, message):
     with pytest.raises(UserError, match=message):
         evaluate(settings(world, **changes))
@@ -91,9 +126,16 @@ def test_how_answers_are_drawn(world):
 
 
 def test_names_and_oracle(world):
-    assert policy_name("outputs/mini/fine_grained/best") == policy_name("outputs/mini/fine_grained") == "fine_grained"
+    assert (
+        policy_name("outputs/mini/fine_grained/best")
+        == policy_name("outputs/mini/fine_grained")
+        == "fine_grained"
+    )
     assert policy_name("outputs/sft/") == "sft" and policy_name("t5-large") == "t5-large"
     prompts = load_examples(world / "test.json")
     assert len(oracle_for(prompts)) == 1 and oracle_for([]) == ()
-    write_json(world / "real.json", [{"text": "question: Who?", "answer": ["He."], "question": "Who made it?", "passages": []}])
+    write_json(
+        world / "real.json",
+        [{"text": "question: Who?", "answer": ["He."], "question": "Who made it?", "passages": []}],
+    )
     assert oracle_for(load_examples(world / "real.json")) == ()

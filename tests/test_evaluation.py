@@ -7,8 +7,8 @@ import torch
 import tiny
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
 from fgrlhf.policy import Sampling
-from fgrlhf.reward_models import SegmentLabels
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward_models import SegmentLabels
 from fgrlhf.rollout import generate_texts
 from fgrlhf.stats import Interval
 from fgrlhf.types import Prompt, SegmentScore
@@ -16,7 +16,10 @@ from fgrlhf.utils import UserError
 
 GREEDY = Sampling(8, do_sample=False)
 SAMPLED = Sampling(8, temperature=0.7, top_k=10)
-PROMPTS = [Prompt(f"q{i}", text, ("the red cat .",)) for i, text in enumerate(["the cat", "a dog sees the bird", "red", "blue bird and dog"])]
+PROMPTS = [
+    Prompt(f"q{i}", text, ("the red cat .",))
+    for i, text in enumerate(["the cat", "a dog sees the bird", "red", "blue bird and dog"])
+]
 
 
 class Canned:
@@ -49,7 +52,9 @@ class Words:
             for word in text.split():
                 spans.append((text.index(word, at), text.index(word, at) + len(word)))
                 at = spans[-1][1]
-            bad = torch.tensor([[float(text[a:b] == "dog"), float(text[a:b] != "dog")] for a, b in spans]).reshape(-1, 2)
+            bad = torch.tensor(
+                [[float(text[a:b] == "dog"), float(text[a:b] != "dog")] for a, b in spans]
+            ).reshape(-1, 2)
             judged.append(SegmentLabels(tuple(spans), bad, ("ERR", "O"), (True,) * len(spans)))
         return judged
 
@@ -77,10 +82,21 @@ ANSWERS = {"the cat": ["the red cat .", "dog"], "red": ["dog dog", ""]}
 
 def test_rows_and_summary_by_hand():
     prompts = [PROMPTS[0], PROMPTS[2]]
-    got = evaluate(Canned(ANSWERS), prompts, reward(), GREEDY, num_samples=2, progress=False,
-                   metrics=[lambda prompt, text: {"oracle/gold": float(prompt.id == "q0")}])
+    got = evaluate(
+        Canned(ANSWERS),
+        prompts,
+        reward(),
+        GREEDY,
+        num_samples=2,
+        progress=False,
+        metrics=[lambda prompt, text: {"oracle/gold": float(prompt.id == "q0")}],
+    )
     assert [(row["id"], row["sample"], row["response"]) for row in got.rows] == [
-        ("q0", 0, "the red cat ."), ("q0", 1, "dog"), ("q2", 0, "dog dog"), ("q2", 1, "")]
+        ("q0", 0, "the red cat ."),
+        ("q0", 1, "dog"),
+        ("q2", 0, "dog dog"),
+        ("q2", 1, ""),
+    ]
     first, _, third, empty = got.rows
     assert first["prompt"] == "the cat" and first["references"] == ["the red cat ."] and first["length"] == 4
     assert first["rougeLsum"] == pytest.approx(100) and third["rougeLsum"] == 0
@@ -100,12 +116,24 @@ def test_rows_and_summary_by_hand():
     assert summary["oracle/gold"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
     assert summary["length"]["mean"] == pytest.approx(7 / 4)
     assert set(summary) == {
-        "reward", "reward/words", "reward/end", "reward/length", "words/ratio", "end/ratio", "length/score", "length",
-        "rougeLsum", "oracle/gold"}
+        "reward",
+        "reward/words",
+        "reward/end",
+        "reward/length",
+        "words/ratio",
+        "end/ratio",
+        "length/score",
+        "length",
+        "rougeLsum",
+        "oracle/gold",
+    }
 
 
 def test_intervals_are_over_questions_not_samples():
-    rows = [{"id": str(i), "sample": 0, "reward": float(i % 3), "a/error_free": i % 3, "a/segments": 3} for i in range(30)]
+    rows = [
+        {"id": str(i), "sample": 0, "reward": float(i % 3), "a/error_free": i % 3, "a/segments": 3}
+        for i in range(30)
+    ]
     copies = [row | {"sample": k} for row in rows for k in range(4)]
     assert summarize(copies) == summarize(rows)
     assert summarize(rows)["reward"].mean == 1.0
@@ -113,7 +141,13 @@ def test_intervals_are_over_questions_not_samples():
 
 
 def test_unequal_samples_do_not_weigh_a_question_more():
-    rows = [{"id": "a", "x": 1.0}, {"id": "a", "x": 1.0}, {"id": "a", "x": 1.0}, {"id": "b", "x": 0.0}, {"id": "c", "y": 5.0}]
+    rows = [
+        {"id": "a", "x": 1.0},
+        {"id": "a", "x": 1.0},
+        {"id": "a", "x": 1.0},
+        {"id": "b", "x": 0.0},
+        {"id": "c", "y": 5.0},
+    ]
     assert summarize(rows)["x"].mean == 0.5 and summarize(rows)["y"] == Interval(5.0, 5.0, 5.0)
 
 
@@ -121,8 +155,13 @@ def test_unequal_samples_do_not_weigh_a_question_more():
 def test_shares_and_batches_change_nothing(kind):
     policy = tiny.policy(kind)
     together = evaluate_rows(policy, PROMPTS, reward(), SAMPLED, seed=3, num_samples=3, progress=False)
-    apart = [row for share in (PROMPTS[:1], PROMPTS[1:]) for row in
-             evaluate_rows(policy, share, reward(), SAMPLED, seed=3, num_samples=3, batch_size=1, progress=False)]
+    apart = [
+        row
+        for share in (PROMPTS[:1], PROMPTS[1:])
+        for row in evaluate_rows(
+            policy, share, reward(), SAMPLED, seed=3, num_samples=3, batch_size=1, progress=False
+        )
+    ]
     assert together == apart
     assert len({row["response"] for row in together}) > 4
     texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3, progress=False)
@@ -138,7 +177,9 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     policy.train()
     generate, drawn = policy.generate, []
     policy.generate = lambda *args: drawn.append(generate(*args)) or drawn[-1]
-    rows = evaluate_rows(policy, PROMPTS, None, sampling, reference=reference, num_samples=2, batch_size=1, progress=False)
+    rows = evaluate_rows(
+        policy, PROMPTS, None, sampling, reference=reference, num_samples=2, batch_size=1, progress=False
+    )
     assert policy.training
     policy.eval(), reference.eval()
     shortest_first = sorted(PROMPTS, key=lambda prompt: len(prompt.text))
@@ -147,7 +188,10 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
             ids_1T = ids_BT[k : k + 1, : int(mask_BT[k].sum())]  # alone and without padding
             batch = (*policy.encode([prompt.text]), ids_1T, torch.ones_like(ids_1T))
             with torch.no_grad():
-                ours, theirs = (model(*batch, temperature=expected_temperature)[0].logprobs_BT for model in (policy, reference))
+                ours, theirs = (
+                    model(*batch, temperature=expected_temperature)[0].logprobs_BT
+                    for model in (policy, reference)
+                )
             assert row["kl"] == pytest.approx(float((ours - theirs).sum()), abs=1e-4)
     assert any(abs(row["kl"]) > 0.01 for row in rows)
     same = evaluate_rows(policy, PROMPTS, None, sampling, reference=policy, progress=False)
@@ -166,7 +210,9 @@ def test_a_reward_that_is_not_a_number_is_refused():
             return [[SegmentScore(0, None, float("nan"))] for _ in texts]
 
     with pytest.raises(UserError, match="reward `broken` is nan for an answer to prompt q2"):
-        evaluate_rows(Canned(ANSWERS), PROMPTS[2:3], CombinedReward({"broken": Broken()}), GREEDY, progress=False)
+        evaluate_rows(
+            Canned(ANSWERS), PROMPTS[2:3], CombinedReward({"broken": Broken()}), GREEDY, progress=False
+        )
 
 
 def test_kinds_of_a_users_own_give_their_reward_alone():

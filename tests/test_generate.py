@@ -15,7 +15,13 @@ def world(tmp_path):
 
 
 def settings(world, **changes):
-    given = {"policy": f"{world}/sft", "data_dir": str(world), "output_dir": str(world / "a"), "max_generated_len": 6, "batch_size": 2}
+    given = {
+        "policy": f"{world}/sft",
+        "data_dir": str(world),
+        "output_dir": str(world / "a"),
+        "max_generated_len": 6,
+        "batch_size": 2,
+    }
     return Settings(**{**given, **changes})
 
 

@@ -13,16 +13,24 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from sft import run_sft
-from sft.run_sft import Order, SFTConfig, SFTTrainer, encode, read_examples, train
+from sft.data import Order, encode, read_examples
+from sft.run_sft import SFTConfig, SFTTrainer, train
 
-ANSWERS = {"red": "the red cat sees a dog .", "blue": "a blue bird likes the cat .", "green": "one two three ."}
+ANSWERS = {
+    "red": "the red cat sees a dog .",
+    "blue": "a blue bird likes the cat .",
+    "green": "one two three .",
+}
 
 
 def rows(n):
     """The answer depends on one word of the prompt, and that word's place varies."""
     colours = list(ANSWERS)
     return [
-        {"text": f"question: {'the ' * (i % 4)}{colours[i % 3]} {'dog ' * (i % 2)}answer:", "answer": [ANSWERS[colours[i % 3]]]}
+        {
+            "text": f"question: {'the ' * (i % 4)}{colours[i % 3]} {'dog ' * (i % 2)}answer:",
+            "answer": [ANSWERS[colours[i % 3]]],
+        }
         for i in range(n)
     ]
 
@@ -150,7 +158,9 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
     kept = weights(folder)
     assert read_json(folder / "result.json")["best_step"] == best
     assert sorted(saved) == [4, 8, 10]
-    assert [step for step, state in saved.items() if all(torch.equal(state[k], v) for k, v in kept.items())] == [best]
+    assert [
+        step for step, state in saved.items() if all(torch.equal(state[k], v) for k, v in kept.items())
+    ] == [best]
     if metric == "loss":
         losses = [line["eval/loss"] for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
         assert read_json(folder / "result.json")["best"] == min(losses) == losses[-1]
@@ -162,10 +172,17 @@ def test_without_dev_rows_the_last_model_is_kept(world):
 
 
 def test_epochs_and_accumulation(world):
-    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 take the same three steps as one of 8."""
-    write_json(world / "train.json", [{"text": row["text"], "answer": ["one two three ."]} for row in rows(48)])
+    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 are the same steps as one of 8."""
+    write_json(
+        world / "train.json", [{"text": row["text"], "answer": ["one two three ."]} for row in rows(48)]
+    )
     tiny.t5(dropout=0.0).save(world / "base")
-    options = ["train.max_steps=null", "train.epochs=0.5", "data.dev_file=null", "evaluation.every_steps=null"]
+    options = [
+        "train.max_steps=null",
+        "train.epochs=0.5",
+        "data.dev_file=null",
+        "evaluation.every_steps=null",
+    ]
     one = train(config(world, *options))
     two = train(config(world, *options, "train.micro_batch_size=4", f"logging.save_dir={world}/two"))
     assert read_json(one / "result.json")["steps"] == read_json(two / "result.json")["steps"] == 3
@@ -189,7 +206,9 @@ def test_order(lengths):
     assert list(order) != first and set(order) == set(range(103))
     batches = [first[i : i + 4] for i in range(0, 104, 4)]
     widths = [max(batch) // 2 - min(batch) // 2 for batch in batches]
-    if lengths:  # 26 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any order
+    if (
+        lengths
+    ):  # 26 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any order
         assert max(widths) <= 4
         assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
     else:
@@ -209,8 +228,20 @@ def test_two_processes_train_as_one(world, grouped):
     tiny.t5(dropout=0.0).save(world / "base")
     options = [f"train.group_by_length={grouped}", "train.max_steps=14", "evaluation.batch_size=6"]
     one = train(config(world, *options))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", "-m", "sft.run_sft"]
-    subprocess.run([*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"], check=True, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--standalone",
+        "-m",
+        "sft.run_sft",
+    ]
+    subprocess.run(
+        [*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"],
+        check=True,
+        timeout=300,
+    )
     lines, others = read_jsonl(one / "metrics.jsonl"), read_jsonl(world / "two" / "metrics.jsonl")
     assert len(lines) == len(others) > 8
     for line, other in zip(lines, others):
@@ -225,7 +256,9 @@ def test_encode():
     assert first["labels"] == [*ids(["▁one", "▁two", "▁three"]), 1]  # cut to 4 tokens with its end
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [
-        row_ids[: sum(mask)] for row_ids, mask in zip(*(x.tolist() for x in t5.encode([e.text for e in examples])))]
+        row_ids[: sum(mask)]
+        for row_ids, mask in zip(*(x.tolist() for x in t5.encode([e.text for e in examples])))
+    ]
 
     joined = encode(tiny.gpt2(), examples, max_generated_len=10)[1]
     assert joined == {"input_ids": ids(["▁a", "▁dog"]) + [1], "labels": [-100, ids("▁dog"), 1]}
@@ -233,7 +266,9 @@ def test_encode():
 
 def test_bad_rows_are_all_named(world):
     path = world / "train.json"
-    write_json(path, [{"text": "a", "answer": ["b"]}, {"text": "", "answer": ["b"]}, {"text": "a", "answer": "b"}, 3])
+    write_json(
+        path, [{"text": "a", "answer": ["b"]}, {"text": "", "answer": ["b"]}, {"text": "a", "answer": "b"}, 3]
+    )
     with pytest.raises(UserError) as error:
         read_examples(path)
     message = str(error.value)
@@ -245,12 +280,15 @@ def test_bad_rows_are_all_named(world):
     assert [e.id for e in read_examples(world / "dev.json", limit=2)] == ["0", "1"]
 
 
-@pytest.mark.parametrize("overrides, message", [
-    (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
-    (["data.train_file=gone.json"], "gone.json does not exist"),
-    (["train.micro_batch_size=3"], "no multiple of train.micro_batch_size=3"),
-    (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
-])
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
+        (["data.train_file=gone.json"], "gone.json does not exist"),
+        (["train.micro_batch_size=3"], "no multiple of train.micro_batch_size=3"),
+        (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
+    ],
+)
 def test_mistakes_end_with_a_message_and_leave_nothing(world, monkeypatch, capsys, overrides, message):
     monkeypatch.setattr("sys.argv", ["run_sft", str(world / "config.yml"), *overrides])
     with pytest.raises(SystemExit) as exit_info:

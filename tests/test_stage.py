@@ -33,10 +33,16 @@ def test_same_settings_and_inputs_are_reused(stage):
     assert finished(stage / "out", Config(), [stage / "rows.json"]) == {"best": 3}
 
 
-@pytest.mark.parametrize("config, line", [
-    (Config(seed=1), "seed: 0 there, 1 now"),
-    (Config(train=Section(lr=2e-5, name="x")), "train.lr: 1e-05 there, 2e-05 now\n  train.name: None there, x now"),
-])
+@pytest.mark.parametrize(
+    "config, line",
+    [
+        (Config(seed=1), "seed: 0 there, 1 now"),
+        (
+            Config(train=Section(lr=2e-5, name="x")),
+            "train.lr: 1e-05 there, 2e-05 now\n  train.name: None there, x now",
+        ),
+    ],
+)
 def test_other_settings_are_refused_or_redone(stage, config, line):
     with pytest.raises(UserError) as error:
         finished(stage / "out", config, [stage / "rows.json"])

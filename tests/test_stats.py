@@ -13,7 +13,8 @@ def all_means(values):
 
 def test_bootstrap_equals_the_exact_distribution_of_a_small_set():
     values = [0.0, 1.0, 3.0, 10.0]
-    # 256 samples. Lowest: 1 of mean 0, 4 of .25, 6 of .5 (the 7th lowest is .5); highest: 1 of 10, 4 of 8.25, 4 of 7.75
+    # 256 samples. Lowest: 1 of mean 0, 4 of .25, 6 of .5 (the 7th lowest is .5); highest: 1 of 10, 4 of 8.25,
+    # 4 of 7.75
     assert sorted(all_means(values))[6] == 0.5 and sorted(all_means(values))[-7] == 7.75
     assert bootstrap(values, n=40_000) == Interval(3.5, 0.5, 7.75)
 
@@ -41,7 +42,9 @@ def test_pairing_takes_the_question_out():
     paired = paired_bootstrap(a, b)
     assert paired.mean == pytest.approx(a.mean() - b.mean())
     assert paired.excludes_zero and paired.high - paired.low < 0.06
-    assert bootstrap(a).high - bootstrap(a).low > 2  # unpaired, the questions' spread would drown the difference
+    assert (
+        bootstrap(a).high - bootstrap(a).low > 2
+    )  # unpaired, the questions' spread would drown the difference
     reverse = paired_bootstrap(b, a)
     assert reverse.low == pytest.approx(-paired.high, abs=0.01) and reverse.excludes_zero
 
@@ -49,7 +52,10 @@ def test_pairing_takes_the_question_out():
 def test_ratio_is_of_sums_not_a_mean_of_ratios():
     assert ratio_bootstrap([1, 9], [1, 10]).mean == pytest.approx(10 / 11)
     got = ratio_bootstrap([0, 4], [0, 8])
-    assert got.mean == 0.5 and (got.low, got.high) == (0.0, 0.5)  # a sample of the first question alone has no ratio: 0
+    assert got.mean == 0.5 and (got.low, got.high) == (
+        0.0,
+        0.5,
+    )  # a sample of the first question alone has no ratio: 0
     assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
 
 
@@ -65,7 +71,9 @@ def test_intervals_hold_the_truth_95_times_in_100():
     def difference(run):
         rng = np.random.default_rng(1000 + run)
         question = rng.normal(size=120)
-        return paired_bootstrap(question + rng.normal(0.3, 1.0, 120), question + rng.normal(size=120), n=500, seed=run)
+        return paired_bootstrap(
+            question + rng.normal(0.3, 1.0, 120), question + rng.normal(size=120), n=500, seed=run
+        )
 
     def ratio(run):
         rng = np.random.default_rng(2000 + run)
@@ -77,10 +85,16 @@ def test_intervals_hold_the_truth_95_times_in_100():
         assert 0.93 < coverage(interval_of, truth) < 0.965
 
 
-@pytest.mark.parametrize("call", [
-    lambda: bootstrap([]), lambda: bootstrap([1.0, float("nan")]), lambda: bootstrap([[1.0]]),
-    lambda: paired_bootstrap([1.0], [1.0, 2.0]), lambda: ratio_bootstrap([1.0], [1.0, 2.0]),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bootstrap([]),
+        lambda: bootstrap([1.0, float("nan")]),
+        lambda: bootstrap([[1.0]]),
+        lambda: paired_bootstrap([1.0], [1.0, 2.0]),
+        lambda: ratio_bootstrap([1.0], [1.0, 2.0]),
+    ],
+)
 def test_what_has_no_interval_is_refused(call):
     with pytest.raises(ValueError):
         call()

@@ -12,7 +12,14 @@ from tasks.qa_feedback import summary
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.summary import Settings, gains, pair_metrics, policy_summary, segment_metrics, summarise
+from tasks.qa_feedback.summary import (
+    Settings,
+    gains,
+    pair_metrics,
+    policy_summary,
+    segment_metrics,
+    summarise,
+)
 from tasks.qa_feedback.summary_table import ABOVE_ZERO, TARGETS, table, targets
 
 PROMPTS = [Prompt("0", "a"), Prompt("0", "a"), Prompt("0", "a"), Prompt("1", "b"), Prompt("1", "b")]
@@ -28,8 +35,14 @@ class Segments:
 
     def score(self, prompts, texts):
         return [
-            SegmentLabels(tuple((i, i + 1) for i in range(len(p))), torch.tensor([[1 - x, x] for x in p]).reshape(-1, 2), ("O", "ERR"), judged)
-            for p, judged in self.answers]
+            SegmentLabels(
+                tuple((i, i + 1) for i in range(len(p))),
+                torch.tensor([[1 - x, x] for x in p]).reshape(-1, 2),
+                ("O", "ERR"),
+                judged,
+            )
+            for p, judged in self.answers
+        ]
 
 
 class Scores:
@@ -55,28 +68,44 @@ def test_segment_metrics_by_hand():
 
 
 def test_pair_metrics_by_hand():
-    # question 0: truths .5 .2 .2 -> two decided pairs, scores 1 > 0 right, 1 = 1 half; question 1: .1 < .3, scores 5 < 4 wrong
+    # question 0: truths .5 .2 .2 -> two decided pairs, scores 1 > 0 right, 1 = 1 half; question 1: .1 < .3,
+    # scores 5 < 4 wrong
     got = pair_metrics(Scores(1.0, 0.0, 1.0, 5.0, 4.0), PROMPTS, [""] * 5, [0.5, 0.2, 0.2, 0.1, 0.3])
     assert got == {"pair_accuracy": pytest.approx(1.5 / 3), "pairs": 3}
     assert pair_metrics(Scores(1.0, 2.0), [PROMPTS[0], PROMPTS[3]], ["", ""], [0.1, 0.9]) == {}
 
 
 def rows(values, metric="oracle/gold"):
-    return [{"id": question, "sample": k, metric: value} for question, few in values.items() for k, value in enumerate(few)]
+    return [
+        {"id": question, "sample": k, metric: value}
+        for question, few in values.items()
+        for k, value in enumerate(few)
+    ]
 
 
 def test_gains_are_paired_by_question():
-    policies = {"sft": rows({"a": [0.0, 0.2], "b": [0.5, 0.5], "c": [1.0, 1.0]}), "fine_grained": rows({"b": [0.9], "a": [0.3], "d": [1.0]})}
+    policies = {
+        "sft": rows({"a": [0.0, 0.2], "b": [0.5, 0.5], "c": [1.0, 1.0]}),
+        "fine_grained": rows({"b": [0.9], "a": [0.3], "d": [1.0]}),
+    }
     got = gains(policies)
     assert list(got) == ["fine_grained_vs_sft"]
     assert got["fine_grained_vs_sft"]["gold"] == paired_bootstrap([0.9, 0.3], [0.5, 0.1]).as_dict()
     assert got["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
-    assert gains({"sft": rows({"a": [1.0]}, "reward"), "holistic": rows({"a": [3.0]}, "reward")})["holistic_vs_sft"]["reward"]["mean"] == 2.0
+    assert (
+        gains({"sft": rows({"a": [1.0]}, "reward"), "holistic": rows({"a": [3.0]}, "reward")})[
+            "holistic_vs_sft"
+        ]["reward"]["mean"]
+        == 2.0
+    )
 
 
 def test_policy_summary_groups_the_oracle():
     got = policy_summary([{"id": "a", "oracle/gold": 1.0, "kl": 2.0}])
-    assert got == {"oracle": {"gold": {"mean": 1, "low": 1, "high": 1}}, "kl": {"mean": 2, "low": 2, "high": 2}}
+    assert got == {
+        "oracle": {"gold": {"mean": 1, "low": 1, "high": 1}},
+        "kl": {"mean": 2, "low": 2, "high": 2},
+    }
     assert "oracle" not in policy_summary([{"id": "a", "kl": 2.0}])
 
 
@@ -94,7 +123,7 @@ def test_truth_of_segments_is_the_oracles():
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """An outputs folder of three policies in the mini world: sft answers in part, the others better and better."""
+    """An outputs folder of three policies in the mini world: sft answers in part, the others ever better."""
     questions = [mini_world.make_row(0, "test", i) for i in range(6)]
     write_json(tmp_path / "test.json", questions)
     prompts = load_examples(tmp_path / "test.json")
@@ -104,25 +133,51 @@ def outputs(tmp_path, monkeypatch):
             gold = mini_world.gold_sentences(mini_world.make_item(0, "test", i))
             for k, n in enumerate(sentences):
                 text = mini_world.compose(gold[:n])
-                answers.append({"id": prompt.id, "sample": k, "prompt": prompt.text, "response": text, "reward": float(n),
-                                "rougeLsum": 50.0, "length": len(text.split()), "kl": 0.5, **oracle_metrics(prompt, text)})
+                answers.append(
+                    {
+                        "id": prompt.id,
+                        "sample": k,
+                        "prompt": prompt.text,
+                        "response": text,
+                        "reward": float(n),
+                        "rougeLsum": 50.0,
+                        "length": len(text.split()),
+                        "kl": 0.5,
+                        **oracle_metrics(prompt, text),
+                    }
+                )
         write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", answers)
     write_json(tmp_path / "sft" / "run.json", {"seed": 7})
     write_json(tmp_path / "sft" / "stages.json", {"sft": {"seconds": 60.0, "peak_mb": 512.0}})
-    write_json(tmp_path / "fine_grained" / "stages.json", {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}})
-    for folder, metrics in (("rel_rm", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}), ("comp_rm", {"accuracy": 0.7})):
+    write_json(
+        tmp_path / "fine_grained" / "stages.json", {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}}
+    )
+    for folder, metrics in (
+        ("rel_rm", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}),
+        ("comp_rm", {"accuracy": 0.7}),
+    ):
         write_json(tmp_path / folder / "reward_model.json", {"metrics": metrics})
 
     class Perfect:
         def __init__(self, folder, prefix_fn):
-            self.spec = SimpleNamespace(kind="sequence" if "comp" in str(folder) else "segment", error_label="ERR")
+            self.spec = SimpleNamespace(
+                kind="sequence" if "comp" in str(folder) else "segment", error_label="ERR"
+            )
 
         def score(self, prompts, texts):
             truths = [judge(p.meta["question"], p.meta["passages"], text) for p, text in zip(prompts, texts)]
             if self.spec.kind == "sequence":
                 return torch.tensor([truth.completeness for truth in truths])
             found = [summary.relevance_errors(truth) for truth in truths]
-            return [SegmentLabels(tuple(f), torch.tensor([[float(x), float(not x)] for x in f.values()]), ("ERR", "O"), (True,) * len(f)) for f in found]
+            return [
+                SegmentLabels(
+                    tuple(f),
+                    torch.tensor([[float(x), float(not x)] for x in f.values()]),
+                    ("ERR", "O"),
+                    (True,) * len(f),
+                )
+                for f in found
+            ]
 
     monkeypatch.setattr(summary, "load_reward_model", Perfect)
     return tmp_path
@@ -135,7 +190,17 @@ def settings(outputs, **changes):
 def test_the_whole_summary(outputs, monkeypatch):
     got = summarise(settings(outputs))
     assert read_json(outputs / "summary.json") == json.loads(json.dumps(got))
-    assert set(got) == {"policies", "gains", "reward_models", "stages", "versions", "seed", "scale", "data", "gold_subsentences"}
+    assert set(got) == {
+        "policies",
+        "gains",
+        "reward_models",
+        "stages",
+        "versions",
+        "seed",
+        "scale",
+        "data",
+        "gold_subsentences",
+    }
     assert list(got["policies"]) == ["sft", "holistic", "fine_grained"]
     for policy in got["policies"].values():
         assert {"oracle", "reward", "rougeLsum", "length", "kl"} <= set(policy)
@@ -143,23 +208,35 @@ def test_the_whole_summary(outputs, monkeypatch):
         assert set(policy["reward"]) == {"mean", "low", "high"}
     assert set(got["gains"]) == {"fine_grained_vs_sft", "holistic_vs_sft", "fine_grained_vs_holistic"}
     assert got["gains"]["fine_grained_vs_sft"]["gold"]["low"] > 0
-    assert got["reward_models"]["relevance"]["accuracy"] == 1.0 and got["reward_models"]["completeness"]["pair_accuracy"] == 1.0
+    assert (
+        got["reward_models"]["relevance"]["accuracy"] == 1.0
+        and got["reward_models"]["completeness"]["pair_accuracy"] == 1.0
+    )
     assert got["stages"].pop("reward models against the oracle")["peak_mb"] > 0
-    assert got["stages"] == {"sft": {"seconds": 60.0, "peak_mb": 512.0}, "fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}}
+    assert got["stages"] == {
+        "sft": {"seconds": 60.0, "peak_mb": 512.0},
+        "fine_grained": {"seconds": 120.0, "peak_mb": 1024.0},
+    }
     write_json(outputs / "stages.json", {"demo": {"seconds": 1.0, "peak_mb": 2.0}})
     assert got["seed"] == 7 and got["data"] == "mini world, 6 test questions"
     assert 6 <= got["gold_subsentences"] <= 10
 
     monkeypatch.setattr(summary, "load_reward_model", None)  # nothing has changed: not scored again
     again = summarise(settings(outputs))
-    assert again["stages"] == {"demo": {"seconds": 1.0, "peak_mb": 2.0}}  # the pipeline's own account counts where there is one
+    assert again["stages"] == {
+        "demo": {"seconds": 1.0, "peak_mb": 2.0}
+    }  # the pipeline's own account counts where there is one
     assert again["reward_models"] == got["reward_models"] and again["policies"] == got["policies"]
 
 
 def test_the_table_says_what_was_reached(outputs):
     found = summarise(settings(outputs))
     reached = {what: ok for what, _, _, ok in targets(found)}
-    assert reached["R1 accuracy"] and reached["fine-grained over SFT, gold, lower end"] and reached["minutes of all stages"]
+    assert (
+        reached["R1 accuracy"]
+        and reached["fine-grained over SFT, gold, lower end"]
+        and reached["minutes of all stages"]
+    )
     assert not reached["fine-grained over SFT, relevance"]  # all answers are relevant: no gain
     assert "R2 accuracy" not in reached  # there is none
     text = table(found)
@@ -169,9 +246,21 @@ def test_the_table_says_what_was_reached(outputs):
 def test_targets_at_their_bounds():
     paths = {what: (path, low, high) for what, path, low, high in TARGETS}
     assert paths["R3 pair accuracy"] == ("reward_models.completeness.pair_accuracy", 0.72, None)
-    tree = {"stages": {"a": {"seconds": 1200.0, "peak_mb": 4096.5}}, "gains": {"holistic_vs_sft": {"gold": {"low": 0.0}}}}
+    tree = {
+        "stages": {"a": {"seconds": 1200.0, "peak_mb": 4096.5}},
+        "gains": {"holistic_vs_sft": {"gold": {"low": 0.0}}},
+    }
     assert [(what, ok) for what, _, _, ok in targets(tree)] == [
-        ("holistic over SFT, gold, lower end", False), ("minutes of all stages", True), ("peak memory in GB", False)]
+        ("holistic over SFT, gold, lower end", False),
+        ("minutes of all stages", True),
+        ("peak memory in GB", False),
+    ]
+    whole = {
+        "seconds": 600.0,
+        "peak_mb": 5000.0,
+    }  # two stages at a time: less time and more memory than the stages add up to
+    costs = {what: value for what, value, _, _ in targets({"stages": {**tree["stages"], "whole": whole}})}
+    assert costs == {"minutes of all stages": 10.0, "peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
 
 
@@ -179,10 +268,18 @@ def test_real_rows_have_no_oracle(outputs):
     row = {"text": "question: Who?", "answer": ["He did. She did."], "question": "Who?", "passages": []}
     write_json(outputs / "test.json", [row] * 6)
     for name in ("sft", "baseline", "fine_grained"):
-        write_jsonl(outputs / "eval" / f"{name}-test" / "rows.jsonl", [{"id": "0", "sample": 0, "reward": 1.0, "length": 3}])
+        write_jsonl(
+            outputs / "eval" / f"{name}-test" / "rows.jsonl",
+            [{"id": "0", "sample": 0, "reward": 1.0, "length": 3}],
+        )
     got = summarise(settings(outputs, scale="paper"))
-    assert got["policies"]["sft"] == {name: {"mean": v, "low": v, "high": v} for name, v in (("reward", 1.0), ("length", 3.0))}
-    assert got["reward_models"] == {"relevance": {"accuracy": 0.9, "auc": 0.95, "f1": 0.8}, "completeness": {"pair_accuracy": 0.7}}
+    assert got["policies"]["sft"] == {
+        name: {"mean": v, "low": v, "high": v} for name, v in (("reward", 1.0), ("length", 3.0))
+    }
+    assert got["reward_models"] == {
+        "relevance": {"accuracy": 0.9, "auc": 0.95, "f1": 0.8},
+        "completeness": {"pair_accuracy": 0.7},
+    }
     assert got["scale"] == "paper" and str(outputs) in got["data"]
     assert "What the demo must reach" not in table(got)
 

@@ -2,9 +2,10 @@
 
     python -m tasks.qa_feedback.summary output_dir=outputs/mini data_dir=outputs/mini/data [split=test]
 
-Reads what the stages left in an outputs folder: evaluations of the policies (`eval/<policy>-<split>/rows.jsonl`, made by
-training/evaluate.sh), the reward models, seconds and memory by stage. In the mini world the reward models are compared
-with the oracle, on the SFT policy's answers to questions they never saw.
+Reads what the stages left in an outputs folder: evaluations of the policies
+(`eval/<policy>-<split>/rows.jsonl`, made by training/evaluate.sh), the reward models, seconds and memory by
+stage. In the mini world the reward models are compared with the oracle, on the SFT policy's answers to
+questions they never saw.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,18 @@ from tasks.qa_feedback.feedback import load_examples, rm_prefix
 from tasks.qa_feedback.summary_table import table
 from tasks.qa_feedback.training.evaluate import oracle_for
 
-POLICIES = {"sft": ("sft",), "holistic": ("holistic", "baseline"), "fine_grained": ("fine_grained",)}  # -> names in eval/
+POLICIES = {
+    "sft": ("sft",),
+    "holistic": ("holistic", "baseline"),
+    "fine_grained": ("fine_grained",),
+}  # -> names in eval/
 COMPARED = (("fine_grained", "sft"), ("holistic", "sft"), ("fine_grained", "holistic"))
-REWARD_MODELS = {"relevance": "rel_rm", "factuality": "fact_rm", "completeness": "comp_rm", "preference": "baseline_rm"}
+REWARD_MODELS = {
+    "relevance": "rel_rm",
+    "factuality": "fact_rm",
+    "completeness": "comp_rm",
+    "preference": "baseline_rm",
+}
 ORACLE = "oracle/"
 
 
@@ -45,19 +55,25 @@ class Settings(StrictModel):
     scale: str = "mini"
 
 
-# ---- policies ------------------------------------------------------------------------------------------------------
+# ---- policies
+# ------------------------------------------------------------------------------------------------------
 
 
 def policy_rows(settings: Settings) -> dict[str, list[dict]]:
     """The evaluation rows of the policies that were evaluated on the split."""
     found = {}
     for policy, names in POLICIES.items():
-        paths = [Path(settings.output_dir) / "eval" / f"{name}-{settings.split}" / "rows.jsonl" for name in names]
+        paths = [
+            Path(settings.output_dir) / "eval" / f"{name}-{settings.split}" / "rows.jsonl" for name in names
+        ]
         existing = [path for path in paths if path.exists()]
         if existing:
             found[policy] = read_jsonl(existing[0])
     if not found:
-        raise UserError(f"{settings.output_dir}/eval holds no evaluation on {settings.split}: run training/evaluate.sh on a policy first")
+        raise UserError(
+            f"{settings.output_dir}/eval holds no evaluation on {settings.split}: "
+            "run training/evaluate.sh on a policy first"
+        )
     return found
 
 
@@ -78,13 +94,15 @@ def by_question(rows: Sequence[Mapping], metric: str) -> dict[str, float]:
 
 
 def gains(policies: Mapping[str, Sequence[Mapping]]) -> dict[str, dict]:
-    """Paired differences on the questions both policies answered, by metric: the oracle's, else reward and RougeLsum."""
+    """Paired differences on questions both policies answered: the oracle's metrics, else reward and Rouge."""
     result = {}
     for better, worse in COMPARED:
         if better not in policies or worse not in policies:
             continue
         shared = [name for name in policies[better][0] if name in policies[worse][0]]
-        names = [name for name in shared if name.startswith(ORACLE)] or [name for name in ("reward", "rougeLsum") if name in shared]
+        names = [name for name in shared if name.startswith(ORACLE)] or [
+            name for name in ("reward", "rougeLsum") if name in shared
+        ]
         result[f"{better}_vs_{worse}"] = {}
         for name in names:
             a, b = by_question(policies[better], name), by_question(policies[worse], name)
@@ -95,10 +113,16 @@ def gains(policies: Mapping[str, Sequence[Mapping]]) -> dict[str, dict]:
     return result
 
 
-# ---- reward models -------------------------------------------------------------------------------------------------
+# ---- reward models
+# -------------------------------------------------------------------------------------------------
 
 
-def segment_metrics(scorer: SegmentScorer, prompts: Sequence[Prompt], texts: Sequence[str], wrong: Sequence[Mapping[tuple[int, int], bool]]) -> dict:
+def segment_metrics(
+    scorer: SegmentScorer,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    wrong: Sequence[Mapping[tuple[int, int], bool]],
+) -> dict:
     """Accuracy, AUC and F1 of "has an error" over the segments that both the model and the oracle judge.
 
     Args:
@@ -112,16 +136,26 @@ def segment_metrics(scorer: SegmentScorer, prompts: Sequence[Prompt], texts: Seq
                 said.append(p_error)
                 true.append(known[span])
     if not said:
-        raise UserError("the reward model judged no segment that the oracle knows: were its answers cut by another segmenter?")
+        raise UserError(
+            "the reward model judged no segment that the oracle knows: does it use another segmenter?"
+        )
     p_error, is_wrong = np.array(said), np.array(true)
     f1 = precision_recall_f1(p_error > 0.5, is_wrong)[2]
-    return {"accuracy": float(((p_error > 0.5) == is_wrong).mean()), "auc": auc(p_error, is_wrong), "f1": f1, "segments": len(said)}
+    return {
+        "accuracy": float(((p_error > 0.5) == is_wrong).mean()),
+        "auc": auc(p_error, is_wrong),
+        "f1": f1,
+        "segments": len(said),
+    }
 
 
-def pair_metrics(scorer: SequenceScorer, prompts: Sequence[Prompt], texts: Sequence[str], truth: Sequence[float]) -> dict:
+def pair_metrics(
+    scorer: SequenceScorer, prompts: Sequence[Prompt], texts: Sequence[str], truth: Sequence[float]
+) -> dict:
     """How often the better of two answers to one question scores higher (equal scores count one half).
 
-    Pairs that are equally good are left out. Without any pair (one sample per question) there is nothing to say: {}.
+    Pairs that are equally good are left out. Without any pair (one sample per question) there is nothing to
+    say: {}.
     """
     scores = scorer.score(prompts, texts).tolist()
     groups: dict[str, list[int]] = {}
@@ -150,21 +184,28 @@ TRUTH: dict[str, Callable[[Judgement], float | dict]] = {
 }
 
 
-def reward_models_against_oracle(folders: Mapping[str, Path], prompts: Sequence[Prompt], rows: Sequence[Mapping]) -> dict[str, dict]:
-    """Score sampled answers with every reward model and compare with the oracle's judgement of the same answers."""
+def reward_models_against_oracle(
+    folders: Mapping[str, Path], prompts: Sequence[Prompt], rows: Sequence[Mapping]
+) -> dict[str, dict]:
+    """Score sampled answers with every reward model and compare with the oracle's judgement of them."""
     known = {prompt.id: prompt for prompt in prompts}
     asked, texts = [known[row["id"]] for row in rows], [row["response"] for row in rows]
-    judgements = [judge(prompt.meta["question"], prompt.meta["passages"], text) for prompt, text in zip(asked, texts)]
+    judgements = [
+        judge(prompt.meta["question"], prompt.meta["passages"], text) for prompt, text in zip(asked, texts)
+    ]
     result = {}
     for name, folder in folders.items():
-        scorer, truth = load_reward_model(folder, rm_prefix), [TRUTH[name](judgement) for judgement in judgements]
+        scorer, truth = (
+            load_reward_model(folder, rm_prefix),
+            [TRUTH[name](judgement) for judgement in judgements],
+        )
         measure = segment_metrics if scorer.spec.kind == "segment" else pair_metrics
         result[name] = measure(scorer, asked, texts, truth)
     return result
 
 
 def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
-    """What the reward models reached on annotated dev rows: the best there is where no oracle knows the truth."""
+    """What the reward models reached on annotated dev rows: all there is where no oracle knows the truth."""
     result = {}
     for name, folder in folders.items():
         metrics = read_json(folder / SPEC_FILE)["metrics"]
@@ -175,13 +216,22 @@ def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
     return result
 
 
-def reward_models(settings: Settings, prompts: Sequence[Prompt], rows: Sequence[Mapping] | None) -> dict[str, dict]:
-    """Metrics of the reward models that are there; kept in eval/reward_models and computed again when one changes."""
+def reward_models(
+    settings: Settings, prompts: Sequence[Prompt], rows: Sequence[Mapping] | None
+) -> dict[str, dict]:
+    """Metrics of the reward models that are there; kept in eval/reward_models until one of them changes."""
     output = Path(settings.output_dir)
-    folders = {name: output / folder for name, folder in REWARD_MODELS.items() if (output / folder / SPEC_FILE).exists()}
+    folders = {
+        name: output / folder
+        for name, folder in REWARD_MODELS.items()
+        if (output / folder / SPEC_FILE).exists()
+    }
     if not oracle_for(prompts) or rows is None:
         return reward_models_on_dev(folders)
-    folder, answers = output / "eval" / "reward_models", output / "eval" / f"sft-{settings.split}" / "rows.jsonl"
+    folder, answers = (
+        output / "eval" / "reward_models",
+        output / "eval" / f"sft-{settings.split}" / "rows.jsonl",
+    )
     known = finished(folder, settings, [answers, *folders.values()], redo=True)
     if known is None:
         with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
@@ -190,14 +240,21 @@ def reward_models(settings: Settings, prompts: Sequence[Prompt], rows: Sequence[
     return known
 
 
-# ---- the whole -----------------------------------------------------------------------------------------------------
+# ---- the whole
+# -----------------------------------------------------------------------------------------------------
 
 
 def stages(output: Path) -> dict[str, dict]:
-    """Seconds and peak memory by stage: those of the whole pipeline where it was run as one, else of each stage's folder."""
+    """Seconds and peak memory by stage: the whole pipeline's account, else those of the stages' folders."""
     if (output / "stages.json").exists():
         return read_json(output / "stages.json")
-    paths = sorted([*output.glob("*/stages.json"), *output.glob("eval/*/stages.json"), *output.glob("generated/*/stages.json")])
+    paths = sorted(
+        [
+            *output.glob("*/stages.json"),
+            *output.glob("eval/*/stages.json"),
+            *output.glob("generated/*/stages.json"),
+        ]
+    )
     return {name: value for path in paths for name, value in read_json(path).items()}
 
 
@@ -217,6 +274,7 @@ def summarise(settings: Settings) -> dict:
     output = Path(settings.output_dir)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
+    world = "mini world" if oracle_for(prompts) else settings.data_dir
     questions = len({row["id"] for few in rows.values() for row in few})
     summary = {
         "policies": {name: policy_summary(few) for name, few in rows.items()},
@@ -226,7 +284,7 @@ def summarise(settings: Settings) -> dict:
         "versions": versions(),
         "seed": seed_of(output),
         "scale": settings.scale,
-        "data": f"{'mini world' if oracle_for(prompts) else settings.data_dir}, {questions} {settings.split} questions",
+        "data": f"{world}, {questions} {settings.split} questions",
         "gold_subsentences": gold_subsentences(prompts),
     }
     write_json(output / "summary.json", summary)
@@ -236,7 +294,11 @@ def summarise(settings: Settings) -> dict:
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:
     """Sub-sentences of the reference answers, on average."""
     segmenter = load_segmenter()
-    counts = [len(segmenter.segments(prompt.references[0], "subsentence")) for prompt in prompts if prompt.references]
+    counts = [
+        len(segmenter.segments(prompt.references[0], "subsentence"))
+        for prompt in prompts
+        if prompt.references
+    ]
     return float(np.mean(counts)) if counts else 0.0
 
 

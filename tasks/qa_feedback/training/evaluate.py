@@ -1,6 +1,7 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    python -m tasks.qa_feedback.training.evaluate policy=outputs/mini/sft split=test config=... data_dir=... output_dir=...
+    python -m tasks.qa_feedback.training.evaluate policy=outputs/mini/sft split=test config=... data_dir=...
+    output_dir=...
 
 `tasks/qa_feedback/training/evaluate.sh` fills in config and folders. Writes <output_dir>/eval/<name>-<split>/
 {rows.jsonl, summary.json}; what was evaluated before with the same settings, policy and data is reused.
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from pydantic import Field, PositiveInt
@@ -33,12 +35,16 @@ class Settings(StrictModel):
     """What to evaluate, on what, and how."""
 
     policy: str = Field(description="folder or hub name of the policy")
-    config: str = Field(description="YAML of an RL run: its rewards, lengths and sampling are used, and its policy is the reference of `kl`")
+    config: str = Field(
+        description="YAML of an RL run: its rewards, lengths, sampling; its policy is the reference of `kl`"
+    )
     data_dir: str
     output_dir: str
     split: str = Field("test", description="<data_dir>/<split>.json")
     name: str | None = Field(None, description="of the results; null: the policy's folder")
-    do_sample: bool | None = Field(None, description="true: sampled as in training, false: greedy, null: as the config evaluates")
+    do_sample: bool | None = Field(
+        None, description="true: sampled as in training, false: greedy, null: as the config evaluates"
+    )
     num_samples: PositiveInt = Field(1, description="answers per question")
     seed: int = 0
     max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
@@ -57,13 +63,48 @@ def sampling_of(settings: Settings, config: QAConfig) -> Sampling:
     policy, length = config.model.policy_model, config.env.max_generated_len
     if settings.do_sample is None:
         return policy.eval_generation_kwargs.sampling(length)
-    return policy.train_generation_kwargs.sampling(length) if settings.do_sample else Sampling(length, do_sample=False)
+    return (
+        policy.train_generation_kwargs.sampling(length)
+        if settings.do_sample
+        else Sampling(length, do_sample=False)
+    )
 
 
 def oracle_for(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
     """The oracle where the questions are the mini world's, which it can judge."""
     known = all(Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed for prompt in prompts[:5])
     return (oracle_metrics,) if known and prompts else ()
+
+
+def inputs_of(settings: Settings, config: QAConfig) -> list[str | Path]:
+    """Every file and checkpoint that decides the result."""
+    rewards = [aspect.ckpt for aspect in config.reward.values() if aspect.ckpt and aspect.weight]
+    data = Path(settings.data_dir) / f"{settings.split}.json"
+    reference = config.model.policy_model.ckpt
+    return [settings.policy, data, settings.config, reference, *(rewards if settings.reward else ())]
+
+
+def score(settings: Settings, config: QAConfig, prompts: Sequence[Prompt], state: PartialState) -> list[dict]:
+    """The rows of all prompts, which the processes share."""
+    side = config.model.policy_model.input_padding_side
+    policy, reference = (
+        load_policy(path, config.model.dtype, config.env.max_input_len, side).to(state.device)
+        for path in (settings.policy, config.model.policy_model.ckpt)
+    )
+    rows = evaluate_rows(
+        policy,
+        share_of(prompts, state.process_index, state.num_processes),
+        build_reward(config, str(state.device)) if settings.reward else None,
+        sampling_of(settings, config),
+        settings.seed,
+        oracle_for(prompts),
+        reference,
+        settings.num_samples,
+        progress=state.is_main_process and sys.stderr.isatty(),
+        temperature=config.logprob_temperature,
+        batch_size=settings.batch_size,
+    )
+    return gather_object(rows) if state.num_processes > 1 else rows
 
 
 def evaluate(settings: Settings) -> Path:
@@ -73,26 +114,18 @@ def evaluate(settings: Settings) -> Path:
       UserError: data, policy or a reward model is missing, or broken.
     """
     config = load_config(QAConfig, settings.config)
-    data = Path(settings.data_dir) / f"{settings.split}.json"
-    prompts = load_examples(data)[: settings.max_examples]
+    prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[: settings.max_examples]
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
-    folder, reference_path = Path(settings.output_dir) / "eval" / name, config.model.policy_model.ckpt
-    rewards = [aspect.ckpt for aspect in config.reward.values() if aspect.ckpt and aspect.weight] if settings.reward else []
-    state = PartialState()
-    if finished(folder, settings, [settings.policy, data, settings.config, reference_path, *rewards], redo=True) is not None:
+    folder = Path(settings.output_dir) / "eval" / name
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    with state.main_process_first():  # it may clear the folder
+        known = finished(folder, settings, inputs_of(settings, config), redo=True)
+    if known is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
         return folder
-    policy, reference = (
-        load_policy(path, config.model.dtype, config.env.max_input_len, config.model.policy_model.input_padding_side).to(state.device)
-        for path in (settings.policy, reference_path))
-    reward = build_reward(config, str(state.device)) if settings.reward else None
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
-        rows = evaluate_rows(
-            policy, share_of(prompts, state.process_index, state.num_processes), reward, sampling_of(settings, config), settings.seed,
-            oracle_for(prompts), reference, settings.num_samples, progress=state.is_main_process and sys.stderr.isatty(),
-            temperature=config.logprob_temperature, batch_size=settings.batch_size)
-        rows = gather_object(rows) if state.num_processes > 1 else rows
+        rows = score(settings, config, prompts, state)
         if state.is_main_process:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)
@@ -106,7 +139,10 @@ def evaluate(settings: Settings) -> Path:
 def table(summary: dict[str, dict[str, float]]) -> str:
     """One line per metric: mean and 95% interval."""
     width = max(map(len, summary))
-    return "\n".join(f"  {name:<{width}}  {v['mean']:8.3f}  [{v['low']:.3f}, {v['high']:.3f}]" for name, v in summary.items())
+    return "\n".join(
+        f"  {name:<{width}}  {v['mean']:8.3f}  [{v['low']:.3f}, {v['high']:.3f}]"
+        for name, v in summary.items()
+    )
 
 
 def main() -> None:

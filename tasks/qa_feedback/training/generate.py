@@ -1,6 +1,7 @@
 """Sample answers to annotate: JSON lines {id, question, passages, predictions} of one split.
 
-    python -m tasks.qa_feedback.training.generate policy=outputs/mini/sft split=train data_dir=... output_dir=...
+    python -m tasks.qa_feedback.training.generate policy=outputs/mini/sft split=train data_dir=...
+    output_dir=...
 
 Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
 <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from accelerate import PartialState
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
@@ -28,7 +30,9 @@ from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
 
-BATCHES_PER_CHUNK = 8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
+BATCHES_PER_CHUNK = (
+    8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
+)
 
 
 class Settings(StrictModel):
@@ -52,7 +56,12 @@ class Settings(StrictModel):
 
 
 def to_row(prompt: Prompt, predictions: Sequence[str]) -> dict:
-    return {"id": prompt.id, "question": prompt.meta["question"], "passages": prompt.meta["passages"], "predictions": list(predictions)}
+    return {
+        "id": prompt.id,
+        "question": prompt.meta["question"],
+        "passages": prompt.meta["passages"],
+        "predictions": list(predictions),
+    }
 
 
 def read_part(path: Path) -> list[dict]:
@@ -65,16 +74,35 @@ def read_part(path: Path) -> list[dict]:
     return rows
 
 
-def sample_to(path: Path, policy: Policy, prompts: Sequence[Prompt], settings: Settings, progress: bool) -> None:
+def sample_to(
+    path: Path, policy: Policy, prompts: Sequence[Prompt], settings: Settings, progress: bool
+) -> None:
     """Append one row per prompt to `path`, chunk by chunk, after those that are there."""
-    sampling = Sampling(settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p)
+    sampling = Sampling(
+        settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p
+    )
     done, size = len(read_part(path)), settings.batch_size * BATCHES_PER_CHUNK
-    with open(path, "a", encoding="utf-8") as file, tqdm(
-            total=len(prompts), initial=done, desc="sampling answers", unit="question", disable=not progress) as bar:
+    with (
+        open(path, "a", encoding="utf-8") as file,
+        tqdm(
+            total=len(prompts), initial=done, desc="sampling answers", unit="question", disable=not progress
+        ) as bar,
+    ):
         for start in range(done, len(prompts), size):
             chunk = prompts[start : start + size]
-            texts = generate_texts(policy, chunk, sampling, settings.num_samples, settings.seed, settings.batch_size, progress=False)
-            file.writelines(json.dumps(to_row(prompt, few), ensure_ascii=False) + "\n" for prompt, few in zip(chunk, texts))
+            texts = generate_texts(
+                policy,
+                chunk,
+                sampling,
+                settings.num_samples,
+                settings.seed,
+                settings.batch_size,
+                progress=False,
+            )
+            file.writelines(
+                json.dumps(to_row(prompt, few), ensure_ascii=False) + "\n"
+                for prompt, few in zip(chunk, texts)
+            )
             file.flush()
             bar.update(len(chunk))
 
@@ -89,8 +117,10 @@ def generate(settings: Settings) -> Path:
     prompts = load_examples(data)[: settings.max_examples]
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = Path(settings.output_dir) / "generated" / name
-    state = PartialState()
-    if finished(folder, settings, [settings.policy, data], redo=True) is not None:
+    state = PartialState(cpu=not torch.accelerator.is_available())
+    with state.main_process_first():  # it may clear the folder
+        known = finished(folder, settings, [settings.policy, data], redo=True)
+    if known is not None:
         if state.is_main_process:
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
@@ -99,14 +129,23 @@ def generate(settings: Settings) -> Path:
     with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
         mine = share_of(prompts, state.process_index, state.num_processes)
-        sample_to(parts[state.process_index], policy, mine, settings, progress=state.is_main_process and sys.stderr.isatty())
+        sample_to(
+            parts[state.process_index],
+            policy,
+            mine,
+            settings,
+            progress=state.is_main_process and sys.stderr.isatty(),
+        )
         state.wait_for_everyone()
         if state.is_main_process:
             write_jsonl(folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)])
             finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
             for part in parts:
                 part.unlink()
-            print(f"{len(prompts)} questions with {settings.num_samples} answers each in {folder / 'samples.jsonl'}", flush=True)
+            print(
+                f"{len(prompts)} questions, {settings.num_samples} answers each: {folder / 'samples.jsonl'}",
+                flush=True,
+            )
     return folder / "samples.jsonl"
 
 
