@@ -4,14 +4,16 @@ The tokenizer is word-level where the texts have few words (the mini world), els
 random weights with structure. Copying starts late from T5's own initialisation; here attention can compare contexts
 and copy what followed from the first step on:
 - relative-position biases let head h of the first encoder layer look h + 1 tokens back and head h of the first decoder
-  layer h tokens back, and both carry what they see through the same random map; so an encoder position holds its
-  preceding tokens where a decoder position holds its latest ones,
+  layer h tokens back (h < 5), and both carry what they see through the same random map; so an encoder position holds
+  its preceding tokens where a decoder position holds its latest ones,
+- two more decoder heads look 6 and 8 tokens back, as far as the previous statement's verb and kind in the mini world:
+  without them the model loses track of what it has said and loops,
 - W_q = W_k in cross-attention, so that equal contexts attend to each other,
 - W_o = W_v^T everywhere, with orthogonal W_v, so that a token attended to arrives as itself, and the tied embedding
   reads it off.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +28,9 @@ from tasks.qa_feedback.data.command_line import settings_from
 
 SPECIAL = ("<pad>", "</s>", "<unk>")
 FEW_WORDS = 2000  # up to here the words themselves are the vocabulary
+ENCODER_LOOKS_BACK = (1, 2, 3, 4, 5)  # tokens, by head of the first layer; further heads are free
+DECODER_LOOKS_BACK = (0, 1, 2, 3, 4, 6, 8)
+LOOK_BACK_BIAS = 8.0
 
 
 # ---- tokenizer -----------------------------------------------------------------------------------------------------
@@ -100,7 +105,7 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     return torch.linalg.qr(torch.randn(rows, columns, generator=generator))[0]
 
 
-def _look_back(attention, offsets: list[int], strength: float) -> None:
+def _look_back(attention, offsets: Sequence[int]) -> None:
     """Head h of a first-layer self-attention prefers the token `offsets[h]` before it; other heads are left free."""
     with torch.no_grad():
         bias = attention.relative_attention_bias.weight
@@ -110,10 +115,10 @@ def _look_back(attention, offsets: list[int], strength: float) -> None:
                 torch.tensor(-offset), bidirectional=not attention.is_decoder,
                 num_buckets=attention.relative_attention_num_buckets,
                 max_distance=attention.relative_attention_max_distance)
-            bias[bucket, head] = strength
+            bias[bucket, head] = LOOK_BACK_BIAS
 
 
-def initialise(model: T5ForConditionalGeneration, seed: int, look_back: int = 5, sharpness: float = 1.0) -> None:
+def initialise(model: T5ForConditionalGeneration, seed: int) -> None:
     """The structured random initialisation described above, a pure function of `seed`."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "initialise"))
     size, inner = model.config.d_model, model.config.num_heads * model.config.d_kv
@@ -126,14 +131,14 @@ def initialise(model: T5ForConditionalGeneration, seed: int, look_back: int = 5,
                     attention = sublayer.SelfAttention if position == 0 else sublayer.EncDecAttention
                     crossing = position == 1
                     first = depth == 0 and not crossing
-                    q = _orthogonal(inner, size, generator) * (sharpness if crossing else 0.1)
+                    q = _orthogonal(inner, size, generator) * (1.0 if crossing else 0.1)
                     v = shared_v if first else _orthogonal(inner, size, generator)
                     attention.q.weight.copy_(q)
                     attention.k.weight.copy_(q)
                     attention.v.weight.copy_(v)
                     attention.o.weight.copy_(v.T if not first else _rolled(v, model.config.d_kv).T)
-    _look_back(model.encoder.block[0].layer[0].SelfAttention, [h + 1 for h in range(look_back)], 8.0)
-    _look_back(model.decoder.block[0].layer[0].SelfAttention, list(range(look_back)), 8.0)
+    _look_back(model.encoder.block[0].layer[0].SelfAttention, ENCODER_LOOKS_BACK)
+    _look_back(model.decoder.block[0].layer[0].SelfAttention, DECODER_LOOKS_BACK)
 
 
 def _rolled(v: Tensor, d_kv: int) -> Tensor:

@@ -150,8 +150,8 @@ class ErrorRates:
     drop_work: float = 0.12  # a work is left out (never the last one left)
     drop_claim: float = 0.15
     irrelevant: float = 0.45  # after a claim's sentence: a fact nobody asked for
-    wrong_value: float = 0.20  # a value of the same pool from elsewhere on the pages
-    repeat: float = 0.06  # a sentence said again
+    wrong_value: float = 0.32  # a value of the same pool from elsewhere on the pages
+    repeat: float = 0.04  # a sentence said again
 
 
 def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
@@ -214,8 +214,8 @@ class Settings(StrictModel):
     train: int = 4000
     dev: int = 300
     test: int = 400
-    pretrain: int = 8000
-    sft: int = 6000
+    pretrain: int = 2400
+    sft: int = 9600
 
 
 def write_world(settings: Settings) -> None:
