@@ -206,18 +206,24 @@ class T5Policy(Policy):
         return {"encoder_outputs": encoded, "attention_mask": mask}, 1  # the decoder starts from one start token
 
     def predict(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
+        encoded = BaseModelOutput(last_hidden_state=self._encoded(prompt_ids_BP, prompt_mask_BP))
         output = self.model(
-            input_ids=prompt_ids_BP, attention_mask=prompt_mask_BP, decoder_input_ids=self._shifted(response_ids_BT),
+            encoder_outputs=encoded, attention_mask=prompt_mask_BP, decoder_input_ids=self._shifted(response_ids_BT),
             output_hidden_states=True, use_cache=False,
         )
         return output.logits, output.decoder_hidden_states[-1]
 
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
-        encoded_BPD = self.model.get_encoder()(input_ids=prompt_ids_BP, attention_mask=prompt_mask_BP).last_hidden_state
         return self.model.get_decoder()(
-            input_ids=self._shifted(response_ids_BT), encoder_hidden_states=encoded_BPD,
+            input_ids=self._shifted(response_ids_BT), encoder_hidden_states=self._encoded(prompt_ids_BP, prompt_mask_BP),
             encoder_attention_mask=prompt_mask_BP, use_cache=False,
         ).last_hidden_state
+
+    def _encoded(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> Tensor:
+        """encoded_BPD. Each different prompt is encoded once, however many of the rows are samples of it."""
+        both, row_B = torch.stack([prompt_ids_BP, prompt_mask_BP], 1).unique(dim=0, return_inverse=True)
+        encoded = self.model.get_encoder()(input_ids=both[:, 0], attention_mask=both[:, 1]).last_hidden_state
+        return encoded[row_B]
 
     def _shifted(self, response_ids_BT: Tensor) -> Tensor:
         """What the decoder has read when it predicts token t: a start token, then tokens 0 .. t-1."""

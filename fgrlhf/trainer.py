@@ -174,8 +174,10 @@ class OnPolicyTrainer:
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
         """Global row indices of each optimiser step of one epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self.config.train.seed, "minibatches", self.step, epoch))
-        order = torch.randperm(n_rows, generator=generator) if self.config.train.shuffle else torch.arange(n_rows)
-        return list(order.to(self.accelerator.device).chunk(self.config.train.n_minibatches))
+        rows_GK = torch.arange(n_rows).view(-1, self.config.env.train_num_samples_per_input)
+        if self.config.train.shuffle:  # prompts, not rollouts: samples of one prompt stay together and share its encoding
+            rows_GK = rows_GK[torch.randperm(len(rows_GK), generator=generator)]
+        return list(rows_GK.flatten().to(self.accelerator.device).chunk(self.config.train.n_minibatches))
 
     def policy_lr_factor(self, step: int) -> float:
         """0 while only the critic learns, `lr_factor` counted from then on after that.

@@ -17,6 +17,7 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
 from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.evaluate import oracle_for
 from tasks.qa_feedback.training.reward import QAConfig, build_reward
 
 USAGE = "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value ...]"
@@ -28,7 +29,7 @@ def dev_evaluation(config: QAConfig, prompts: Sequence[Prompt], reward: BasicRew
     mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)
 
     def evaluate(policy: Policy) -> dict[str, float]:
-        rows = evaluate_rows(policy, mine, reward, sampling, seed=config.train.seed, reference=reference, progress=False)
+        rows = evaluate_rows(policy, mine, reward, sampling, config.train.seed, oracle_for(mine), reference, progress=False)
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return {name: interval.mean for name, interval in summarize(rows).items()}
 
