@@ -36,25 +36,30 @@ def finished(
 ) -> dict | None:
     """The result of the stage in `folder` if it ran to its end with these settings and inputs, else None.
 
-    Also writes `inputs.json`, so call it once, before the work. `inputs` are the files and checkpoints the
-    stage reads. With `redo` work of other settings or inputs is removed instead of refused: for what takes
-    little time.
+    `inputs` are the files and checkpoints the stage reads. With `redo`, other work there counts
+    as none instead of being refused: for what takes little time.
 
     Raises:
       UserError: the folder holds work of other settings or inputs; the differences are named.
     """
-    folder, digests = Path(folder), {str(path): digest(path) for path in inputs}
-    changes = _changes(folder, config, digests) if (folder / "config.yaml").exists() else []
+    folder = Path(folder)
+    changes = _changes(folder, config, inputs)
     if changes and not redo:
         raise UserError(
             f"{folder} holds a run with other settings or inputs:\n  "
             + "\n  ".join(changes)
             + "\nRemove that folder to start over, or write to another one."
         )
-    if changes:
+    complete = not changes and (folder / "result.json").exists()
+    return read_json(folder / "result.json") if complete else None
+
+
+def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
+    """Note the inputs and clear what other settings or inputs left. One process calls it, all inputs loaded."""
+    folder, inputs = Path(folder), list(inputs)
+    if _changes(folder, config, inputs):
         shutil.rmtree(folder)
-    write_json(folder / "inputs.json", digests)
-    return read_json(folder / "result.json") if (folder / "result.json").exists() else None
+    write_json(folder / "inputs.json", {str(path): digest(path) for path in inputs})
 
 
 def finish(folder: str | Path, result: dict) -> None:
@@ -76,15 +81,18 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
     return complete[max(complete)] if complete else None
 
 
-def _changes(folder: Path, config: StrictModel, digests: dict[str, str]) -> list[str]:
+def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
+    """A line for each setting and input in which the work in `folder` differs."""
+    if not (folder / "config.yaml").exists():
+        return []
     before, now = _flat(read_yaml(folder / "config.yaml")), _flat(config.model_dump(mode="json"))
     changes = [
         f"{key}: {before.get(key, 'not set')} there, {now.get(key, 'not set')} now"
         for key in {**before, **now}
         if before.get(key) != now.get(key)
     ]
-    known = read_json(folder / "inputs.json") if (folder / "inputs.json").exists() else digests
-    changed = [path for path, value in digests.items() if known.get(path, value) != value]
+    known = read_json(folder / "inputs.json") if (folder / "inputs.json").exists() else {}
+    changed = [path for path in map(str, inputs) if path in known and known[path] != digest(path)]
     return changes + [f"{path}: its contents have changed since" for path in changed]
 
 

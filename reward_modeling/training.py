@@ -27,7 +27,7 @@ from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.runlog import RunLog
 from fgrlhf.scorers import Kind, LanguageModelScorer, Shape, longest_input
-from fgrlhf.stage import finish, last_complete_checkpoint
+from fgrlhf.stage import begin, finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
 
 METRICS = Path(__file__).parent / "metrics"
@@ -170,6 +170,8 @@ def run_training(
     arguments = training_arguments(config, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
+    if int(os.environ.get("RANK", 0)) == 0:
+        begin(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
         run = trainer(arguments)

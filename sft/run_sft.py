@@ -29,7 +29,7 @@ from fgrlhf.policy import Policy, Sampling, load_policy
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import finish, finished, last_complete_checkpoint
+from fgrlhf.stage import begin, finish, finished, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
 from sft.data import IGNORED, Collator, Order, encode, read_examples
@@ -229,9 +229,13 @@ def place_model(policy: Policy, folder: Path) -> None:
             os.replace(path, folder / path.name)
 
 
+def is_main() -> bool:
+    """Whether this is the process that writes and speaks."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
 def say(text: str) -> None:
-    """Print one line, once however many processes there are."""
-    if int(os.environ.get("RANK", 0)) == 0:
+    if is_main():
         print(text, flush=True)
 
 
@@ -241,12 +245,15 @@ def train(config: SFTConfig) -> Path:
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
     examples = read_examples(config.data.train_file)
     dev = read_examples(config.data.dev_file, config.data.dev_examples) if config.data.dev_file else []
-    known = finished(folder, config, [*files, config.model.ckpt])
+    inputs = [*files, config.model.ckpt]
+    known = finished(folder, config, inputs)
     if known is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
+    if is_main():
+        begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     log = RunLog(folder, config, resume_step, **config.logging.trackers())

@@ -101,7 +101,7 @@ def test_without_rewards_none_is_loaded(world):
     path.write_text(path.read_text().replace("weight: 0", "weight: 1"))
     with pytest.raises(UserError, match="no/such/model"):
         evaluate(settings(world))
-    assert not (world / "eval" / "fine_grained-test" / "summary.json").exists()
+    assert not (world / "eval").exists()
     assert "reward" not in read_json(evaluate(settings(world, reward=False)) / "summary.json")
 
 

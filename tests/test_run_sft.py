@@ -295,7 +295,7 @@ def test_mistakes_end_with_a_message_and_leave_nothing(world, monkeypatch, capsy
         run_main(run_sft.main)
     assert exit_info.value.code == 2
     assert message in capsys.readouterr().err
-    assert not (world / "sft" / "config.yaml").exists()
+    assert not (world / "sft").exists()
 
 
 def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from fgrlhf.config import StrictModel
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import digest, finish, finished, last_complete_checkpoint
+from fgrlhf.stage import begin, digest, finish, finished, last_complete_checkpoint
 from fgrlhf.utils import UserError
 
 
@@ -23,6 +23,8 @@ def stage(tmp_path):
     """A finished stage in `tmp_path / "out"` that read `rows.json`."""
     (tmp_path / "rows.json").write_text("[1]")
     assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
+    assert not (tmp_path / "out").exists()  # asking leaves nothing
+    begin(tmp_path / "out", Config(), [tmp_path / "rows.json"])
     RunLog(tmp_path / "out", Config()).close()
     assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None  # begun, not finished
     finish(tmp_path / "out", {"best": 3})
@@ -31,6 +33,8 @@ def stage(tmp_path):
 
 def test_same_settings_and_inputs_are_reused(stage):
     assert finished(stage / "out", Config(), [stage / "rows.json"]) == {"best": 3}
+    begin(stage / "out", Config(), [stage / "rows.json"])
+    assert (stage / "out" / "config.yaml").exists()  # the same work goes on with what is there
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,8 @@ def test_other_settings_are_refused_or_redone(stage, config, line):
     assert line in str(error.value)
     assert (stage / "out" / "result.json").exists()
     assert finished(stage / "out", config, [stage / "rows.json"], redo=True) is None
+    assert (stage / "out" / "result.json").exists()  # kept until the new work begins
+    begin(stage / "out", config, [stage / "rows.json"])
     assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
 
 

@@ -20,9 +20,10 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel, load_config
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
-from fgrlhf.policy import Sampling, load_policy
+from fgrlhf.policy import Policy, Sampling, load_policy
+from fgrlhf.reward import BasicReward
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import finish, finished
+from fgrlhf.stage import begin, finish, finished
 from fgrlhf.types import Prompt
 from fgrlhf.utils import run_main, write_json, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
@@ -84,27 +85,16 @@ def inputs_of(settings: Settings, config: QAConfig) -> list[str | Path]:
     return [settings.policy, data, settings.config, reference, *(rewards if settings.reward else ())]
 
 
-def score(settings: Settings, config: QAConfig, prompts: Sequence[Prompt], state: PartialState) -> list[dict]:
-    """The rows of all prompts, which the processes share."""
+def load(
+    settings: Settings, config: QAConfig, device: torch.device
+) -> tuple[Policy, Policy, BasicReward | None]:
+    """Policy, reference and reward."""
     side = config.model.policy_model.input_padding_side
     policy, reference = (
-        load_policy(path, config.model.dtype, config.env.max_input_len, side).to(state.device)
+        load_policy(path, config.model.dtype, config.env.max_input_len, side).to(device)
         for path in (settings.policy, config.model.policy_model.ckpt)
     )
-    rows = evaluate_rows(
-        policy,
-        share_of(prompts, state.process_index, state.num_processes),
-        build_reward(config, str(state.device)) if settings.reward else None,
-        sampling_of(settings, config),
-        settings.seed,
-        oracle_for(prompts),
-        reference,
-        settings.num_samples,
-        progress=state.is_main_process and sys.stderr.isatty(),
-        temperature=config.logprob_temperature,
-        batch_size=settings.batch_size,
-    )
-    return gather_object(rows) if state.num_processes > 1 else rows
+    return policy, reference, build_reward(config, str(device)) if settings.reward else None
 
 
 def evaluate(settings: Settings) -> Path:
@@ -118,14 +108,29 @@ def evaluate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = Path(settings.output_dir) / "eval" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
-    with state.main_process_first():  # it may clear the folder
-        known = finished(folder, settings, inputs_of(settings, config), redo=True)
-    if known is not None:
+    inputs = inputs_of(settings, config)
+    if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
         return folder
+    policy, reference, reward = load(settings, config, state.device)
+    if state.is_main_process:
+        begin(folder, settings, inputs)
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
-        rows = score(settings, config, prompts, state)
+        rows = evaluate_rows(
+            policy,
+            share_of(prompts, state.process_index, state.num_processes),
+            reward,
+            sampling_of(settings, config),
+            settings.seed,
+            oracle_for(prompts),
+            reference,
+            settings.num_samples,
+            progress=state.is_main_process and sys.stderr.isatty(),
+            temperature=config.logprob_temperature,
+            batch_size=settings.batch_size,
+        )
+        rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)

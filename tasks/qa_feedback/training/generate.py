@@ -23,7 +23,7 @@ from fgrlhf.distributed import share_of
 from fgrlhf.policy import Policy, Sampling, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import finish, finished
+from fgrlhf.stage import begin, finish, finished
 from fgrlhf.types import Prompt
 from fgrlhf.utils import read_jsonl, run_main, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
@@ -118,13 +118,13 @@ def generate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = Path(settings.output_dir) / "generated" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
-    with state.main_process_first():  # it may clear the folder
-        known = finished(folder, settings, [settings.policy, data], redo=True)
-    if known is not None:
+    if finished(folder, settings, [settings.policy, data], redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
+    if state.is_main_process:
+        begin(folder, settings, [settings.policy, data])
     parts = [folder / f"part-{rank}-of-{state.num_processes}.jsonl" for rank in range(state.num_processes)]
     with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
