@@ -76,7 +76,7 @@ def load_latest(trainer) -> bool:
             warnings.warn(f"{folder} is damaged; falling back to the checkpoint before it", stacklevel=2)
             continue
         _check_same_run(trainer, state, folder)
-        load_model(trainer.actor_critic, str(folder / "model.safetensors"), device=str(trainer.accelerator.device))
+        load_model(trainer.actor_critic, str(folder / "model.safetensors"))
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
         trainer.step, trainer.kl.coef = state["step"], state["kl_coef"]
         trainer.high_kl_count, trainer.best = state["high_kl_count"], state["best"]

@@ -35,7 +35,10 @@ class AspectReward(Protocol):
 
 
 class SegmentClassifierReward:
-    """+a for a segment without the error, -b for one with it: argmax over the two labels, found by name."""
+    """+a for a segment without the error, -b for one with it: argmax over the two labels, found by name.
+
+    A segment that the reward model could not read (`judged` False) gets 0.
+    """
 
     def __init__(self, scorer: SegmentScorer, positive_reward: float, negative_reward: float):
         self.scorer, self.positive_reward, self.negative_reward = scorer, positive_reward, negative_reward
@@ -45,12 +48,17 @@ class SegmentClassifierReward:
         results = []
         for judged in self.scorer.score(prompts, texts):
             error, ok = judged.labels.index(spec.error_label), judged.labels.index(spec.ok_label)
-            is_error = (judged.probabilities_SL[:, error] > judged.probabilities_SL[:, ok]).tolist()
+            pairs = judged.probabilities_SL[:, [error, ok]].tolist()
             results.append([
-                SegmentScore(start, end, self.negative_reward if bad else self.positive_reward, spec.error_label if bad else spec.ok_label)
-                for (start, end), bad in zip(judged.spans, is_error)
+                SegmentScore(start, end, *(self._judgement(*pair) if read else (0.0, "unread")))
+                for (start, end), pair, read in zip(judged.spans, pairs, judged.judged)
             ])
         return results
+
+    def _judgement(self, error: float, ok: float) -> tuple[float, str]:
+        if not math.isfinite(error + ok):  # a comparison would call NaN free of error: `_finite` refuses it by name
+            return math.nan, "NaN"
+        return (self.negative_reward, self.scorer.spec.error_label) if error > ok else (self.positive_reward, self.scorer.spec.ok_label)
 
 
 class SequenceScorerReward:
@@ -62,8 +70,8 @@ class SequenceScorerReward:
 
     def segment_scores(self, prompts, texts):
         scores = self.scorer.score(prompts, texts).tolist()
-        # a NaN must stay one (min/max would swallow it): `_finite` refuses it by name
-        z = [s if math.isnan(s) else min(max((s - self.mean) / self.std, -self.clip), self.clip) for s in scores]
+        # as the first argument of max and min a NaN stays one: `_finite` refuses it by name
+        z = [min(max((s - self.mean) / self.std, -self.clip), self.clip) for s in scores]
         return [[SegmentScore(0, None, self.scale * value + self.bias, f"z={value:+.2f}")] for value in z]
 
 

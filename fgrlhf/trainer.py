@@ -121,7 +121,7 @@ class OnPolicyTrainer:
         train, world = self.config.train, self.accelerator.num_processes
         mask_BT = rollout.response_mask_BT
         n_tokens = mask_BT[rows].sum().clamp(min=1)
-        micro_batches = rows[self.accelerator.process_index :: world].split(train.training_batch_size_per_card)
+        micro_batches = share_of(rows, self.accelerator.process_index, world).split(train.training_batch_size_per_card)
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         for i, micro in enumerate(micro_batches):

@@ -39,6 +39,11 @@ def test_a_clipped_value_has_no_gradient():
     assert new.grad.tolist() == [[0.0, -1.5]]
 
 
+def test_an_unclipped_value_loss_is_the_squared_error():
+    loss_BT, clipped_BT = clipped_value_loss(torch.tensor([[1.5, 0.5]]), torch.ones(1, 2), torch.full((1, 2), 2.0), None)
+    assert loss_BT.tolist() == [[0.125, 1.125]] and clipped_BT.tolist() == [[0, 0]]
+
+
 def test_a_wide_clip_is_no_clip():
     g = torch.Generator().manual_seed(0)
     new, old, advantages = (torch.randn(3, 5, generator=g) for _ in range(3))

@@ -140,14 +140,18 @@ def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temper
     warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
     expected = torch.softmax(warped, -1)[0]
     sampler = InverseCdfSampler(Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2), prefix_length=1)
+    drawn = []
     for step in range(2):
         scores = sampler(torch.zeros(n, 1 + step), logits.repeat(n, 1))
         assert (scores.isfinite().sum(-1) == 1).all()
-        counts = torch.bincount(scores.argmax(-1), minlength=8)
+        drawn.append(scores.argmax(-1))
+        counts = torch.bincount(drawn[-1], minlength=8)
         possible = expected > 0
         assert counts[~possible].sum() == 0
         chi_square = ((counts - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
         assert chi_square < 24.3, counts  # the .999 quantile for 7 degrees of freedom
+    agree = (drawn[0] == drawn[1]).float().mean()
+    assert agree == pytest.approx((expected**2).sum().item(), abs=0.015)  # the steps are independent
 
 
 def test_uniform_numbers_are_a_function_of_their_seed():

@@ -57,6 +57,7 @@ def test_a_frozen_trunk_gets_no_gradient_and_does_not_change(kind):
     batch = batch_of(policy)
     before = value_loss(model, batch)
     before.backward()
+    assert not any(p.requires_grad for p in trunk.parameters())
     assert all(p.grad is None for p in trunk.parameters()) and has_gradient(model.value.head)
     optimizer.step()
     assert value_loss(model, batch) < before

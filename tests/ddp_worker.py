@@ -1,0 +1,51 @@
+"""One rank of tests/test_distributed.py: trains every case below its folder. RANK, WORLD_SIZE and the like are set."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from rl_helpers import config, trainer
+
+STEPS = 10
+STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3, "ppo__kl_coef": 0.0}
+CASES = {  # name: (policy, a critic of its own, changed settings)
+    "t5": ("t5", True, {}),
+    "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
+    "published": ("t5", False, {
+        "train__n_minibatches": 1, "train__shuffle": False, "train__average_microbatches": False,
+        "ppo__whiten_divides_by": "sqrt_std", "ppo__gae_start": "longest"}),
+    "stop": ("gpt2", False, STOP),
+}
+
+
+def run(name: str, folder: Path, world: int, until: int | None = None):
+    """The case with its global batch shared out over `world` processes."""
+    kind, own_value, changes = CASES[name]
+    settings = {
+        "env__train_num_samples_per_input": 4, "train__total_episodes": 16 * STEPS, "train__sampling_batch_size_per_card": 4 // world,
+        "train__training_batch_size_per_card": 4, "train__save_interval": 5, **changes}
+    if name == "published":  # its loss grows with the number of micro-batches a process has: two of them either way
+        settings["train__training_batch_size_per_card"] = 8 // world
+    made = trainer(config(folder / name, **settings), kind, own_value=own_value, accelerator=Accelerator(cpu=True))
+    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    made.train(until)
+    return made
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    for name in CASES:
+        made = run(name, folder, world=2, until=5 if name == "t5" else None)
+        if name == "t5":  # both ranks continue from what rank 0 wrote
+            made = run(name, folder, world=2)
+        digest = {n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()}
+        result = {"step": made.step, "stopped": made.stopped, "weights": digest}
+        (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(json.dumps(result))
+    made.accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

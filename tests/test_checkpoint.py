@@ -1,0 +1,167 @@
+import json
+import shutil
+
+import pytest
+import torch
+from rl_helpers import CountWord, config, metrics, trainer
+
+from fgrlhf import checkpoint
+from fgrlhf.reward import CombinedReward
+from fgrlhf.utils import UserError
+
+CASES = {
+    "t5, own critic, dropout": ("t5", True, 0.1),
+    "t5, shared critic": ("t5", False, 0.0),
+    "gpt2, shared critic, dropout": ("gpt2", False, 0.1),
+}
+
+
+def make(folder, case="t5, shared critic", reward=None, **changes):
+    kind, own_value, dropout = CASES[case]
+    settings = {
+        "train__dropout": dropout > 0, "train__eval_interval": 2, "train__n_warmup_steps": 2, "ppo__kl_target": 0.2, "ppo__kl_horizon": 50,
+        "train__kl_threshold": 1e-5, "train__kl_patience": 100}
+
+    def evaluate(policy):
+        return {"reward": sum(p.double().sum().item() for p in policy.parameters())}
+
+    return trainer(config(folder, **{**settings, **changes}), kind, reward, evaluate, dropout=dropout, own_value=own_value)
+
+
+def assert_same_run(made, folder, other, other_folder):
+    assert made.step == other.step and made.kl.coef == other.kl.coef and made.high_kl_count == other.high_kl_count and made.best == other.best
+    for name, tensor in made.actor_critic.state_dict().items():
+        assert torch.equal(tensor, other.actor_critic.state_dict()[name]), name
+    (tensors, groups), (other_tensors, other_groups) = (checkpoint.optimizer_tensors(m.optimizer) for m in (made, other))
+    assert tensors.keys() == other_tensors.keys() and all(torch.equal(t, other_tensors[n]) for n, t in tensors.items())
+    plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]  # betas: a tuple is a list after JSON
+    assert plain[0] == plain[1]
+    assert metrics(folder) == metrics(other_folder)
+    samples = [{p.name: p.read_text() for p in (f / "samples").iterdir()} for f in (folder, other_folder)]
+    assert samples[0] == samples[1]
+    weights = [(f / "best" / "model.safetensors").read_bytes() for f in (folder, other_folder)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_halves_are_one_whole(case, tmp_path):
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    straight = make(whole, case)
+    straight.train()
+    make(half, case).train(until=4)
+    resumed = make(half, case)
+    resumed.train()
+    assert resumed.step == 8 and resumed.high_kl_count > 0
+    assert_same_run(resumed, half, straight, whole)
+
+
+class FailsOnce:
+    """A reward that is interrupted at one call, like a job that is killed."""
+
+    def __init__(self, at: int):
+        self.calls, self.at = 0, at
+
+    def segment_scores(self, prompts, texts):
+        self.calls += 1
+        if self.calls == self.at:
+            raise KeyboardInterrupt
+        return CountWord().segment_scores(prompts, texts)
+
+
+def test_an_interruption_between_checkpoints(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    straight = make(whole, train__save_interval=3)
+    straight.train()
+    with pytest.raises(KeyboardInterrupt):
+        make(cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_interval=3).train()  # in step 5, after steps 3 and 4
+    assert [row["step"] for row in metrics(cut) if "kl" in row] == [0, 1, 2, 3, 4]
+    resumed = make(cut, train__save_interval=3)
+    resumed.train()
+    assert_same_run(resumed, cut, straight, whole)
+    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == ["step-6", "step-8"]  # the last two are kept
+
+
+def damage(folder, how: str) -> None:
+    if how == "weights":
+        data = bytearray((folder / "model.safetensors").read_bytes())
+        data[-1] ^= 1
+        (folder / "model.safetensors").write_bytes(data)
+    elif how == "missing":
+        (folder / "optimizer.safetensors").unlink()
+    else:
+        (folder / "state.json").write_text(how)
+
+
+@pytest.mark.parametrize("how", ["weights", "missing", "{", "[]", '{"sha256": 3}', "{}"])
+def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
+    make(tmp_path, train__save_interval=2).train(until=4)
+    damage(tmp_path / "checkpoints" / "step-4", how)
+    made = make(tmp_path, train__save_interval=2)
+    with pytest.warns(UserWarning, match="step-4 is damaged"):
+        assert checkpoint.load_latest(made)
+    assert made.step == 2
+    damage(tmp_path / "checkpoints" / "step-2", how)
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
+        make(tmp_path, train__save_interval=2).train()
+    assert len(metrics(tmp_path)) == 6  # nothing of the old run was thrown away: 4 steps, 2 evaluations
+
+
+def test_other_settings_are_refused_key_by_key(tmp_path):
+    make(tmp_path).train(until=2)
+    with pytest.raises(UserError) as refused:
+        make(tmp_path, train__lr=5e-4, ppo__lam=0.5, reward__dog={"kind": "count"}).train()
+    message = str(refused.value)
+    assert "train.lr: 0.001 then, 0.0005 now" in message and "ppo.lam: 0.95 then, 0.5 now" in message and "reward.dog" in message
+    assert "train.seed" not in message and "save_dir" in message
+    made = make(tmp_path, logging__log_interval=2, logging__run_name="again")  # how a run is logged is not what it computes
+    assert checkpoint.load_latest(made) and made.step == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monkeypatch):
+    made = make(tmp_path, train__save_interval=2)
+    made.train(until=2)
+
+    def killed(tensors, path):
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", killed)
+    with pytest.raises(error):
+        made.train(until=4)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+    monkeypatch.undo()
+    resumed = make(tmp_path, train__save_interval=2)
+    assert checkpoint.load_latest(resumed) and resumed.step == 2
+
+
+def test_what_a_killed_process_left_over_is_cleaned_up(tmp_path):
+    target = tmp_path / "best"
+    with checkpoint.new_folder(target) as folder:
+        (folder / "a").write_text("1")
+    shutil.copytree(target, tmp_path / ".best.tmp")  # killed while filling
+    (tmp_path / ".best.tmp" / "half").write_text("x")
+    with checkpoint.new_folder(target) as folder:
+        assert list(folder.iterdir()) == []
+        (folder / "a").write_text("2")
+        assert (target / "a").read_text() == "1"  # the old one stands until the new one is whole
+    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == ["best"]
+    target.rename(tmp_path / ".best.old")  # killed between the two renames: the old one comes back
+    with pytest.raises(ValueError), checkpoint.new_folder(target):
+        raise ValueError
+    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_first_start_finds_nothing(tmp_path):
+    assert not checkpoint.load_latest(make(tmp_path))
+    (tmp_path / "checkpoints" / ".step-2.tmp").mkdir(parents=True)
+    assert not checkpoint.load_latest(make(tmp_path))
+
+
+def test_a_finished_run_finishes_again_at_once(tmp_path):
+    make(tmp_path, train__total_episodes=16).train()
+    before = metrics(tmp_path)
+    reward = CombinedReward({"cat": FailsOnce(at=1)})  # nothing may be collected
+    make(tmp_path, train__total_episodes=16, reward=reward).train()
+    assert metrics(tmp_path) == before

@@ -1,0 +1,95 @@
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import ddp_worker
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rl_helpers import lengths_mask, metrics, rollout
+
+from fgrlhf.distributed import join_rollouts, share_of
+from fgrlhf.types import SegmentScore, TokenReward
+
+
+@given(st.lists(st.integers(), max_size=20), st.integers(1, 6))
+def test_shares_partition_in_order(items, world):
+    shares = [share_of(items, rank, world) for rank in range(world)]
+    assert [x for share in shares for x in share] == items
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_joined_rollouts_are_those_of_one_process(left):
+    def part(prompt, lengths, first):
+        mask_BT = lengths_mask(lengths)
+        B, P = len(lengths), len(prompt)
+        values = torch.arange(mask_BT.numel()).view(mask_BT.shape) + first
+        made = rollout(
+            mask_BT, prompt_ids_BP=torch.tensor([prompt] * B), prompt_mask_BP=torch.ones(B, P, dtype=torch.long), logprobs_BT=-values.float(),
+            response_ids_BT=values + 10, texts=tuple(str(first + b) for b in range(B)), group_B=torch.arange(B) // 2)
+        segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
+        return made, TokenReward({"a": values.float()}, segments, mask_BT)
+
+    parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
+    joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
+    assert joined.texts == ("0", "1", "2", "100") and joined.group_B.tolist() == [0, 0, 1, 2]
+    assert joined.prompt_ids_BP[0].tolist() == ([-1, 5, 6] if left else [5, 6, -1]) and joined.prompt_ids_BP[3].tolist() == [7, 8, 9]
+    assert joined.prompt_mask_BP[0].tolist() == ([0, 1, 1] if left else [1, 1, 0])
+    assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
+    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[1].tolist() == [-3, -4, -5, 0]
+    assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103] and [s[0].value for s in rewards.segments["a"]] == [0, 1, 2, 100]
+    assert torch.equal(rewards.mask_BT, joined.response_mask_BT)
+    back, original = joined.rows(torch.tensor([0, 1, 2])), parts[0][0]
+    assert torch.equal(back.prompt_ids_BP, original.prompt_ids_BP) and torch.equal(back.response_mask_BT, original.response_mask_BT)
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory) -> Path:
+    """Both ranks have trained every case of tests/ddp_worker.py."""
+    folder = tmp_path_factory.mktemp("two")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, ddp_worker.__file__, str(folder)], env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(output[-3000:] for output in outputs)
+    return folder
+
+
+@pytest.mark.parametrize("name", ddp_worker.CASES)
+def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
+    made = ddp_worker.run(name, tmp_path, world=1)
+    alone, together = metrics(tmp_path / name), metrics(two_processes / name)
+    assert len(alone) == len(together) == made.step and (made.step == 10 or name == "stop")
+    for one, two in zip(alone, together):
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            assert two[key] == pytest.approx(value, rel=1e-4, abs=2e-5), (name, one["step"], key)
+    assert {row["kl"] for row in alone[1:]} != {0.0}
+    samples = [sorted((folder / name / "samples").iterdir()) for folder in (tmp_path, two_processes)]
+    texts = [[[json.loads(line)["response"] for line in path.read_text().splitlines()] for path in paths] for paths in samples]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ddp_worker.CASES)
+def test_both_ranks_hold_the_same_model_and_stop_together(name, two_processes):
+    ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in range(2)]
+    assert ranks[0] == ranks[1]
+    assert ranks[0]["stopped"] == (name == "stop") and (ranks[0]["step"] < 10) == (name == "stop")

@@ -1,0 +1,178 @@
+from functools import cache
+
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rl_helpers import PROMPTS, lengths_mask
+
+from fgrlhf.policy import Sampling
+from fgrlhf.reward import place_on_tokens
+from fgrlhf.rollout import char_ends, collect, decode, generate_texts, response_seeds
+from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.value import ActorCritic, Value
+
+EOS = 1
+KINDS = ["word", "unigram", "bpe", "unigram, tidied"]
+LETTERS = st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from("🙂👩‍👩‍👧é東 .,;!?\n\t\u00a0\u2028\ufffd"), max_size=24)
+WORDS = st.lists(st.sampled_from(tiny.WORDS + ["🙂", "naïve", "東京!"]), max_size=8).map(" ".join)
+
+
+@cache
+def tokenizer_of(kind: str):
+    """`tidied`: decoding removes the space before a full stop, so a later token may change earlier text."""
+    tokenizer = tiny.fresh(tiny.tokenizer(kind.removesuffix(", tidied")))
+    tokenizer.clean_up_tokenization_spaces = kind.endswith("tidied")
+    return tokenizer
+
+
+@st.composite
+def responses(draw, kind):
+    """Token ids of a response: a text's own tokens or any ids at all; ended, cut off, or empty."""
+    tokenizer = tokenizer_of(kind)
+    if draw(st.booleans()):
+        ids = tokenizer(draw(LETTERS | WORDS))["input_ids"]
+    else:
+        ids = draw(st.lists(st.integers(0, len(tokenizer) - 1).filter(lambda i: i != EOS), max_size=12))
+    if draw(st.booleans()) and ids:
+        return ids[: draw(st.integers(1, len(ids)))]  # cut at the limit, perhaps in the middle of a character
+    return ids + [EOS]
+
+
+def spans(draw, text):
+    """Segments anywhere in the text, overlapping or ending together, and the whole answer's."""
+    n = len(text)
+    pairs = draw(st.lists(st.tuples(st.integers(0, n), st.integers(0, n)), max_size=5)) if n else []
+    return [(min(p), max(p)) for p in pairs if p[0] != p[1]] + [(0, None)] * draw(st.integers(0, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_reward_is_lost_overwritten_or_moved(kind):
+    tokenizer = tokenizer_of(kind)
+
+    @settings(max_examples=120, deadline=None, derandomize=True)
+    @given(st.data())
+    def check(data):
+        rows = [data.draw(responses(kind)) for _ in range(data.draw(st.integers(1, 3)))]
+        T = max(map(len, rows))
+        ids_BT = torch.tensor([row + [0] * (T - len(row)) for row in rows])
+        mask_BT = lengths_mask([len(row) for row in rows])
+        texts, ends = decode(tokenizer, ids_BT, mask_BT)
+        segments = []
+        for row, text, row_ends in zip(rows, texts, ends):
+            assert text == tokenizer.decode(row, skip_special_tokens=True)
+            assert len(row_ends) == len(row) and row_ends[-1] == len(text) and list(row_ends) == sorted(row_ends)
+            values = st.sampled_from([0.3, -0.3, 0.5, -0.5, 1.25])
+            segments.append([SegmentScore(start, end, data.draw(values)) for start, end in spans(data.draw, text)])
+        rewards_BT = place_on_tokens(segments, ends, mask_BT)
+        expected_BT = torch.zeros(mask_BT.shape)
+        for b, (row, text) in enumerate(zip(rows, texts)):
+            prefixes = [tokenizer.decode(row[: t + 1], skip_special_tokens=True) for t in range(len(row))]
+            for score in segments[b]:
+                holds = [score.end is not None and prefix[: score.end] == text[: score.end] for prefix in prefixes]
+                expected_BT[b, holds.index(True) if any(holds) else len(row) - 1] += score.value
+        torch.testing.assert_close(rewards_BT, expected_BT)
+        sums = torch.tensor([sum(score.value for score in row) for row in segments])
+        torch.testing.assert_close(rewards_BT.sum(1), sums.float(), atol=1e-5, rtol=0)
+        assert rewards_BT[mask_BT == 0].abs().sum() == 0
+
+    check()
+
+
+def test_half_a_character_completes_nothing():
+    tokenizer = tiny.tokenizer("bpe")
+    ids = [byte_token(tokenizer, byte) for byte in "a🛸b".encode()]
+    text, ends = char_ends(tokenizer, [*ids, EOS])
+    assert text == "a🛸b" and ends == (1, 1, 1, 1, 2, 3, 3)
+    cut, ends = char_ends(tokenizer, ids[:3])  # the limit fell into the middle of the emoji
+    assert cut.startswith("a") and ends[0] == 1 and ends[-1] == len(cut)
+
+
+def test_ends_never_fall():
+    class Rewriting:
+        """A decoder that takes back, for one token, what it had already said."""
+
+        def batch_decode(self, prefixes, skip_special_tokens):
+            return [["ab", "a", "axx", "abc", "abc"][len(prefix) - 1] for prefix in prefixes]
+
+    assert char_ends(Rewriting(), [5, 6, 7, 8, EOS]) == ("abc", (2, 2, 2, 3, 3))
+
+
+def byte_token(tokenizer, byte: int) -> int:
+    """The id of the token that stands for one byte, in GPT-2's byte alphabet."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return tokenizer.convert_tokens_to_ids(chr(byte) if byte in plain else chr(256 + others.index(byte)))
+
+
+def test_ends_by_hand():
+    tokenizer = tiny.tokenizer("word")
+    ids = tokenizer("the red cat")["input_ids"]
+    assert char_ends(tokenizer, [*ids, EOS]) == ("the red cat", (3, 7, 11, 11))
+    assert char_ends(tokenizer, [EOS]) == ("", (0,))
+    tidy = tokenizer_of("unigram, tidied")
+    spaced = tidy(".")["input_ids"] + tidy("a")["input_ids"] + tidy("?")["input_ids"]
+    text, ends = char_ends(tidy, spaced)
+    assert len(text) < len(tiny.tokenizer("unigram").decode(spaced)) and ends[-1] == len(text)  # "a ?" became "a?"
+
+
+def actor_critic(kind: str) -> ActorCritic:
+    policy = tiny.policy(kind)
+    policy.model.generation_config.eos_token_id = [1, 5, 10, 15]
+    value = Value(policy.hidden_size)
+    torch.nn.init.normal_(value.head.layers[-1].weight)
+    return ActorCritic(policy, value).eval()
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_collect(kind):
+    model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
+    seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
+    rollout = collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
+    assert [p.id for p in rollout.prompts] == ["0", "0", "1", "1", "2", "2"] and rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+    expected = model(*batch, temperature=0.7)
+    torch.testing.assert_close(rollout.logprobs_BT, expected.logprobs_BT.detach())
+    torch.testing.assert_close(rollout.values_BT, expected.values_BT.detach())
+    torch.testing.assert_close(rollout.ref_logprobs_BT, reference(*batch, temperature=0.7)[0].logprobs_BT.detach())
+    assert not rollout.logprobs_BT.requires_grad and rollout.values_BT[rollout.response_mask_BT == 0].abs().sum() == 0
+    for b in range(6):
+        ids = rollout.response_ids_BT[b, : int(rollout.response_mask_BT[b].sum())].tolist()
+        assert rollout.texts[b] == model.policy.tokenizer.decode(ids, skip_special_tokens=True)
+    for first in range(3):  # prompt by prompt, as other ranks would, the same responses come
+        part = response_seeds(0, 3, first, 1, 2)
+        assert part == seeds[2 * first : 2 * first + 2]
+        alone = collect(model, reference, PROMPTS[first : first + 1], Sampling(6), 2, part, 0.7)
+        assert alone.texts == rollout.texts[2 * first : 2 * first + 2]
+    same = collect(model, model.policy, PROMPTS, Sampling(6), 1, seeds[:3], 1.0)
+    assert torch.equal(same.logprobs_BT, same.ref_logprobs_BT)  # before the first update the KL is exactly 0
+
+
+def test_collect_with_an_empty_and_a_cut_response():
+    model = actor_critic("t5")
+    first_token = int(model.policy.generate(*model.policy.encode(["a dog sees"]), Sampling(1, do_sample=False))[0][0, 0])
+    model.policy.model.generation_config.eos_token_id = first_token
+    rollout = collect(model, model.policy, PROMPTS[1:2], Sampling(4, do_sample=False), 1, [0], 1.0)
+    assert rollout.response_mask_BT.tolist() == [[1]] and len(rollout.char_ends[0]) == 1
+    model.policy.model.generation_config.eos_token_id = 1
+    rollout = collect(model, model.policy, PROMPTS[1:2], Sampling(4, do_sample=False), 1, [0], 1.0)
+    assert rollout.response_mask_BT.tolist() == [[1] * 4] and rollout.char_ends[0][-1] == len(rollout.texts[0])
+
+
+def test_seeds_never_repeat():
+    seeds = [s for step in range(4) for s in response_seeds(7, step, 0, 5, 3)]
+    assert len(set(seeds)) == 60 and set(seeds).isdisjoint(response_seeds(8, 0, 0, 5, 3))
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_generated_texts_do_not_depend_on_batches(kind):
+    policy = tiny.policy(kind)
+    prompts = [Prompt(str(i), text) for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])]
+    texts = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4, progress=False)
+    assert [len(t) for t in texts] == [2] * 4 and len({t for row in texts for t in row}) > 4
+    for size in (1, 3):
+        assert generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False) == texts
+    assert generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False) != texts
+    assert generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False) == texts[:2]
+    assert generate_texts(policy, [], Sampling(5), progress=False) == []
