@@ -32,6 +32,16 @@ class RunLogCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
+        return self._log_what_is_saved(control)
+
+    def on_epoch_end(self, args, state, control, **_):
+        return self._log_what_is_saved(control)
+
+    @staticmethod
+    def _log_what_is_saved(control):
+        """The loss is averaged since the last line; a line at each checkpoint makes a resumed run's log the same."""
+        control.should_log = control.should_log or control.should_save
+        return control
 
     def on_log(self, args, state, control, logs=None, **_):
         metrics = {_name(key): value for key, value in logs.items() if not key.endswith(_NOT_METRICS)}

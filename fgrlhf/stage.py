@@ -55,7 +55,7 @@ def finished(
 
 
 def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
-    """Note the inputs and clear what other settings or inputs left. One process calls it, all inputs loaded."""
+    """Note the inputs and clear what other settings or inputs left. For one process, once all is loaded."""
     folder, inputs = Path(folder), list(inputs)
     if _changes(folder, config, inputs):
         shutil.rmtree(folder)

@@ -98,7 +98,11 @@ def interrupt_at(monkeypatch, steps):
 
 @pytest.mark.parametrize("grouped", ["true", "false"])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
-    options = [f"train.group_by_length={grouped}", "train.batch_size=16"]  # three steps a pass
+    options = [
+        f"train.group_by_length={grouped}",
+        "train.batch_size=16",
+        "logging.log_interval=3",
+    ]  # three steps a pass
     passes, start = [], Order.__iter__
     monkeypatch.setattr(Order, "__iter__", lambda self: passes.append(self.epoch()) or start(self))
     whole = train(config(world, *options))
