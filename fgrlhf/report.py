@@ -13,9 +13,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fgrlhf import report_samples
-from fgrlhf.report_data import Outputs, Run, read_outputs
+from fgrlhf.report_data import Outputs, Run, aspect_name, read_outputs
 from fgrlhf.report_plots import N_SERIES, Series, calibration, curves, intervals
-from fgrlhf.report_samples import signed
+from fgrlhf.report_samples import minus, signed
 from fgrlhf.utils import UserError, run_main, write_text
 
 HERE = Path(__file__).parent
@@ -46,6 +46,7 @@ SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
     ("first of the pair wins", "first_accuracy", ""),
 )
+MEASURES = {"ratio": "share without error by its model", "score": "z-score by its model"}
 METRIC_NAMES = {
     "oracle.gold": "gold score",
     "rougeLsum": "RougeLsum",
@@ -60,7 +61,6 @@ POLICY_CURVES = {
     "entropy": "Entropy per token",
     "clipfrac/policy": "Clipped share of tokens",
 }
-DEV_CURVES = ("gold", "relevance", "factuality", "completeness", "reward", "rougeLsum", "length")
 
 
 def write_report(output_dir: str | Path, html_path: str | Path) -> None:
@@ -92,6 +92,7 @@ def write_report(output_dir: str | Path, html_path: str | Path) -> None:
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         label=_label,
         signed=signed,
+        aspect=aspect_name,
         colour=lambda name: _colour(name, _everyone(outputs)),
         gains=_gains(outputs),
         what_ran=_what_ran(outputs),
@@ -157,7 +158,7 @@ def _what_ran(outputs: Outputs) -> dict:
 
 
 def _flat(tree: Mapping, prefix: str = "") -> dict[str, dict]:
-    """{"oracle": {"gold": {mean, low, high}}} -> {"oracle.gold": {mean, low, high}}, and so for "oracle/gold"."""
+    """{"oracle": {"gold": {mean, low, high}}} and {"oracle/gold": ...} -> {"oracle.gold": {mean, low, high}}"""
     flat: dict[str, dict] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -173,15 +174,18 @@ def _canonical(key: str) -> str:
 
 def _metric_name(key: str) -> str:
     key = _canonical(key)
+    aspect, _, part = key.partition("/")
+    if part in MEASURES:
+        return f"{aspect_name(aspect)}, {MEASURES[part]}"
+    if aspect == "reward" and part:
+        return f"reward: {aspect_name(part)}"
     return METRIC_NAMES.get(key, key.removeprefix("oracle.").replace("/", " · "))
 
 
 def _number(value: float | None, key: str = "") -> str:
     if value is None:
         return "–"
-    return (f"{value:.1f}" if key in ("rougeLsum", "length") else f"{value:.3f}").replace(
-        "-", "\N{MINUS SIGN}"
-    )
+    return minus(f"{value:.1f}" if key in ("rougeLsum", "length") else f"{value:.3f}")
 
 
 def _results(outputs: Outputs) -> dict:
@@ -231,43 +235,43 @@ def _cell(value: Mapping | None, key: str) -> tuple[str, str]:
 
 def _curves(outputs: Outputs) -> dict:
     everyone = _everyone(outputs)
-
-    def panel(title: str, key: str, runs: Sequence[Run], marks: bool = False) -> Markup:
-        lines = [Series(*run.series(key), _colour(run.name, everyone), marks) for run in runs]
-        return Markup(curves(title, lines, "episodes"))
-
-    def having(key: str) -> list[Run]:
-        return [run for run in outputs.runs if key in run.keys]
-
     logged = list(dict.fromkeys(key for run in outputs.runs for key in run.keys))
-    on_dev = [key for key in logged if key.startswith("eval/") and _is_headline(key.removeprefix("eval/"))]
+
+    def panel(title: str, key: str, run: Run | None = None, marks: bool = False) -> Markup:
+        runs = [run] if run else [run for run in outputs.runs if key in run.keys]
+        lines = [Series(*one.series(key), _colour(one.name, everyone), marks) for one in runs]
+        return Markup(curves(f"{_label(run.name)}: {title}" if run else title, lines, "episodes"))
+
+    by_aspect = [(run, key) for run in reversed(outputs.runs) for key in _reward_keys(run)]
+    on_dev = [key for key in logged if key.startswith("eval/")]
+    true = [key for key in on_dev if "/oracle" in key]
+    judged = [key for key in on_dev if key.split("/")[-1] in MEASURES]
+    plain = [key for key in ("eval/rougeLsum", "eval/length") if key in on_dev]
+    own = [
+        run for run in reversed(outputs.runs) if "eval/reward" in run.keys
+    ]  # each in a currency of its own
+    dev_panels = [
+        panel(_metric_name(key.removeprefix("eval/")), key, marks=True) for key in [*(true or judged), *plain]
+    ]
     return {
         "runs": [run.name for run in outputs.runs],
         "groups": {
             "Reward by aspect": [
-                panel(f"{_label(run.name)}: {key.removeprefix('reward/')}", key, [run])
-                for run in reversed(outputs.runs)
-                for key in _reward_keys(run)
+                panel(aspect_name(key.removeprefix("reward/")), key, run) for run, key in by_aspect
             ],
-            "Policy and critic": [
-                panel(title, key, having(key)) for key, title in POLICY_CURVES.items() if key in logged
-            ],
-            "On dev questions": [
-                panel(_metric_name(key.removeprefix("eval/")), key, having(key), marks=True) for key in on_dev
-            ],
+            "Policy and critic": [panel(title, key) for key, title in POLICY_CURVES.items() if key in logged],
+            "On dev questions": dev_panels + [panel("reward", "eval/reward", run, marks=True) for run in own],
         },
     }
 
 
-def _is_headline(key: str) -> bool:
-    return _canonical(key).removeprefix("oracle.").split("/")[0] in DEV_CURVES
-
-
 def _reward_keys(run: Run) -> list[str]:
-    keys = [key for key in run.keys if key.startswith("reward/") and key != "reward/penalized"]
-    return (
-        keys if len(keys) != 2 else [key for key in keys if key != "reward/total"]
-    )  # a single aspect is the total
+    aspects = [
+        key
+        for key in run.keys
+        if key.startswith("reward/") and key not in ("reward/total", "reward/penalized")
+    ]
+    return [*(["reward/total"] if len(aspects) > 1 else []), *aspects]  # a single aspect is the total
 
 
 # ---- reward models -------------------------------------------------------------------------------

@@ -90,6 +90,11 @@ def read_outputs(folder: str | Path) -> Outputs:
     return Outputs(folder, summary, runs, reward_models, evaluations, split, stages, missing)
 
 
+def aspect_name(name: str) -> str:
+    """What a config calls `relevance_model` is relevance; the holistic `baseline_model` is a preference."""
+    return {"baseline_model": "preference"}.get(name, name.removesuffix("_model").replace("_", " "))
+
+
 def order(name: str) -> tuple[int, str]:
     """Sort key of policies: the baseline policy first, then holistic, fine-grained, and others by name."""
     known = ("sft", "sft_full", "holistic", "baseline", "fine_grained")

@@ -33,7 +33,11 @@ class Piece:
 
 def signed(value: float, digits: int = 2) -> str:
     """A number with its sign, the minus as wide as the plus."""
-    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return minus(f"{value:+.{digits}f}")
+
+
+def minus(number: str) -> str:
+    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def answers(outputs: Outputs) -> dict:
@@ -115,16 +119,19 @@ def token_pieces(
     text: str, tokens: Sequence[str], values: Sequence[float], top: float, segments: Sequence[Mapping]
 ) -> list[Piece]:
     """One piece per token, and one for the white space before it."""
+
+    def judged(place: int) -> Mapping:
+        inside = (s for s in segments if s["start"] <= place and (s["end"] is None or place < s["end"]))
+        return next(inside, {})
+
     pieces, start = [], 0
     for token, value, end in zip(tokens, values, token_ends(text, tokens)):
-        judged = next(
-            (s for s in segments if s["start"] <= start and (s["end"] is None or start < s["end"])), {}
-        )
-        under, word = judged.get("value", 0.0), token.lstrip()
-        pieces.append(Piece(token[: len(token) - len(word)], under=under))
-        pieces.append(
-            Piece(word, value, _strength(value, top), under, judged.get("label", ""), special=end == start)
-        )
+        word = token.lstrip()
+        blank = token[: len(token) - len(word)]
+        segment = judged(start + len(blank))  # a segment starts at its first word, its first token may not
+        under, label = segment.get("value", 0.0), segment.get("label", "")
+        pieces.append(Piece(blank, under=judged(start).get("value", 0.0)))
+        pieces.append(Piece(word, value, _strength(value, top), under, label, special=end == start))
         start = end
     return [piece for piece in pieces if piece.text]
 
@@ -157,13 +164,13 @@ def _aspects(row: Mapping, scale: Mapping[str, float]) -> dict[str, list[Piece]]
 
 
 def _chips(row: Mapping) -> list[str]:
-    forms = {
-        "oracle/gold": "gold {:.2f}",
-        "reward": "reward {:.2f}",
-        "rougeLsum": "RougeLsum {:.1f}",
-        "kl": "KL {:.1f}",
-    }
-    numbers = [form.format(row[key]) for key, form in forms.items() if isinstance(row.get(key), int | float)]
+    forms = {"oracle/gold": "gold {}", "reward": "reward {}", "rougeLsum": "RougeLsum {}", "kl": "KL {}"}
+    digits = {"rougeLsum": 1, "kl": 1}
+    numbers = [
+        form.format(minus(f"{row[key]:.{digits.get(key, 2)}f}"))
+        for key, form in forms.items()
+        if isinstance(row.get(key), int | float)
+    ]
     return [*numbers, f"{len(row['response'].split())} words"]
 
 

@@ -124,6 +124,7 @@ def test_a_server_that_cannot_continue_is_read_from_the_start(server, tmp_path):
     (tmp_path / "a.json.part").write_bytes(CONTENTS["a.json"][:777])
     server.continues = False
     download(config(server, tmp_path))
+    assert [name for name, _ in server.ranges] == ["a.json", "b.json"]
     assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fgrlhf import report_plots
 from fgrlhf.report import write_report
-from fgrlhf.report_data import read_outputs
+from fgrlhf.report_data import aspect_name, read_outputs
 from fgrlhf.report_samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from fgrlhf.utils import UserError, write_json, write_jsonl
 
@@ -270,7 +270,7 @@ def test_every_section_is_there(whole):
         "the mini world",
     ):
         assert expected in text, expected
-    assert whole.count("<svg") == 1 + (4 + 1) + 6 + 3 + 4, (
+    assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + 4, (
         "intervals, rewards of both runs, shared curves, dev curves, calibration"
     )
 
@@ -347,6 +347,14 @@ def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
     assert (list(outputs.summary["policies"]), outputs.split) == (["sft", "fine_grained"], "dev")
     write_report(tmp_path, tmp_path / "r.html")
     assert "0.690 to 0.710" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
+    for split in ("dev", "test", "train"):
+        rows = [eval_row(random.Random(0), 0, 0.5)]
+        write_jsonl(tmp_path / "eval" / f"a-policy-{split}" / "rows.jsonl", rows)
+    outputs = read_outputs(tmp_path)
+    assert (outputs.split, list(outputs.evaluations)) == ("test", ["a-policy"])
 
 
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
@@ -431,6 +439,23 @@ def test_token_rewards_and_their_segments():
     ]
 
 
+def test_a_segment_that_starts_after_a_space_underlines_its_first_word():
+    segments = [
+        {"start": 0, "end": 1, "value": 1.0, "label": ""},
+        {"start": 2, "end": 4, "value": -1.0, "label": ""},
+    ]
+    pieces = token_pieces("a bc", ["a", " bc"], [1.0, -1.0], 1.0, segments)
+    assert [(piece.text, piece.under) for piece in pieces] == [("a", 1.0), (" ", 0.0), ("bc", -1.0)]
+
+
+def test_names_of_aspects():
+    assert [aspect_name(n) for n in ("relevance_model", "baseline_model", "my_own")] == [
+        "relevance",
+        "preference",
+        "my own",
+    ]
+
+
 def test_what_a_piece_looks_like():
     assert Piece("x").css == Piece("x").tip == ""
     bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
@@ -462,8 +487,9 @@ def test_smoothing_is_a_mean_of_neighbours():
 
 def test_pictures_use_the_page_colours_and_escape_titles():
     svg = report_plots.curves(
-        'a <b> "c" $d', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
+        'a <b> "c" $d_1$', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
     )
     assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
-    assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d"' in svg
+    assert svg.count("$d_1$") == 2, "dollars are dollars, in the picture and in its label"
+    assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
     assert "<style" not in svg and 'id="figure_1"' not in svg
