@@ -1,4 +1,4 @@
-# make setup | test | test-slow | demo          ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | test | test-slow | demo | probe | science          ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs started from here find the environment the way they would with it activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: setup test test-slow demo
+.PHONY: setup test test-slow demo probe science
 
 setup: $(STAMP)
 
@@ -23,3 +23,11 @@ test-slow: setup
 
 demo: setup
 	@$(RUN) python -m tasks.qa_feedback.demo $(ARGS)
+
+# What the reward models of `make demo` say of answers that game them.
+probe: setup
+	@$(RUN) python -m tasks.qa_feedback.data.probe data_dir=outputs/mini/data output_dir=outputs/mini $(ARGS)
+
+# Five seeds of reward models and RL on the world of `make demo`.
+science: setup
+	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)

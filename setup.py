@@ -21,6 +21,7 @@ setup(
         "pydantic>=2.14,<3",
         "safetensors>=0.8",
         "numpy>=2",
+        "scipy>=1.14",
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "psutil>=6",

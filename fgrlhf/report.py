@@ -158,7 +158,7 @@ def _what_ran(outputs: Outputs) -> dict:
 
 
 def _flat(tree: Mapping, prefix: str = "") -> dict[str, dict]:
-    """{"oracle": {"gold": {mean, low, high}}} and {"oracle/gold": ...} -> {"oracle.gold": {mean, low, high}}"""
+    """{"oracle": {"gold": interval}} and {"oracle/gold": interval} -> {"oracle.gold": interval}"""
     flat: dict[str, dict] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
