@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -306,3 +307,36 @@ def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(UserError, match="cannot be shared out over 3 processes"):
         run_sft.training_arguments(config(world), world / "x")
+
+
+def test_shipped_configs(monkeypatch):
+    monkeypatch.setenv("DATA_DIR", "data")
+    monkeypatch.setenv("OUTPUT_DIR", "out")
+    folder = Path(run_sft.__file__).parents[1] / "tasks" / "qa_feedback" / "training"
+    paper, mini, pretrain = (
+        load_config(SFTConfig, folder / f"{name}.yml")
+        for name in ("sft_config", "mini_sft_config", "mini_pretrain_config")
+    )
+    assert (paper.model.ckpt, paper.model.max_input_len, paper.model.max_generated_len) == (
+        "t5-large",
+        1024,
+        200,
+    )
+    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.train.bf16) == (
+        10,
+        4,
+        5e-5,
+        True,
+    )
+    assert (
+        paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
+        and paper.evaluation.every_steps is None
+    )
+    assert (paper.data.train_file, paper.data.dev_file) == ("data/train_1k.json", "data/dev.json")
+    # one stage's output is the next one's input
+    assert (pretrain.logging.save_dir, mini.logging.save_dir, paper.logging.save_dir) == (
+        "out/base_model",
+        "out/sft",
+        "out/sft",
+    )
+    assert mini.model.ckpt == pretrain.logging.save_dir and pretrain.data.dev_file is None
