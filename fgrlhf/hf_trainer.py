@@ -39,7 +39,7 @@ class RunLogCallback(TrainerCallback):
 
     @staticmethod
     def _log_what_is_saved(control):
-        """The loss is averaged since the last line; a line at each checkpoint makes a resumed run's log the same."""
+        """A loss is averaged since the last line: with a line at each checkpoint a resumed run logs the same."""
         control.should_log = control.should_log or control.should_save
         return control
 
