@@ -109,8 +109,7 @@ class Pipeline:
                     self._finish_if_ended(one, running)
                 self._watch(running)
         finally:
-            for one in running:
-                self._stop(one)
+            self._stop(running)
             self._clear_line()
 
     @property
@@ -198,13 +197,16 @@ class Pipeline:
             raise UserError(self._what_failed(one))
         self._say(f"{one.stage.name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
 
-    def _stop(self, one: _Running) -> None:
-        os.killpg(one.process.pid, signal.SIGTERM)
-        os.wait4(one.process.pid, 0)
-        one.log.close()
-        one.process.returncode = -signal.SIGTERM
-        self._note(one.stage, complete=False, seconds=self._elapsed(one), peak_mb=0.0)
-        self._say(f"{one.stage.name}: stopped; the next run continues it")
+    def _stop(self, running: Sequence[_Running]) -> None:
+        for one in running:  # all of them before anything else, which may fail: the terminal may be gone
+            os.killpg(one.process.pid, signal.SIGTERM)
+        for one in running:
+            os.wait4(one.process.pid, 0)
+            one.process.returncode = -signal.SIGTERM
+            one.log.close()
+            self._note(one.stage, complete=False, seconds=self._elapsed(one), peak_mb=0.0)
+        for one in running:
+            self._say(f"{one.stage.name}: stopped; the next run continues it")
 
     def _what_failed(self, one: _Running) -> str:
         path = self._log(one.stage)
