@@ -35,9 +35,18 @@ def test_the_walk_sees_imports(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "fgrlhf" / "deep").mkdir(parents=True)
     file = tmp_path / "fgrlhf" / "deep" / "a.py"
-    file.write_text("def f():\n    from tasks.x import y\nimport a.b\nfrom .. import up\nfrom .near import z\n")
+    file.write_text(
+        "def f():\n    from tasks.x import y\nimport a.b\nfrom .. import up\nfrom .near import z\n"
+    )
     assert imported(file) == {
-        "tasks.x", "tasks.x.y", "a.b", "fgrlhf", "fgrlhf.up", "fgrlhf.deep.near", "fgrlhf.deep.near.z"}
+        "tasks.x",
+        "tasks.x.y",
+        "a.b",
+        "fgrlhf",
+        "fgrlhf.up",
+        "fgrlhf.deep.near",
+        "fgrlhf.deep.near.z",
+    }
 
 
 @pytest.mark.parametrize("package", LIBRARY)
@@ -50,8 +59,11 @@ def test_the_library_never_imports_a_task(package):
 
 
 def test_fgrlhf_imports_neither_sft_nor_reward_modeling():
-    wrong = [path for path in (ROOT / "fgrlhf").rglob("*.py")
-             if {name.split(".")[0] for name in imported(path)} & {"sft", "reward_modeling"}]
+    wrong = [
+        path
+        for path in (ROOT / "fgrlhf").rglob("*.py")
+        if {name.split(".")[0] for name in imported(path)} & {"sft", "reward_modeling"}
+    ]
     assert not wrong
 
 
@@ -81,7 +93,8 @@ def test_importing_every_module_does_nothing(tmp_path):
     names = [module_name(path) for path in FILES if path.name != "__main__.py"]
     assert len(names) > 30
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", PROBE, *names],
-                          cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *names], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == ""

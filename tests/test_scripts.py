@@ -1,0 +1,112 @@
+"""The head of every stage script: folders, scale, environment, processes. And that every script uses it."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for a/b_config.yml)"'
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def bash(tmp_path):
+    """Runs lines after sourcing env.sh, in a folder and an environment of the test's own."""
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    program(fake, "python", 'printf "python"; printf " <%s>" "$@"')
+    program(fake, "accelerate", 'printf "accelerate"; printf " <%s>" "$@"')
+
+    def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
+        if gpus is not None:
+            program(fake, "nvidia-smi", f"for i in $(seq {gpus}); do echo GPU $i: name; done")
+        clean = {"PATH": f"{fake}:/usr/bin:/bin", "VIRTUAL_ENV": "/some/environment"}
+        return subprocess.run(
+            ["bash", "-c", f'source "{root}/scripts/env.sh"\n{lines}'],
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            env={key: v for key, v in {**clean, **variables}.items() if v},
+        )
+
+    return run
+
+
+def test_paper_scale_is_the_default(bash):
+    shown = bash(SHOW).stdout.splitlines()
+    assert shown == [str(ROOT), "paper", "tasks/qa_feedback/data", "outputs/paper", "a/b_config.yml"]
+
+
+def test_mini_scale(bash):
+    shown = bash(SHOW, SCALE="mini").stdout.splitlines()
+    assert shown == [str(ROOT), "mini", "outputs/mini/data", "outputs/mini", "a/mini_b_config.yml"]
+
+
+def test_folders_are_relative_to_the_caller_and_may_hold_spaces(bash, tmp_path):
+    shown = bash(SHOW, SCALE="mini", OUTPUT_DIR="my out").stdout.splitlines()
+    assert shown[2:4] == [f"{tmp_path}/my out/data", f"{tmp_path}/my out"]
+    assert bash(SHOW, DATA_DIR="/d d").stdout.splitlines()[2] == "/d d"
+
+
+def test_an_unknown_scale_is_refused(bash):
+    done = bash("echo reached", SCALE="huge")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: SCALE=huge is not a scale: set SCALE=paper (the default) or SCALE=mini.\n"
+
+
+def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
+    root = tmp_path / "re po"
+    (root / "scripts").mkdir(parents=True)
+    (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
+    done = bash("echo reached", root=root, VIRTUAL_ENV="")
+    assert (done.returncode, done.stdout) == (2, "") and "Run `make setup`" in done.stderr
+    assert bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base").returncode == 2
+    assert bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="mine").returncode == 0
+    (root / ".venv" / "bin").mkdir(parents=True)
+    (root / ".venv" / ".stamp").touch()
+    program(root / ".venv" / "bin", "python", "echo its own")
+    assert bash("launch", root=root, VIRTUAL_ENV="").stdout == "its own\n"
+
+
+@pytest.mark.parametrize(
+    "gpus, scale, visible, expected",
+    [
+        (None, "paper", "", "python <-m> <x> <a b>"),
+        (1, "paper", "", "python <-m> <x> <a b>"),
+        (4, "paper", "", "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <4>"),
+        (4, "paper", "0,2", "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <2>"),
+        (4, "paper", "3", "python <-m> <x> <a b>"),
+        (4, "mini", "", "python <-m> <x> <a b>"),
+    ],
+)
+def test_one_process_per_gpu(bash, gpus, scale, visible, expected):
+    said = bash('launch -m x "a b"', gpus, SCALE=scale, CUDA_VISIBLE_DEVICES=visible).stdout
+    assert said.startswith(expected) and said.endswith("<-m> <x> <a b>")
+
+
+def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
+    show = 'echo "${OMP_NUM_THREADS:-unset}"'
+    assert bash(show, SCALE="mini").stdout == "1\n"
+    assert bash(show, SCALE="mini", OMP_NUM_THREADS="3").stdout == "3\n"
+    assert bash(show, SCALE="paper").stdout == "unset\n"
+
+
+def test_a_failing_line_ends_the_script(bash):
+    assert bash("false\necho reached").stdout == ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tasks").rglob("*.sh")), ids=lambda path: path.name)
+def test_every_stage_script_starts_with_the_common_head(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert 'source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"\n' in text
+    assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
+    assert os.access(path, os.X_OK)
