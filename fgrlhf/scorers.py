@@ -281,6 +281,8 @@ class LanguageModelScorer(PreTrainedModel):
         model.trunk = AutoModel.from_pretrained(ckpt, dtype=torch.float32)
         if lm_logprob_feature:
             model.lm = _lm_class(trunk_config).from_pretrained(ckpt, dtype=torch.float32)
+            # as loud as a token's embedding, so that the first layers do not overhear it
+            nn.init.normal_(model.feature_in.weight, std=float(model.trunk.get_input_embeddings().weight.std()))
         model.freeze_lm()
         return model
 

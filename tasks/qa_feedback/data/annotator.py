@@ -135,6 +135,6 @@ def _preferences(rng: random.Random, golds: Sequence[float], temperature: float)
         if golds[i] == golds[j]:
             chosen.append(0)
         else:
-            first = 1 / (1 + math.exp(-(golds[i] - golds[j]) / temperature))
+            first = 0.5 * (1 + math.tanh((golds[i] - golds[j]) / (2 * temperature)))  # the logistic, without overflow
             chosen.append(1 if rng.random() < first else 2)
     return chosen
