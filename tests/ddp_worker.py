@@ -1,4 +1,4 @@
-"""One rank of tests/test_distributed.py: trains every case below its folder. RANK, WORLD_SIZE and the like are set."""
+"""One rank of tests/test_distributed.py: trains every case, RANK and WORLD_SIZE being set."""
 
 import json
 import sys
@@ -13,9 +13,17 @@ STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3,
 CASES = {  # name: (policy, a critic of its own, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
-    "published": ("t5", False, {
-        "train__n_minibatches": 1, "train__shuffle": False, "train__average_microbatches": False,
-        "ppo__whiten_divides_by": "sqrt_std", "ppo__gae_start": "longest"}),
+    "published": (
+        "t5",
+        False,
+        {
+            "train__n_minibatches": 1,
+            "train__shuffle": False,
+            "train__average_microbatches": False,
+            "ppo__whiten_divides_by": "sqrt_std",
+            "ppo__gae_start": "longest",
+        },
+    ),
     "stop": ("gpt2", False, STOP),
 }
 
@@ -24,11 +32,20 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
     """The case with its global batch shared out over `world` processes."""
     kind, own_value, changes = CASES[name]
     settings = {
-        "env__train_num_samples_per_input": 4, "train__total_episodes": 16 * STEPS, "train__sampling_batch_size_per_card": 4 // world,
-        "train__training_batch_size_per_card": 4, "train__save_interval": 5, **changes}
-    if name == "published":  # its loss grows with the number of micro-batches a process has: two of them either way
+        "env__train_num_samples_per_input": 4,
+        "train__total_episodes": 16 * STEPS,
+        "train__sampling_batch_size_per_card": 4 // world,
+        "train__training_batch_size_per_card": 4,
+        "train__save_interval": 5,
+        **changes,
+    }
+    if (
+        name == "published"
+    ):  # its loss grows with the number of micro-batches a process has: two of them either way
         settings["train__training_batch_size_per_card"] = 8 // world
-    made = trainer(config(folder / name, **settings), kind, own_value=own_value, accelerator=Accelerator(cpu=True))
+    made = trainer(
+        config(folder / name, **settings), kind, own_value=own_value, accelerator=Accelerator(cpu=True)
+    )
     made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     made.train(until)
     return made

@@ -14,7 +14,10 @@ from fgrlhf.rl_config import RLConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 
-PROMPTS = [Prompt(str(i), text) for i, text in enumerate(["the red cat", "a dog sees", "question: one two three and a bird"])]
+PROMPTS = [
+    Prompt(str(i), text)
+    for i, text in enumerate(["the red cat", "a dog sees", "question: one two three and a bird"])
+]
 
 
 class CountWord:
@@ -25,7 +28,10 @@ class CountWord:
 
     def segment_scores(self, prompts, texts):
         n = len(self.word)
-        return [[SegmentScore(i, i + n, 1.0, "hit") for i in range(len(t)) if t[i : i + n] == self.word] for t in texts]
+        return [
+            [SegmentScore(i, i + n, 1.0, "hit") for i in range(len(t)) if t[i : i + n] == self.word]
+            for t in texts
+        ]
 
 
 def config(folder: Path, **changes) -> RLConfig:
@@ -36,8 +42,16 @@ def config(folder: Path, **changes) -> RLConfig:
         "env": {"max_generated_len": 8, "train_num_samples_per_input": 2},
         "ppo": {"kl_coef": 0.1},
         "train": {
-            "total_episodes": 64, "sampling_batch_size_per_card": 4, "training_batch_size_per_card": 8, "n_minibatches": 2,
-            "n_ppo_epoch_per_rollout": 2, "lr": 1e-3, "n_warmup_steps": 0, "kl_threshold": 1e6, "eval_interval": 1000, "save_interval": 1000,
+            "total_episodes": 64,
+            "sampling_batch_size_per_card": 4,
+            "training_batch_size_per_card": 8,
+            "n_minibatches": 2,
+            "n_ppo_epoch_per_rollout": 2,
+            "lr": 1e-3,
+            "n_warmup_steps": 0,
+            "kl_threshold": 1e6,
+            "eval_interval": 1000,
+            "save_interval": 1000,
         },
         "logging": {"save_dir": str(folder), "n_samples": 2},
     }
@@ -50,14 +64,31 @@ def config(folder: Path, **changes) -> RLConfig:
     return validate(RLConfig, tree, "test config")
 
 
-def trainer(cfg: RLConfig, kind: str = "t5", reward=None, evaluate=None, prompts=PROMPTS, dropout: float = 0.0, own_value=False, accelerator=None):
+def trainer(
+    cfg: RLConfig,
+    kind: str = "t5",
+    reward=None,
+    evaluate=None,
+    prompts=PROMPTS,
+    dropout: float = 0.0,
+    own_value=False,
+    accelerator=None,
+):
     """A PPO trainer of tiny random models; the same arguments give the same models."""
     policy, reference = tiny.policy(kind, dropout=dropout), tiny.policy(kind)
     trunk = tiny.policy(kind, seed=1, dropout=dropout) if own_value else None
     torch.manual_seed(0)
     value = Value(policy.hidden_size, trunk)
     reward = reward or CombinedReward({"cat": CountWord()})
-    return PPOTrainer(cfg, ActorCritic(policy, value), reference, reward, prompts, evaluate, accelerator or Accelerator(cpu=True))
+    return PPOTrainer(
+        cfg,
+        ActorCritic(policy, value),
+        reference,
+        reward,
+        prompts,
+        evaluate,
+        accelerator or Accelerator(cpu=True),
+    )
 
 
 def metrics(folder: Path, timings: bool = False) -> list[dict]:
@@ -73,10 +104,16 @@ def rollout(mask_BT, **tensors) -> Rollout:
     zeros_BT = torch.zeros(B, T)
     values = {
         "prompts": tuple(Prompt(str(b), "") for b in range(B)),
-        "prompt_ids_BP": torch.zeros(B, 1, dtype=torch.long), "prompt_mask_BP": torch.ones(B, 1, dtype=torch.long),
-        "response_ids_BT": torch.zeros(B, T, dtype=torch.long), "response_mask_BT": mask_BT,
-        "logprobs_BT": zeros_BT, "ref_logprobs_BT": zeros_BT, "values_BT": zeros_BT,
-        "texts": ("",) * B, "char_ends": tuple((0,) * int(n) for n in mask_BT.sum(1)), "group_B": torch.arange(B),
+        "prompt_ids_BP": torch.zeros(B, 1, dtype=torch.long),
+        "prompt_mask_BP": torch.ones(B, 1, dtype=torch.long),
+        "response_ids_BT": torch.zeros(B, T, dtype=torch.long),
+        "response_mask_BT": mask_BT,
+        "logprobs_BT": zeros_BT,
+        "ref_logprobs_BT": zeros_BT,
+        "values_BT": zeros_BT,
+        "texts": ("",) * B,
+        "char_ends": tuple((0,) * int(n) for n in mask_BT.sum(1)),
+        "group_B": torch.arange(B),
     }
     return Rollout(**{**values, **tensors})
 

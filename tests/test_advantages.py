@@ -32,7 +32,7 @@ def test_gae_by_hand():
     advantages_BT, returns_BT = gae(rewards_BT, values_BT, mask_BT, gamma=0.9, lam=0.8)
     torch.testing.assert_close(advantages_BT, torch.tensor([[0.265, 0.75, 0.0]]))
     torch.testing.assert_close(returns_BT, torch.tensor([[0.765, 1.0, 0.0]]))
-    # from the longest column: what padding holds flows in. delta_2 = 9 - 9 = 0, delta_1 = 1 + .9 * 9 - .25 = 8.85
+    # "longest" lets in what padding holds: delta_2 = 9 - 9 = 0, delta_1 = 1 + .9 * 9 - .25 = 8.85
     advantages_BT, _ = gae(rewards_BT, values_BT, mask_BT, 0.9, 0.8, start="longest")
     torch.testing.assert_close(advantages_BT, torch.tensor([[-0.275 + 0.72 * 8.85, 8.85, 0.0]]))
     with pytest.raises(ValueError, match="own_end"):
@@ -57,7 +57,9 @@ def test_ends_of_lambda(gamma):
     torch.testing.assert_close(returns_BT, to_go_BT)
     advantages_BT, _ = gae(rewards_BT, values_BT, MASK, gamma, lam=0.0)
     following_BT = torch.cat([values_BT[:, 1:], torch.zeros(4, 1)], 1)
-    torch.testing.assert_close(advantages_BT, (rewards_BT + gamma * following_BT - values_BT) * MASK)  # lambda 0: TD error
+    torch.testing.assert_close(
+        advantages_BT, (rewards_BT + gamma * following_BT - values_BT) * MASK
+    )  # lambda 0: TD error
 
 
 def test_a_perfect_critic_leaves_no_advantage():
@@ -72,7 +74,9 @@ def test_padding_changes_nothing(poison):
     dirty = gae(random_BT(6, poison=poison), random_BT(7, poison=poison), MASK, 0.99, 0.9)
     for a, b in zip(clean, dirty):
         assert torch.equal(a, b)
-    assert torch.equal(reward_to_go(random_BT(6), MASK, 0.9), reward_to_go(random_BT(6, poison=poison), MASK, 0.9))
+    assert torch.equal(
+        reward_to_go(random_BT(6), MASK, 0.9), reward_to_go(random_BT(6, poison=poison), MASK, 0.9)
+    )
     logprobs = [random_BT(8, poison=p) for p in (0.0, poison)]
     assert torch.equal(*(kl_penalized(random_BT(6), x, -x, MASK, 0.3) for x in logprobs))
 
@@ -82,11 +86,19 @@ def test_reward_to_go_by_hand():
     mask_BT = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert reward_to_go(rewards_BT, mask_BT, 0.5).tolist() == [[3, 4, 4], [8, 0, 0]]
     assert reward_to_go(rewards_BT, mask_BT)[:, 0].tolist() == [7, 8]
-    dense, scalar = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.0, 7.0]])  # the same reward, given at the end
+    dense, scalar = (
+        torch.tensor([[1.0, 2.0, 4.0]]),
+        torch.tensor([[0.0, 0.0, 7.0]]),
+    )  # the same reward, given at the end
     assert reward_to_go(dense, torch.ones(1, 3))[0, 0] == reward_to_go(scalar, torch.ones(1, 3))[0, 0]
 
 
 def test_kl_penalty_by_hand():
     penalized_BT = kl_penalized(
-        torch.tensor([[1.0, 0.0, 5.0]]), torch.tensor([[-1.0, -2.0, 0.0]]), torch.tensor([[-1.5, -1.0, 0.0]]), torch.tensor([[1, 1, 0]]), 0.2)
+        torch.tensor([[1.0, 0.0, 5.0]]),
+        torch.tensor([[-1.0, -2.0, 0.0]]),
+        torch.tensor([[-1.5, -1.0, 0.0]]),
+        torch.tensor([[1, 1, 0]]),
+        0.2,
+    )
     torch.testing.assert_close(penalized_BT, torch.tensor([[1 - 0.2 * 0.5, 0.2 * 1.0, 0.0]]))

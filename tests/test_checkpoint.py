@@ -19,21 +19,43 @@ CASES = {
 def make(folder, case="t5, shared critic", reward=None, **changes):
     kind, own_value, dropout = CASES[case]
     settings = {
-        "train__dropout": dropout > 0, "train__eval_interval": 2, "train__n_warmup_steps": 2, "ppo__kl_target": 0.2, "ppo__kl_horizon": 50,
-        "train__kl_threshold": 1e-5, "train__kl_patience": 100}
+        "train__dropout": dropout > 0,
+        "train__eval_interval": 2,
+        "train__n_warmup_steps": 2,
+        "ppo__kl_target": 0.2,
+        "ppo__kl_horizon": 50,
+        "train__kl_threshold": 1e-5,
+        "train__kl_patience": 100,
+    }
 
     def evaluate(policy):
         return {"reward": sum(p.double().sum().item() for p in policy.parameters())}
 
-    return trainer(config(folder, **{**settings, **changes}), kind, reward, evaluate, dropout=dropout, own_value=own_value)
+    return trainer(
+        config(folder, **{**settings, **changes}),
+        kind,
+        reward,
+        evaluate,
+        dropout=dropout,
+        own_value=own_value,
+    )
 
 
 def assert_same_run(made, folder, other, other_folder):
-    assert made.step == other.step and made.kl.coef == other.kl.coef and made.high_kl_count == other.high_kl_count and made.best == other.best
+    assert (
+        made.step == other.step
+        and made.kl.coef == other.kl.coef
+        and made.high_kl_count == other.high_kl_count
+        and made.best == other.best
+    )
     for name, tensor in made.actor_critic.state_dict().items():
         assert torch.equal(tensor, other.actor_critic.state_dict()[name]), name
-    (tensors, groups), (other_tensors, other_groups) = (checkpoint.optimizer_tensors(m.optimizer) for m in (made, other))
-    assert tensors.keys() == other_tensors.keys() and all(torch.equal(t, other_tensors[n]) for n, t in tensors.items())
+    (tensors, groups), (other_tensors, other_groups) = (
+        checkpoint.optimizer_tensors(m.optimizer) for m in (made, other)
+    )
+    assert tensors.keys() == other_tensors.keys() and all(
+        torch.equal(t, other_tensors[n]) for n, t in tensors.items()
+    )
     plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]  # betas: a tuple is a list after JSON
     assert plain[0] == plain[1]
     assert metrics(folder) == metrics(other_folder)
@@ -73,12 +95,17 @@ def test_an_interruption_between_checkpoints(tmp_path):
     straight = make(whole, train__save_interval=3)
     straight.train()
     with pytest.raises(KeyboardInterrupt):
-        make(cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_interval=3).train()  # in step 5, after steps 3 and 4
+        make(
+            cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_interval=3
+        ).train()  # in step 5, after steps 3 and 4
     assert [row["step"] for row in metrics(cut) if "kl" in row] == [0, 1, 2, 3, 4]
     resumed = make(cut, train__save_interval=3)
     resumed.train()
     assert_same_run(resumed, cut, straight, whole)
-    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == ["step-6", "step-8"]  # the last two are kept
+    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == [
+        "step-6",
+        "step-8",
+    ]  # the last two are kept
 
 
 def damage(folder, how: str) -> None:
@@ -111,9 +138,15 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     with pytest.raises(UserError) as refused:
         make(tmp_path, train__lr=5e-4, ppo__lam=0.5, reward__dog={"kind": "count"}).train()
     message = str(refused.value)
-    assert "train.lr: 0.001 then, 0.0005 now" in message and "ppo.lam: 0.95 then, 0.5 now" in message and "reward.dog" in message
+    assert (
+        "train.lr: 0.001 then, 0.0005 now" in message
+        and "ppo.lam: 0.95 then, 0.5 now" in message
+        and "reward.dog" in message
+    )
     assert "train.seed" not in message and "save_dir" in message
-    made = make(tmp_path, logging__log_interval=2, logging__run_name="again")  # how a run is logged is not what it computes
+    made = make(
+        tmp_path, logging__log_interval=2, logging__run_name="again"
+    )  # how a run is logged is not what it computes
     assert checkpoint.load_latest(made) and made.step == 2
 
 

@@ -30,22 +30,39 @@ def test_joined_rollouts_are_those_of_one_process(left):
         B, P = len(lengths), len(prompt)
         values = torch.arange(mask_BT.numel()).view(mask_BT.shape) + first
         made = rollout(
-            mask_BT, prompt_ids_BP=torch.tensor([prompt] * B), prompt_mask_BP=torch.ones(B, P, dtype=torch.long), logprobs_BT=-values.float(),
-            response_ids_BT=values + 10, texts=tuple(str(first + b) for b in range(B)), group_B=torch.arange(B) // 2)
+            mask_BT,
+            prompt_ids_BP=torch.tensor([prompt] * B),
+            prompt_mask_BP=torch.ones(B, P, dtype=torch.long),
+            logprobs_BT=-values.float(),
+            response_ids_BT=values + 10,
+            texts=tuple(str(first + b) for b in range(B)),
+            group_B=torch.arange(B) // 2,
+        )
         segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
         return made, TokenReward({"a": values.float()}, segments, mask_BT)
 
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
     joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
     assert joined.texts == ("0", "1", "2", "100") and joined.group_B.tolist() == [0, 0, 1, 2]
-    assert joined.prompt_ids_BP[0].tolist() == ([-1, 5, 6] if left else [5, 6, -1]) and joined.prompt_ids_BP[3].tolist() == [7, 8, 9]
+    assert joined.prompt_ids_BP[0].tolist() == ([-1, 5, 6] if left else [5, 6, -1]) and joined.prompt_ids_BP[
+        3
+    ].tolist() == [7, 8, 9]
     assert joined.prompt_mask_BP[0].tolist() == ([0, 1, 1] if left else [1, 1, 0])
     assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
-    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[1].tolist() == [-3, -4, -5, 0]
-    assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103] and [s[0].value for s in rewards.segments["a"]] == [0, 1, 2, 100]
+    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[1].tolist() == [
+        -3,
+        -4,
+        -5,
+        0,
+    ]
+    assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103] and [
+        s[0].value for s in rewards.segments["a"]
+    ] == [0, 1, 2, 100]
     assert torch.equal(rewards.mask_BT, joined.response_mask_BT)
     back, original = joined.rows(torch.tensor([0, 1, 2])), parts[0][0]
-    assert torch.equal(back.prompt_ids_BP, original.prompt_ids_BP) and torch.equal(back.response_mask_BT, original.response_mask_BT)
+    assert torch.equal(back.prompt_ids_BP, original.prompt_ids_BP) and torch.equal(
+        back.response_mask_BT, original.response_mask_BT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +73,21 @@ def two_processes(tmp_path_factory) -> Path:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = os.environ | {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+        "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+    }
     ranks = [
         subprocess.Popen(
-            [sys.executable, ddp_worker.__file__, str(folder)], env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            [sys.executable, ddp_worker.__file__, str(folder)],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for rank in range(2)
     ]
     try:
@@ -84,7 +110,10 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
             assert two[key] == pytest.approx(value, rel=1e-4, abs=2e-5), (name, one["step"], key)
     assert {row["kl"] for row in alone[1:]} != {0.0}
     samples = [sorted((folder / name / "samples").iterdir()) for folder in (tmp_path, two_processes)]
-    texts = [[[json.loads(line)["response"] for line in path.read_text().splitlines()] for path in paths] for paths in samples]
+    texts = [
+        [[json.loads(line)["response"] for line in path.read_text().splitlines()] for path in paths]
+        for paths in samples
+    ]
     assert texts[0] == texts[1]
 
 

@@ -9,12 +9,15 @@ def test_without_a_target_the_coefficient_is_fixed():
     assert kl.coef == 0.3
 
 
-@pytest.mark.parametrize("measured, factor", [
-    (6.0, 1.0),
-    (6.6, 1 + 0.1 * 100 / 1000),  # error (6.6 - 6) / 6 = .1
-    (60.0, 1 + 0.2 * 100 / 1000),  # clipped at .2
-    (0.0, 1 - 0.2 * 100 / 1000),
-])
+@pytest.mark.parametrize(
+    "measured, factor",
+    [
+        (6.0, 1.0),
+        (6.6, 1 + 0.1 * 100 / 1000),  # error (6.6 - 6) / 6 = .1
+        (60.0, 1 + 0.2 * 100 / 1000),  # clipped at .2
+        (0.0, 1 - 0.2 * 100 / 1000),
+    ],
+)
 def test_one_update_by_hand(measured, factor):
     kl = KLController(0.2, target=6.0, horizon=1000)
     kl.update(measured, episodes=100)

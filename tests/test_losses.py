@@ -4,30 +4,38 @@ import torch
 from fgrlhf.losses import clipped_policy_loss, clipped_value_loss, kl_k1, kl_k3
 
 
-@pytest.mark.parametrize("ratio, advantage, loss, clipped, slope", [
-    (1.0, 2.0, -2.0, 0, -2.0),  # at the start: the policy gradient
-    (1.1, 2.0, -2.2, 0, -2.2),
-    (1.5, 2.0, -2.4, 1, 0.0),  # far enough in the good direction: no further
-    (0.5, 2.0, -1.0, 0, -1.0),  # it became less likely although it was good: not clipped
-    (0.5, -2.0, 1.6, 1, 0.0),
-    (1.5, -2.0, 3.0, 0, 3.0),  # it became more likely although it was bad: not clipped
-])
+@pytest.mark.parametrize(
+    "ratio, advantage, loss, clipped, slope",
+    [
+        (1.0, 2.0, -2.0, 0, -2.0),  # at the start: the policy gradient
+        (1.1, 2.0, -2.2, 0, -2.2),
+        (1.5, 2.0, -2.4, 1, 0.0),  # far enough in the good direction: no further
+        (0.5, 2.0, -1.0, 0, -1.0),  # it became less likely although it was good: not clipped
+        (0.5, -2.0, 1.6, 1, 0.0),
+        (1.5, -2.0, 3.0, 0, 3.0),  # it became more likely although it was bad: not clipped
+    ],
+)
 def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
     old = torch.tensor([[-1.0]])
     new = (old + torch.tensor(ratio).log()).requires_grad_()
     loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new, old, torch.tensor([[advantage]]), 0.2)
     loss_BT.sum().backward()
-    assert loss_BT.item() == pytest.approx(loss, abs=1e-5) and ratio_BT.item() == pytest.approx(ratio, abs=1e-5)
+    assert loss_BT.item() == pytest.approx(loss, abs=1e-5) and ratio_BT.item() == pytest.approx(
+        ratio, abs=1e-5
+    )
     assert clipped_BT.item() == clipped and new.grad.item() == pytest.approx(slope, abs=1e-5)
 
 
-@pytest.mark.parametrize("new, old, target, loss, clipped", [
-    (1.0, 1.0, 2.0, 0.5, 0),
-    (1.5, 1.0, 2.0, 0.5 * 0.8**2, 1),  # only .2 of the step counts, so the error is .8 and not .5
-    (0.5, 1.0, 2.0, 0.5 * 1.5**2, 0),  # a step away from the target counts in full
-    (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # an overshoot past the target as well
-    (1.5, 1.0, 0.0, 0.5 * 1.5**2, 0),
-])
+@pytest.mark.parametrize(
+    "new, old, target, loss, clipped",
+    [
+        (1.0, 1.0, 2.0, 0.5, 0),
+        (1.5, 1.0, 2.0, 0.5 * 0.8**2, 1),  # only .2 of the step counts, so the error is .8 and not .5
+        (0.5, 1.0, 2.0, 0.5 * 1.5**2, 0),  # a step away from the target counts in full
+        (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # an overshoot past the target as well
+        (1.5, 1.0, 0.0, 0.5 * 1.5**2, 0),
+    ],
+)
 def test_value_loss_by_hand(new, old, target, loss, clipped):
     loss_BT, clipped_BT = clipped_value_loss(*(torch.tensor([[x]]) for x in (new, old, target)), 0.2)
     assert loss_BT.item() == pytest.approx(loss, abs=1e-6) and clipped_BT.item() == clipped
@@ -40,7 +48,9 @@ def test_a_clipped_value_has_no_gradient():
 
 
 def test_an_unclipped_value_loss_is_the_squared_error():
-    loss_BT, clipped_BT = clipped_value_loss(torch.tensor([[1.5, 0.5]]), torch.ones(1, 2), torch.full((1, 2), 2.0), None)
+    loss_BT, clipped_BT = clipped_value_loss(
+        torch.tensor([[1.5, 0.5]]), torch.ones(1, 2), torch.full((1, 2), 2.0), None
+    )
     assert loss_BT.tolist() == [[0.125, 1.125]] and clipped_BT.tolist() == [[0, 0]]
 
 
@@ -49,7 +59,9 @@ def test_a_wide_clip_is_no_clip():
     new, old, advantages = (torch.randn(3, 5, generator=g) for _ in range(3))
     loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new, old, advantages, 1e6)
     torch.testing.assert_close(loss_BT, -advantages * torch.exp(new - old))
-    torch.testing.assert_close(clipped_value_loss(new, old, advantages, 1e6)[0], 0.5 * (new - advantages) ** 2)
+    torch.testing.assert_close(
+        clipped_value_loss(new, old, advantages, 1e6)[0], 0.5 * (new - advantages) ** 2
+    )
     assert clipped_BT.sum() == 0
     tight, _, _ = clipped_policy_loss(new, old, advantages, 0.1)
     assert (tight >= loss_BT - 1e-6).all()  # the surrogate is a pessimistic bound
@@ -63,4 +75,6 @@ def test_kl_estimators_have_the_right_mean():
     assert (p * kl_k1(p.log(), q.log())).sum() == pytest.approx(exact.item(), abs=1e-6)
     assert (p * kl_k3(p.log(), q.log())).sum() == pytest.approx(exact.item(), abs=1e-6)
     assert (kl_k3(p.log(), q.log()) > 0).all() and kl_k3(p.log(), p.log()).abs().max() < 1e-6
-    assert kl_k3(torch.zeros(1), torch.full((1,), 2.0).log()).item() == pytest.approx(1 - torch.tensor(2.0).log().item(), abs=1e-6)
+    assert kl_k3(torch.zeros(1), torch.full((1,), 2.0).log()).item() == pytest.approx(
+        1 - torch.tensor(2.0).log().item(), abs=1e-6
+    )

@@ -4,7 +4,15 @@ import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from fgrlhf.policy import (
-    CausalPolicy, InverseCdfSampler, Sampling, T5Policy, load_policy, response_mask, token_entropy, token_logprobs, uniform_rows,
+    CausalPolicy,
+    InverseCdfSampler,
+    Sampling,
+    T5Policy,
+    load_policy,
+    response_mask,
+    token_entropy,
+    token_logprobs,
+    uniform_rows,
 )
 from fgrlhf.utils import UserError, derive_seed
 
@@ -31,7 +39,9 @@ def brute_logprobs(policy, prompt_ids, response_ids, temperature):
     for t, token in enumerate(response_ids):
         if isinstance(policy, T5Policy):
             decoder = torch.tensor([[policy.model.config.decoder_start_token_id, *response_ids[:t]]])
-            logits = policy.model(input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder).logits[0, -1]
+            logits = policy.model(input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder).logits[
+                0, -1
+            ]
         else:
             logits = policy.model(input_ids=torch.tensor([prompt_ids + response_ids[:t]])).logits[0, -1]
         result.append(torch.log_softmax(logits / temperature, -1)[token].item())
@@ -53,7 +63,9 @@ def test_logprobs_equal_brute_force(kind, temperature):
     for b in range(len(responses)):
         prompt_ids = [i for i, m in zip(prompts[b], prompt_masks[b]) if m]
         n = sum(masks[b])
-        assert output.logprobs_BT[b, :n].tolist() == pytest.approx(brute_logprobs(policy, prompt_ids, responses[b][:n], temperature), abs=1e-5)
+        assert output.logprobs_BT[b, :n].tolist() == pytest.approx(
+            brute_logprobs(policy, prompt_ids, responses[b][:n], temperature), abs=1e-5
+        )
         assert output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
     assert len({sum(m) for m in masks}) > 1, "the rows must differ in length for the test to mean anything"
 
@@ -74,7 +86,9 @@ def test_padding_changes_nothing(kind, side):
         wide = policy(  # other padding tokens, and more of them
             widened(torch.where(prompt_mask_BP.bool(), prompt_ids_BP, 7), 5, left),
             widened(prompt_mask_BP, 0, left),
-            widened(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False), widened(response_mask_BT, 0, False))[0].logprobs_BT
+            widened(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False),
+            widened(response_mask_BT, 0, False),
+        )[0].logprobs_BT
     torch.testing.assert_close(wide[:, :-3], alone, atol=1e-5, rtol=0)
     assert wide[:, -3:].abs().sum() == 0
 
@@ -103,7 +117,14 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
     ids_BT, mask_BT = policy.generate(*policy.encode(TEXTS), sampling)
     for b, text in enumerate(TEXTS):
         ids, mask = policy.encode([text])
-        expected = policy.model.generate(input_ids=ids, attention_mask=mask, do_sample=False, num_beams=beams, max_new_tokens=8, pad_token_id=0)
+        expected = policy.model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            do_sample=False,
+            num_beams=beams,
+            max_new_tokens=8,
+            pad_token_id=0,
+        )
         expected = expected[0, 1 if kind == "t5" else ids.shape[1] :].tolist()
         mine = ids_BT[b, : int(mask_BT[b].sum())].tolist()
         assert mine == expected[: len(mine)] and set(expected[len(mine) :]) <= {0}
@@ -116,10 +137,14 @@ def test_a_sample_depends_on_its_own_numbers_alone(kind):
     rows = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1))]
     assert len({tuple(r) for r in rows}) > 3
     for b, text in enumerate(TEXTS):  # alone in its batch, its K samples stand together
-        ids_KT, mask_KT = policy.generate(*policy.encode([text]), Sampling(7), seeds(6)[2 * b : 2 * b + 2], num_samples=2)
+        ids_KT, mask_KT = policy.generate(
+            *policy.encode([text]), Sampling(7), seeds(6)[2 * b : 2 * b + 2], num_samples=2
+        )
         assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[2 * b : 2 * b + 2]
     torch.manual_seed(123)  # the global generator plays no part
-    assert torch.equal(policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)[0], ids_BT)
+    assert torch.equal(
+        policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)[0], ids_BT
+    )
     with pytest.raises(ValueError, match="one seed per response"):
         policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(3), num_samples=2)
 
@@ -132,14 +157,23 @@ def test_sampling_is_without_dropout_whatever_the_mode(kind):
     assert policy.model.training
 
 
-@pytest.mark.parametrize("top_k, top_p, temperature", [(0, None, 1.0), (4, None, 0.7), (0, 0.8, 1.3), (5, 0.7, 0.7), (1, None, 1.0), (3, 0.01, 1.0)])
+@pytest.mark.parametrize(
+    "top_k, top_p, temperature",
+    [(0, None, 1.0), (4, None, 0.7), (0, 0.8, 1.3), (5, 0.7, 0.7), (1, None, 1.0), (3, 0.01, 1.0)],
+)
 def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temperature):
     n, logits = 20_000, torch.tensor([0.3, -1.0, 2.0, 0.0, 1.4, -0.2, 1.3, -3.0])
-    warped = TemperatureLogitsWarper(temperature)(None, logits[None].clone()) if temperature != 1 else logits[None].clone()
+    warped = (
+        TemperatureLogitsWarper(temperature)(None, logits[None].clone())
+        if temperature != 1
+        else logits[None].clone()
+    )
     warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
     warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
     expected = torch.softmax(warped, -1)[0]
-    sampler = InverseCdfSampler(Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2), prefix_length=1)
+    sampler = InverseCdfSampler(
+        Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2), prefix_length=1
+    )
     drawn = []
     for step in range(2):
         scores = sampler(torch.zeros(n, 1 + step), logits.repeat(n, 1))
@@ -166,7 +200,9 @@ def test_logprob_and_entropy_by_hand():
     logits = torch.tensor([[[0.0, 1.0]]])
     p = 1 / (1 + torch.tensor(-2.0).exp())  # temperature .5 doubles the difference
     assert token_logprobs(logits, torch.tensor([[1]]), 0.5).item() == pytest.approx(p.log().item(), abs=1e-6)
-    assert token_entropy(logits, 0.5).item() == pytest.approx(-(p * p.log() + (1 - p) * (1 - p).log()).item(), abs=1e-6)
+    assert token_entropy(logits, 0.5).item() == pytest.approx(
+        -(p * p.log() + (1 - p) * (1 - p).log()).item(), abs=1e-6
+    )
     assert token_logprobs(logits.bfloat16(), torch.tensor([[0]])).dtype == torch.float32
 
 
@@ -175,7 +211,9 @@ def test_long_prompts_are_cut_on_the_right_side(kind):
     policy = tiny.policy(kind)
     short = type(policy)(policy.model, policy.tokenizer, max_input_len=2)
     ids, mask = short.encode(["the red cat"])
-    assert policy.tokenizer.convert_ids_to_tokens(ids[0].tolist()) == (["▁the", "▁red"] if kind == "t5" else ["▁red", "▁cat"])
+    assert policy.tokenizer.convert_ids_to_tokens(ids[0].tolist()) == (
+        ["▁the", "▁red"] if kind == "t5" else ["▁red", "▁cat"]
+    )
 
 
 def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():

@@ -20,12 +20,23 @@ def golden_case(golden, number):
     case = json.loads((golden / "ppo_numbers.json").read_text())["cases"][number]
     mask_BT = torch.tensor(case["mask"])
     B, T = len(mask_BT), int(mask_BT.sum(1).max())
-    tensors = {name: torch.tensor(case[name])[:, :T] for name in ("logprobs", "ref_logprobs", "values", "new_logprobs", "new_values")}
-    expected = {name: torch.tensor(value)[:, :T] if isinstance(value, list) else value for name, value in case["expect"].items()}
+    tensors = {
+        name: torch.tensor(case[name])[:, :T]
+        for name in ("logprobs", "ref_logprobs", "values", "new_logprobs", "new_values")
+    }
+    expected = {
+        name: torch.tensor(value)[:, :T] if isinstance(value, list) else value
+        for name, value in case["expect"].items()
+    }
     raw_BT = torch.zeros(B, T)
     for b, row in enumerate(case["raw_rewards"]):
         raw_BT[b, : len(row)] = torch.tensor(row)
-    old = rollout(mask_BT[:, :T], logprobs_BT=tensors["logprobs"], ref_logprobs_BT=tensors["ref_logprobs"], values_BT=tensors["values"])
+    old = rollout(
+        mask_BT[:, :T],
+        logprobs_BT=tensors["logprobs"],
+        ref_logprobs_BT=tensors["ref_logprobs"],
+        values_BT=tensors["values"],
+    )
     new = PolicyOutput(tensors["new_logprobs"], tensors["new_values"], torch.zeros(B, T))
     return case, old, new, TokenReward({"raw": raw_BT}, {}, old.response_mask_BT), expected
 
@@ -34,7 +45,9 @@ def run(ppo, case, old, new, rewards):
     penalized_BT = BasicReward.penalized(rewards, old, case["kl_coef"])
     advantages = ppo.advantages(old, penalized_BT)
     token_loss = ppo.loss(new, old, advantages)
-    means = {name: float(masked_mean(x_BT, old.response_mask_BT)) for name, x_BT in token_loss.metrics.items()}
+    means = {
+        name: float(masked_mean(x_BT, old.response_mask_BT)) for name, x_BT in token_loss.metrics.items()
+    }
     return penalized_BT, advantages, float(masked_mean(token_loss.loss_BT, old.response_mask_BT)), means
 
 
@@ -75,10 +88,15 @@ def random_batch(padding: float):
 
 
 def test_by_default_padding_never_matters():
-    results = [run(PPO(PPOConfig()), {"kl_coef": 0.2}, *random_batch(padding)) for padding in (0.0, 7.0, float("nan"))]
+    results = [
+        run(PPO(PPOConfig()), {"kl_coef": 0.2}, *random_batch(padding))
+        for padding in (0.0, 7.0, float("nan"))
+    ]
     for other in results[1:]:
         assert torch.equal(results[0][0], other[0])
-        assert torch.equal(results[0][1].advantages_BT, other[1].advantages_BT) and torch.equal(results[0][1].returns_BT, other[1].returns_BT)
+        assert torch.equal(results[0][1].advantages_BT, other[1].advantages_BT) and torch.equal(
+            results[0][1].returns_BT, other[1].returns_BT
+        )
         assert results[0][2:] == other[2:]
 
 
@@ -89,7 +107,12 @@ def test_published_gae_does_let_padding_matter():
     for mask_BT in (MASK, one_more_column):
         r_BT = torch.zeros(mask_BT.shape)
         r_BT[:, :5] = torch.arange(15.0).view(3, 5) * MASK
-        results.append([PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT).returns_BT[:, :5] for switch in ({}, PUBLISHED)])
+        results.append(
+            [
+                PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT).returns_BT[:, :5]
+                for switch in ({}, PUBLISHED)
+            ]
+        )
     assert torch.equal(results[0][0], results[1][0])
     assert (results[0][1] - results[1][1]).abs().max() > 1e-3
 
@@ -101,7 +124,9 @@ def test_advantages_are_whitened_and_returns_are_not():
     assert masked_var(plain.advantages_BT, MASK) == pytest.approx(1, abs=1e-5)
     scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(old, 100 * rewards.total_BT + 0.0)
     again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT)
-    assert (scaled.returns_BT - again.returns_BT).abs().max() > 1  # the mean is added back, so it is not scaled away
+    assert (
+        scaled.returns_BT - again.returns_BT
+    ).abs().max() > 1  # the mean is added back, so it is not scaled away
     assert plain.returns_BT[1, 2:].abs().max() == 0
 
 

@@ -7,7 +7,13 @@ from rl_helpers import PROMPTS, CountWord, lengths_mask, rollout
 
 from fgrlhf import reward as module
 from fgrlhf.reward import (
-    AtEnd, BasicReward, CombinedReward, SegmentClassifierReward, SequenceScorerReward, build_aspects, place_on_tokens,
+    AtEnd,
+    BasicReward,
+    CombinedReward,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+    build_aspects,
+    place_on_tokens,
 )
 from fgrlhf.reward_models import SegmentLabels
 from fgrlhf.rl_config import AspectConfig
@@ -19,7 +25,7 @@ SPANS = [((0, 12), (12, 22)), ((0, 6),), ()]
 
 
 class FakeClassifier:
-    """Labels stand in another order than (error, ok), with a third between them, as in published checkpoints."""
+    """Labels in another order than (error, ok), a third between them, as in published checkpoints."""
 
     spec = SimpleNamespace(error_label="NF-ERR", ok_label="O", level="subsentence")
     judged = None
@@ -44,17 +50,36 @@ class FakeScorer:
 
 
 def rollout_of(texts, ends):
-    return rollout(lengths_mask([len(e) for e in ends]), texts=tuple(texts), char_ends=tuple(map(tuple, ends)), prompts=tuple(PROMPTS))
+    return rollout(
+        lengths_mask([len(e) for e in ends]),
+        texts=tuple(texts),
+        char_ends=tuple(map(tuple, ends)),
+        prompts=tuple(PROMPTS),
+    )
 
 
 def test_placement_by_hand():
-    ends = [(3, 7, 7, 11, 11), (2, 2), (0,)]  # token 2 of the first row is half a character, the last ones are </s>
+    ends = [
+        (3, 7, 7, 11, 11),
+        (2, 2),
+        (0,),
+    ]  # token 2 of the first row is half a character, the last ones are </s>
     segments = [
-        [SegmentScore(0, 7, 1.0), SegmentScore(7, 8, 10.0), SegmentScore(0, 11, 100.0), SegmentScore(0, None, 1000.0), SegmentScore(5, 7, 0.5)],
+        [
+            SegmentScore(0, 7, 1.0),
+            SegmentScore(7, 8, 10.0),
+            SegmentScore(0, 11, 100.0),
+            SegmentScore(0, None, 1000.0),
+            SegmentScore(5, 7, 0.5),
+        ],
         [SegmentScore(0, 2, -1.0), SegmentScore(1, 2, -2.0), SegmentScore(0, 99, 4.0)],
         [SegmentScore(0, None, 7.0)],
     ]
-    assert place_on_tokens(segments, ends, lengths_mask([5, 2, 1])).tolist() == [[0, 1.5, 0, 110, 1000], [-3, 4, 0, 0, 0], [7, 0, 0, 0, 0]]
+    assert place_on_tokens(segments, ends, lengths_mask([5, 2, 1])).tolist() == [
+        [0, 1.5, 0, 110, 1000],
+        [-3, 4, 0, 0, 0],
+        [7, 0, 0, 0, 0],
+    ]
 
 
 def test_a_response_without_tokens_cannot_carry_a_reward():
@@ -65,14 +90,21 @@ def test_a_response_without_tokens_cannot_carry_a_reward():
 
 def test_labels_are_found_by_name():
     scores = SegmentClassifierReward(FakeClassifier(), 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
-    assert scores == [[SegmentScore(0, 12, 0.3, "O"), SegmentScore(12, 22, 0.3, "O")], [SegmentScore(0, 6, 0.3, "O")], []]
+    assert scores == [
+        [SegmentScore(0, 12, 0.3, "O"), SegmentScore(12, 22, 0.3, "O")],
+        [SegmentScore(0, 6, 0.3, "O")],
+        [],
+    ]
     flipped = FakeClassifier()
     flipped.probabilities = [[[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [[0.1, 0.8, 0.1]], []]
     scores = SegmentClassifierReward(flipped, 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
     assert [s.value for s in scores[0]] == [-0.5, 0.3] and scores[0][0].label == "NF-ERR"
     flipped.judged = [(True, False), (False,), ()]
     scores = SegmentClassifierReward(flipped, 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
-    assert scores[:2] == [[SegmentScore(0, 12, -0.5, "NF-ERR"), SegmentScore(12, 22, 0.0, "unread")], [SegmentScore(0, 6, 0.0, "unread")]]
+    assert scores[:2] == [
+        [SegmentScore(0, 12, -0.5, "NF-ERR"), SegmentScore(12, 22, 0.0, "unread")],
+        [SegmentScore(0, 6, 0.0, "unread")],
+    ]
 
 
 def test_a_classifier_that_says_nan_is_refused_by_name():
@@ -85,30 +117,46 @@ def test_a_classifier_that_says_nan_is_refused_by_name():
 
 def test_sequence_scores_by_hand():
     def values(**settings):
-        return [row[0].value for row in SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings).segment_scores(PROMPTS, TEXTS)]
+        return [
+            row[0].value
+            for row in SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings).segment_scores(PROMPTS, TEXTS)
+        ]
 
     assert values() == [2.0, -0.5, 0.0]
     assert values(scale=0.3, bias=0.1) == pytest.approx([0.7, -0.05, 0.1])
     assert values(scale=0.5, clip=1.5) == [0.75, -0.25, 0.0]
     rows = SequenceScorerReward(FakeScorer(), 1.0, 2.0).segment_scores(PROMPTS, TEXTS)
-    assert [len(row) for row in rows] == [1, 1, 1] and rows[2][0].end is None  # an empty answer is scored as well
+    assert [len(row) for row in rows] == [1, 1, 1] and rows[2][
+        0
+    ].end is None  # an empty answer is scored as well
 
 
 def test_at_end_moves_everything_and_loses_nothing():
     ends = [(3, 7, 11, 12, 16, 18, 22, 22), (1, 6), (0,)]
     dense, sparse = (
         CombinedReward({"r": aspect}, {"r": 1.0}).token_rewards(rollout_of(TEXTS, ends)).total_BT
-        for aspect in (SegmentClassifierReward(FakeClassifier(), 0.3, -0.5), AtEnd(SegmentClassifierReward(FakeClassifier(), 0.3, -0.5))))
+        for aspect in (
+            SegmentClassifierReward(FakeClassifier(), 0.3, -0.5),
+            AtEnd(SegmentClassifierReward(FakeClassifier(), 0.3, -0.5)),
+        )
+    )
     torch.testing.assert_close(dense.sum(1), sparse.sum(1))
     assert dense[0].tolist() == pytest.approx([0, 0, 0, 0.3, 0, 0, 0.3, 0])
-    assert sparse[0].tolist() == pytest.approx([0, 0, 0, 0, 0, 0, 0, 0.6]) and sparse[1].tolist()[:2] == pytest.approx([0, 0.3])
+    assert sparse[0].tolist() == pytest.approx([0, 0, 0, 0, 0, 0, 0, 0.6]) and sparse[1].tolist()[
+        :2
+    ] == pytest.approx([0, 0.3])
 
 
 def test_aspects_are_weighed_and_kept_apart():
     ends = [(3, 7, 11, 12, 16, 18, 22, 22), (1, 6), (0,)]
     reward = CombinedReward(
-        {"relevance": SegmentClassifierReward(FakeClassifier(), 0.3, -0.5), "cat": CountWord(), "whole": SequenceScorerReward(FakeScorer(), 1, 2)},
-        {"relevance": 2.0, "cat": 0.5, "whole": 1.0})
+        {
+            "relevance": SegmentClassifierReward(FakeClassifier(), 0.3, -0.5),
+            "cat": CountWord(),
+            "whole": SequenceScorerReward(FakeScorer(), 1, 2),
+        },
+        {"relevance": 2.0, "cat": 0.5, "whole": 1.0},
+    )
     rewards = reward.token_rewards(rollout_of(TEXTS, ends))
     assert set(rewards.by_aspect) == {"relevance", "cat", "whole"}
     assert rewards.by_aspect["cat"][0].tolist() == [0, 0, 0.5, 0, 0, 0, 0, 0]
@@ -121,16 +169,31 @@ def test_aspects_are_weighed_and_kept_apart():
 def test_the_kl_penalty_is_taken_off_real_tokens():
     batch = rollout_of(["the", "a", ""], [(3, 3), (1,), (0,)])
     mask_BT = batch.response_mask_BT
-    batch = rollout(mask_BT, logprobs_BT=torch.full((3, 2), -1.0), ref_logprobs_BT=torch.full((3, 2), -3.0), texts=batch.texts,
-                    char_ends=batch.char_ends, prompts=batch.prompts)
+    batch = rollout(
+        mask_BT,
+        logprobs_BT=torch.full((3, 2), -1.0),
+        ref_logprobs_BT=torch.full((3, 2), -3.0),
+        texts=batch.texts,
+        char_ends=batch.char_ends,
+        prompts=batch.prompts,
+    )
     rewards = CombinedReward({"cat": CountWord("the")}).token_rewards(batch)
-    assert BasicReward.penalized(rewards, batch, 0.1).tolist() == [pytest.approx([0.8, -0.2]), pytest.approx([-0.2, 0]), pytest.approx([-0.2, 0])]
+    assert BasicReward.penalized(rewards, batch, 0.1).tolist() == [
+        pytest.approx([0.8, -0.2]),
+        pytest.approx([-0.2, 0]),
+        pytest.approx([-0.2, 0]),
+    ]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", [None, 2.0])
 def test_a_nan_reward_is_refused_by_name(bad, clip):
-    reward = CombinedReward({"fine": CountWord(), "completeness": SequenceScorerReward(FakeScorer((0.0, bad, 0.0)), 1, 2, clip=clip)})
+    reward = CombinedReward(
+        {
+            "fine": CountWord(),
+            "completeness": SequenceScorerReward(FakeScorer((0.0, bad, 0.0)), 1, 2, clip=clip),
+        }
+    )
     if clip and bad == math.inf:
         return  # clipping is what makes an infinite score harmless
     with pytest.raises(UserError, match=r"reward `completeness`.*'a bird'"):
@@ -138,7 +201,10 @@ def test_a_nan_reward_is_refused_by_name(bad, clip):
 
 
 def aspects(**changes):
-    return {name: AspectConfig(**{"kind": "sequence_scorer", "ckpt": name, **settings}) for name, settings in changes.items()}
+    return {
+        name: AspectConfig(**{"kind": "sequence_scorer", "ckpt": name, **settings})
+        for name, settings in changes.items()
+    }
 
 
 def test_weight_0_does_not_load_the_model(monkeypatch):
@@ -149,17 +215,27 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
         return FakeScorer()
 
     monkeypatch.setattr(module, "load_reward_model", load)
-    configs = aspects(a={"weight": 0.0}, b={"weight": 0.5, "place": "end", "scale": 3.0}, c={"mean": 1.0, "std": 4.0, "level": "sequence", "clip": 1.0})
+    configs = aspects(
+        a={"weight": 0.0},
+        b={"weight": 0.5, "place": "end", "scale": 3.0},
+        c={"mean": 1.0, "std": 4.0, "level": "sequence", "clip": 1.0},
+    )
     built, weights = build_aspects(configs, prefix_fn=None, device="cpu", dtype="bf16")
     assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
-    assert loaded[0][1:] == ("cpu", "bf16", {}) and loaded[1][3] == {"mean": 1.0, "std": 4.0, "level": "sequence"}
+    assert loaded[0][1:] == ("cpu", "bf16", {}) and loaded[1][3] == {
+        "mean": 1.0,
+        "std": 4.0,
+        "level": "sequence",
+    }
     assert isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
     with pytest.raises(UserError, match="nothing to train for"):
         build_aspects(aspects(a={"weight": 0.0}), prefix_fn=None)
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
-    with pytest.raises(UserError, match=r"reward.a.kind is `sequence_scorrer`.*segment_classifier, sequence_scorer"):
+    with pytest.raises(
+        UserError, match=r"reward.a.kind is `sequence_scorrer`.*segment_classifier, sequence_scorer"
+    ):
         build_aspects(aspects(a={"kind": "sequence_scorrer"}), prefix_fn=None)
     mine = {"count": lambda config, prefix_fn, device, dtype: CountWord(config.ckpt)}
     built, _ = build_aspects(aspects(a={"kind": "count", "ckpt": "dog"}), prefix_fn=None, kinds=mine)

@@ -15,7 +15,11 @@ from fgrlhf.value import ActorCritic, Value
 
 EOS = 1
 KINDS = ["word", "unigram", "bpe", "unigram, tidied"]
-LETTERS = st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from("🙂👩‍👩‍👧é東 .,;!?\n\t\u00a0\u2028\ufffd"), max_size=24)
+LETTERS = st.text(
+    alphabet=st.characters(exclude_categories=["Cs"])
+    | st.sampled_from("🙂👩‍👩‍👧é東 .,;!?\n\t\u00a0\u2028\ufffd"),
+    max_size=24,
+)
 WORDS = st.lists(st.sampled_from(tiny.WORDS + ["🙂", "naïve", "東京!"]), max_size=8).map(" ".join)
 
 
@@ -62,15 +66,21 @@ def test_no_reward_is_lost_overwritten_or_moved(kind):
         segments = []
         for row, text, row_ends in zip(rows, texts, ends):
             assert text == tokenizer.decode(row, skip_special_tokens=True)
-            assert len(row_ends) == len(row) and row_ends[-1] == len(text) and list(row_ends) == sorted(row_ends)
+            assert (
+                len(row_ends) == len(row) and row_ends[-1] == len(text) and list(row_ends) == sorted(row_ends)
+            )
             values = st.sampled_from([0.3, -0.3, 0.5, -0.5, 1.25])
-            segments.append([SegmentScore(start, end, data.draw(values)) for start, end in spans(data.draw, text)])
+            segments.append(
+                [SegmentScore(start, end, data.draw(values)) for start, end in spans(data.draw, text)]
+            )
         rewards_BT = place_on_tokens(segments, ends, mask_BT)
         expected_BT = torch.zeros(mask_BT.shape)
         for b, (row, text) in enumerate(zip(rows, texts)):
             prefixes = [tokenizer.decode(row[: t + 1], skip_special_tokens=True) for t in range(len(row))]
             for score in segments[b]:
-                holds = [score.end is not None and prefix[: score.end] == text[: score.end] for prefix in prefixes]
+                holds = [
+                    score.end is not None and prefix[: score.end] == text[: score.end] for prefix in prefixes
+                ]
                 expected_BT[b, holds.index(True) if any(holds) else len(row) - 1] += score.value
         torch.testing.assert_close(rewards_BT, expected_BT)
         sums = torch.tensor([sum(score.value for score in row) for row in segments])
@@ -114,7 +124,9 @@ def test_ends_by_hand():
     tidy = tokenizer_of("unigram, tidied")
     spaced = tidy(".")["input_ids"] + tidy("a")["input_ids"] + tidy("?")["input_ids"]
     text, ends = char_ends(tidy, spaced)
-    assert len(text) < len(tiny.tokenizer("unigram").decode(spaced)) and ends[-1] == len(text)  # "a ?" became "a?"
+    assert len(text) < len(tiny.tokenizer("unigram").decode(spaced)) and ends[-1] == len(
+        text
+    )  # "a ?" became "a?"
 
 
 def actor_critic(kind: str) -> ActorCritic:
@@ -130,13 +142,25 @@ def test_collect(kind):
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
     rollout = collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
-    assert [p.id for p in rollout.prompts] == ["0", "0", "1", "1", "2", "2"] and rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
+    assert [p.id for p in rollout.prompts] == ["0", "0", "1", "1", "2", "2"] and rollout.group_B.tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
     expected = model(*batch, temperature=0.7)
     torch.testing.assert_close(rollout.logprobs_BT, expected.logprobs_BT.detach())
     torch.testing.assert_close(rollout.values_BT, expected.values_BT.detach())
-    torch.testing.assert_close(rollout.ref_logprobs_BT, reference(*batch, temperature=0.7)[0].logprobs_BT.detach())
-    assert not rollout.logprobs_BT.requires_grad and rollout.values_BT[rollout.response_mask_BT == 0].abs().sum() == 0
+    torch.testing.assert_close(
+        rollout.ref_logprobs_BT, reference(*batch, temperature=0.7)[0].logprobs_BT.detach()
+    )
+    assert (
+        not rollout.logprobs_BT.requires_grad
+        and rollout.values_BT[rollout.response_mask_BT == 0].abs().sum() == 0
+    )
     for b in range(6):
         ids = rollout.response_ids_BT[b, : int(rollout.response_mask_BT[b].sum())].tolist()
         assert rollout.texts[b] == model.policy.tokenizer.decode(ids, skip_special_tokens=True)
@@ -151,13 +175,17 @@ def test_collect(kind):
 
 def test_collect_with_an_empty_and_a_cut_response():
     model = actor_critic("t5")
-    first_token = int(model.policy.generate(*model.policy.encode(["a dog sees"]), Sampling(1, do_sample=False))[0][0, 0])
+    first_token = int(
+        model.policy.generate(*model.policy.encode(["a dog sees"]), Sampling(1, do_sample=False))[0][0, 0]
+    )
     model.policy.model.generation_config.eos_token_id = first_token
     rollout = collect(model, model.policy, PROMPTS[1:2], Sampling(4, do_sample=False), 1, [0], 1.0)
     assert rollout.response_mask_BT.tolist() == [[1]] and len(rollout.char_ends[0]) == 1
     model.policy.model.generation_config.eos_token_id = 1
     rollout = collect(model, model.policy, PROMPTS[1:2], Sampling(4, do_sample=False), 1, [0], 1.0)
-    assert rollout.response_mask_BT.tolist() == [[1] * 4] and rollout.char_ends[0][-1] == len(rollout.texts[0])
+    assert rollout.response_mask_BT.tolist() == [[1] * 4] and rollout.char_ends[0][-1] == len(
+        rollout.texts[0]
+    )
 
 
 def test_seeds_never_repeat():
@@ -168,11 +196,20 @@ def test_seeds_never_repeat():
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_generated_texts_do_not_depend_on_batches(kind):
     policy = tiny.policy(kind)
-    prompts = [Prompt(str(i), text) for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])]
+    prompts = [
+        Prompt(str(i), text) for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])
+    ]
     texts = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4, progress=False)
     assert [len(t) for t in texts] == [2] * 4 and len({t for row in texts for t in row}) > 4
     for size in (1, 3):
-        assert generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False) == texts
+        assert (
+            generate_texts(
+                policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False
+            )
+            == texts
+        )
     assert generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False) != texts
-    assert generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False) == texts[:2]
+    assert (
+        generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False) == texts[:2]
+    )
     assert generate_texts(policy, [], Sampling(5), progress=False) == []

@@ -27,11 +27,18 @@ def one_rollout(made):
 
 @pytest.mark.parametrize("kind, place", [("t5", "segment"), ("gpt2", "segment"), ("gpt2", "end")])
 def test_it_learns(kind, place, tmp_path):
-    """A policy that is paid for the word `cat` says it more often, whether paid word by word or at the end."""
+    """A policy that is paid for the word `cat` says it more often, paid word by word or at the end."""
     aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
-        tmp_path, env__max_generated_len=12, env__train_num_samples_per_input=4, ppo__kl_coef=0.0, train__total_episodes=32 * 40,
-        train__sampling_batch_size_per_card=8, train__training_batch_size_per_card=16, train__lr=3e-3)
+        tmp_path,
+        env__max_generated_len=12,
+        env__train_num_samples_per_input=4,
+        ppo__kl_coef=0.0,
+        train__total_episodes=32 * 40,
+        train__sampling_batch_size_per_card=8,
+        train__training_batch_size_per_card=16,
+        train__lr=3e-3,
+    )
     trainer(cfg, kind, CombinedReward({"cat": aspect}), prompts=PROMPTS * 3).train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     start, end = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
@@ -40,11 +47,15 @@ def test_it_learns(kind, place, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_ratio_is_one(kind, tmp_path):
-    cfg = config(tmp_path, train__training_batch_size_per_card=8, train__n_minibatches=1, train__shuffle=False)
+    cfg = config(
+        tmp_path, train__training_batch_size_per_card=8, train__n_minibatches=1, train__shuffle=False
+    )
     made = trainer(cfg, kind, own_value=True)
     seen = []
     loss = made.algorithm.loss
-    made.algorithm.loss = lambda new, old, advantages: seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
+    made.algorithm.loss = lambda new, old, advantages: (
+        seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
+    )
     made.update(*one_rollout(made))
     # T5's attention takes another kernel where gradients are wanted: the last bit may differ, no more
     torch.testing.assert_close(*seen[0], atol=0 if kind == "gpt2" else 5e-7, rtol=0)
@@ -54,11 +65,15 @@ def test_the_first_ratio_is_one(kind, tmp_path):
 @pytest.mark.parametrize("in_rollouts, same_mode", [(None, True), (True, True), (False, False)])
 def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_path):
     """Deviation D4: as published, dropout is on in updates and off in rollouts."""
-    cfg = config(tmp_path, train__dropout=True, train__dropout_in_rollouts=in_rollouts, train__n_minibatches=1)
+    cfg = config(
+        tmp_path, train__dropout=True, train__dropout_in_rollouts=in_rollouts, train__n_minibatches=1
+    )
     made = trainer(cfg, dropout=0.3)
     modes = []
     forward = made.actor_critic.forward
-    made.actor_critic.forward = lambda *a, **k: modes.append(made.actor_critic.policy.model.training) or forward(*a, **k)
+    made.actor_critic.forward = lambda *a, **k: (
+        modes.append(made.actor_critic.policy.model.training) or forward(*a, **k)
+    )
     rollout, advantages = one_rollout(made)
     made.update(rollout, advantages)
     assert modes[0] == same_mode and all(modes[1:]) and not made.reference.training
@@ -72,13 +87,26 @@ def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_
 def test_micro_batches_do_not_change_the_update(kind, tmp_path):
     results, norms = [], []
     for size in (16, 5, 1):
-        cfg = config(tmp_path, train__training_batch_size_per_card=size, env__train_num_samples_per_input=4, train__clip_grad=False)
+        cfg = config(
+            tmp_path,
+            train__training_batch_size_per_card=size,
+            env__train_num_samples_per_input=4,
+            train__clip_grad=False,
+        )
         made = trainer(cfg, kind, own_value=True)
-        made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]  # answers of many lengths
+        made.actor_critic.policy.model.generation_config.eos_token_id = [
+            1,
+            5,
+            10,
+            15,
+            20,
+        ]  # answers of many lengths
         rollout, advantages = one_rollout(made)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
         norms.append(made._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
-        results.append({name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None})
+        results.append(
+            {name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None}
+        )
     for other, norm in zip(results[1:], norms[1:]):
         assert norm == pytest.approx(norms[0], rel=1e-5)
         for name, grad in other.items():
@@ -86,10 +114,15 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
 
 
 def test_published_update(tmp_path):
-    """Deviation D6: in order, one step per epoch, and each micro-batch's loss counts as if it were the whole batch's."""
+    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a whole batch's."""
     cfg = config(
-        tmp_path, train__n_minibatches=1, train__shuffle=False, train__average_microbatches=False, train__training_batch_size_per_card=3,
-        train__clip_grad=False)
+        tmp_path,
+        train__n_minibatches=1,
+        train__shuffle=False,
+        train__average_microbatches=False,
+        train__training_batch_size_per_card=3,
+        train__clip_grad=False,
+    )
     made = trainer(cfg, own_value=True)
     made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     assert [rows.tolist() for rows in made.minibatches(8, epoch=0)] == [list(range(8))]
@@ -98,11 +131,17 @@ def test_published_update(tmp_path):
     made.actor_critic.zero_grad()
     for rows in (torch.arange(0, 3), torch.arange(3, 6), torch.arange(6, 8)):
         old = rollout.rows(rows)
-        new = made.actor_critic(old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT)
+        new = made.actor_critic(
+            old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT
+        )
         loss_BT = made.algorithm.loss(new, old, advantages.rows(rows, old.response_ids_BT.shape[1])).loss_BT
-        weight = old.response_mask_BT.sum(1).float().mean() / mean_length  # as published: a micro-batch's mean, times its length
+        weight = (
+            old.response_mask_BT.sum(1).float().mean() / mean_length
+        )  # as published: a micro-batch's mean, times its length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
-    expected = {name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None}
+    expected = {
+        name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None
+    }
     made._optimizer_step(rollout, advantages, torch.arange(8))
     for name, parameter in made.actor_critic.named_parameters():
         if name in expected:
@@ -114,7 +153,9 @@ def test_batches_cover_the_data_pass_after_pass(tmp_path):
     made = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
     order = [prompt.id for step in range(7) for prompt in made.batch(step)]  # 28 places: four passes
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
-    assert all(sorted(p) == [str(i) for i in range(7)] for p in passes) and len({tuple(p) for p in passes}) == 4
+    assert (
+        all(sorted(p) == [str(i) for i in range(7)] for p in passes) and len({tuple(p) for p in passes}) == 4
+    )
     assert [p.id for p in made.batch(3)] == order[12:16]
     other = trainer(config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts)
     assert [p.id for p in other.batch(0)] != order[:4]
@@ -125,42 +166,70 @@ def test_minibatches_partition_the_rows(tmp_path):
     first, second = (made.minibatches(8, epoch) for epoch in (0, 1))
     for parts in (first, second):
         assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(range(8))
-        assert all(rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts)  # the two samples of a prompt stay together
+        assert all(
+            rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts
+        )  # the two samples of a prompt stay together
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
     made.step = 1
     assert torch.cat(made.minibatches(8, 0)).tolist() != torch.cat(first).tolist()
 
 
 def test_learning_rate(tmp_path):
-    made = trainer(config(tmp_path, train__total_episodes=80, train__n_warmup_steps=3, train__value_lr=5e-3), own_value=True)  # 10 steps
-    assert [made.lr_factor(s) for s in range(10)] == pytest.approx([0.25, 0.5, 0.75, 1, 6 / 7, 5 / 7, 4 / 7, 3 / 7, 2 / 7, 1 / 7])
+    made = trainer(
+        config(tmp_path, train__total_episodes=80, train__n_warmup_steps=3, train__value_lr=5e-3),
+        own_value=True,
+    )  # 10 steps
+    assert [made.lr_factor(s) for s in range(10)] == pytest.approx(
+        [0.25, 0.5, 0.75, 1, 6 / 7, 5 / 7, 4 / 7, 3 / 7, 2 / 7, 1 / 7]
+    )
     made.step = 4
     made.update(*one_rollout(made))
-    assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx([1e-3 * 6 / 7, 5e-3 * 6 / 7])
-    flat = trainer(config(tmp_path, train__total_episodes=80, train__n_warmup_steps=1, train__lr_schedule="constant"))
+    assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx(
+        [1e-3 * 6 / 7, 5e-3 * 6 / 7]
+    )
+    flat = trainer(
+        config(tmp_path, train__total_episodes=80, train__n_warmup_steps=1, train__lr_schedule="constant")
+    )
     assert [flat.lr_factor(s) for s in (0, 1, 9)] == [0.5, 1, 1]
 
 
 def test_the_critic_can_learn_alone_first(tmp_path):
     changes = {"train__total_episodes": 80, "train__n_warmup_steps": 2, "train__n_critic_warmup_steps": 3}
     made = trainer(config(tmp_path, **changes), own_value=True)  # 10 steps
-    assert [made.policy_lr_factor(s) for s in range(10)] == pytest.approx([0, 0, 0, 1 / 3, 2 / 3, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5])
+    assert [made.policy_lr_factor(s) for s in range(10)] == pytest.approx(
+        [0, 0, 0, 1 / 3, 2 / 3, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5]
+    )
     assert [made.lr_factor(s) for s in range(4)] == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8])
     before = weights(made)
     made.train(until=3)
     same = {name: torch.equal(tensor, before[name]) for name, tensor in weights(made).items()}
-    assert all(same[name] for name in same if name.startswith("policy.")) and not all(same[name] for name in same if name.startswith("value."))
+    assert all(same[name] for name in same if name.startswith("policy.")) and not all(
+        same[name] for name in same if name.startswith("value.")
+    )
     made.train(until=4)
-    assert not all(torch.equal(tensor, before[name]) for name, tensor in weights(made).items() if name.startswith("policy."))
+    assert not all(
+        torch.equal(tensor, before[name])
+        for name, tensor in weights(made).items()
+        if name.startswith("policy.")
+    )
 
 
 def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
-    cfg = config(tmp_path, train__lr=2e-2, train__kl_threshold=0.01, train__kl_patience=3, train__total_episodes=400, ppo__kl_coef=0.0)
+    cfg = config(
+        tmp_path,
+        train__lr=2e-2,
+        train__kl_threshold=0.01,
+        train__kl_patience=3,
+        train__total_episodes=400,
+        ppo__kl_coef=0.0,
+    )
     made = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
     made.train()
     kls = [row["kl"] for row in metrics(tmp_path) if "kl" in row]
     assert sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == made.total_steps
-    assert (tmp_path / "final" / "config.json").exists() and (tmp_path / "checkpoints" / f"step-{len(kls)}").exists()
+    assert (tmp_path / "final" / "config.json").exists() and (
+        tmp_path / "checkpoints" / f"step-{len(kls)}"
+    ).exists()
     again = trainer(cfg)
     again.train()  # a stopped run stays stopped
     assert again.step == len(kls) and again.stopped
@@ -173,13 +242,15 @@ def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
     expected = 0.2
     for row in rows:
         assert row["kl_coef"] == pytest.approx(expected)
-        assert row["reward/penalized"] == pytest.approx(row["reward/total"] - row["kl_coef"] * row["kl"], abs=1e-4)
+        assert row["reward/penalized"] == pytest.approx(
+            row["reward/total"] - row["kl_coef"] * row["kl"], abs=1e-4
+        )
         expected *= 1 + min(max((row["kl"] - 0.5) / 0.5, -0.2), 0.2) * 8 / 20
     assert len({row["kl_coef"] for row in rows}) > 3
 
 
 def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
-    scripted = iter([0.1, 0.5, math.nan, 0.4, 0.2])
+    scripted = iter([math.nan, 0.5, 0.1, math.nan, 0.4])
     seen = []
 
     def evaluate(policy):
@@ -187,7 +258,9 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
         assert not policy.training and not torch.is_grad_enabled()
         return {"gold": next(scripted), "reward": float(len(seen))}
 
-    cfg = config(tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=56)  # 7 steps: 0 2 4 6, and the end
+    cfg = config(
+        tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=56
+    )  # 7 steps: 0 2 4 6, and the end
     made = trainer(cfg, evaluate=evaluate)
     made.train()
     assert made.best == {"step": 2, "metric": "gold", "value": 0.5}
@@ -195,11 +268,15 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
     assert all(torch.equal(tensor, best[name]) for name, tensor in seen[1].items())
     assert all(torch.equal(tensor, final[name]) for name, tensor in seen[4].items())
     assert [row["step"] for row in metrics(tmp_path) if "eval/gold" in row] == [0, 2, 4, 6, 7]
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [f"step-{i}.jsonl" for i in (0, 2, 4, 6)]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        f"step-{i}.jsonl" for i in (0, 2, 4, 6)
+    ]
 
 
 def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
-    made = trainer(config(tmp_path, train__best_metric="f1"), evaluate=lambda policy: {"reward": 0.0, "gold": 1.0})
+    made = trainer(
+        config(tmp_path, train__best_metric="f1"), evaluate=lambda policy: {"reward": 0.0, "gold": 1.0}
+    )
     with pytest.raises(UserError, match="best_metric is `f1`.*gold, reward"):
         made.train()
 
@@ -236,7 +313,9 @@ def test_gradients_are_clipped_when_asked(clip, tmp_path):
     made = trainer(config(tmp_path, train__clip_grad=clip, train__max_grad_norm=0.01))
     rollout, advantages = one_rollout(made)
     norm = made._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
-    kept = torch.nn.utils.get_total_norm([p.grad for p in made.actor_critic.parameters() if p.grad is not None])
+    kept = torch.nn.utils.get_total_norm(
+        [p.grad for p in made.actor_critic.parameters() if p.grad is not None]
+    )
     assert norm > 0.05 and kept == pytest.approx(0.01 if clip else norm, rel=1e-3)
 
 
@@ -244,13 +323,34 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
     made = trainer(config(tmp_path), "gpt2", own_value=True)
     made.train()
     rows = metrics(tmp_path, timings=True)
-    assert [row["step"] for row in rows] == list(range(8)) and [row["episodes"] for row in rows] == list(range(8, 72, 8))
+    assert [row["step"] for row in rows] == list(range(8)) and [row["episodes"] for row in rows] == list(
+        range(8, 72, 8)
+    )
     named = {
-        "reward/total", "reward/cat", "reward/penalized", "kl", "kl_coef", "entropy", "length", "loss/policy", "loss/value", "loss/total",
-        "clipfrac/policy", "clipfrac/value", "approx_kl", "value/error", "value/explained_variance", "grad_norm", "lr",
-        "time/rollout", "time/update"}
+        "reward/total",
+        "reward/cat",
+        "reward/penalized",
+        "kl",
+        "kl_coef",
+        "entropy",
+        "length",
+        "loss/policy",
+        "loss/value",
+        "loss/total",
+        "clipfrac/policy",
+        "clipfrac/value",
+        "approx_kl",
+        "value/error",
+        "value/explained_variance",
+        "grad_norm",
+        "lr",
+        "time/rollout",
+        "time/update",
+    }
     assert all(named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows)
-    assert rows[0]["kl"] == 0 and 3 < rows[0]["entropy"] < math.log(len(tiny.tokenizer()))  # nearly uniform at first
+    assert rows[0]["kl"] == 0 and 3 < rows[0]["entropy"] < math.log(
+        len(tiny.tokenizer())
+    )  # nearly uniform at first
     sample = json.loads((tmp_path / "samples" / "step-7.jsonl").read_text().splitlines()[0])
     assert len(sample["tokens"]) == len(sample["advantages"]) == len(sample["rewards"]["cat"])
 

@@ -9,6 +9,7 @@ PROMPT_LENGTHS, RESPONSE_LENGTHS = [5, 2, 3], [2, 4, 1]
 
 def ragged(side: str):
     """Prompt and response tokens are 1, 2, 3, ...; padding is 0."""
+
     def ids(lengths, left):
         T = max(lengths)
         rows = [[0] * (T - n) * left + list(range(1, n + 1)) + [0] * (T - n) * (not left) for n in lengths]
@@ -16,8 +17,13 @@ def ragged(side: str):
 
     prompt_ids_BP, response_ids_BT = ids(PROMPT_LENGTHS, side == "left"), ids(RESPONSE_LENGTHS, False)
     return rollout(
-        (response_ids_BT > 0).long(), prompt_ids_BP=prompt_ids_BP, prompt_mask_BP=(prompt_ids_BP > 0).long(),
-        response_ids_BT=response_ids_BT, logprobs_BT=-response_ids_BT.float(), texts=("a", "b", "c"))
+        (response_ids_BT > 0).long(),
+        prompt_ids_BP=prompt_ids_BP,
+        prompt_mask_BP=(prompt_ids_BP > 0).long(),
+        response_ids_BT=response_ids_BT,
+        logprobs_BT=-response_ids_BT.float(),
+        texts=("a", "b", "c"),
+    )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -36,14 +42,24 @@ def test_rows_cut_only_padding(side):
 def test_rows_of_advantages_follow_the_rollout():
     advantages = Advantages(torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4) + 100)
     part = advantages.rows(torch.tensor([2, 0]), 2)
-    assert part.advantages_BT.tolist() == [[8, 9], [0, 1]] and part.returns_BT.tolist() == [[108, 109], [100, 101]]
+    assert part.advantages_BT.tolist() == [[8, 9], [0, 1]] and part.returns_BT.tolist() == [
+        [108, 109],
+        [100, 101],
+    ]
     assert Advantages(torch.zeros(3, 4)).rows(torch.tensor([1]), 2).returns_BT is None
 
 
-@pytest.mark.parametrize("wrong", [
-    {"logprobs_BT": torch.zeros(3, 5)}, {"values_BT": torch.zeros(2, 4)}, {"group_B": torch.zeros(4)}, {"texts": ("a",)},
-    {"prompt_mask_BP": torch.ones(3, 2)}, {"char_ends": ()},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"logprobs_BT": torch.zeros(3, 5)},
+        {"values_BT": torch.zeros(2, 4)},
+        {"group_B": torch.zeros(4)},
+        {"texts": ("a",)},
+        {"prompt_mask_BP": torch.ones(3, 2)},
+        {"char_ends": ()},
+    ],
+)
 def test_a_rollout_of_wrong_shape_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         rollout(lengths_mask(RESPONSE_LENGTHS), **wrong)
@@ -59,6 +75,8 @@ def test_spans_and_rewards_check_themselves():
         TokenReward({"relevance": torch.zeros(2, 3)}, {}, mask_BT)
     with pytest.raises(ValueError, match="returns_BT"):
         Advantages(torch.zeros(2, 3), torch.zeros(2, 2))
-    rewards = TokenReward({"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])}, {}, mask_BT)
+    rewards = TokenReward(
+        {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])}, {}, mask_BT
+    )
     assert rewards.total_BT.tolist() == [[1, 1], [3.5, 0]]
     assert TokenReward({}, {}, mask_BT).total_BT.tolist() == [[0, 0], [0, 0]]

@@ -16,28 +16,38 @@ def test_masked_moments_by_hand():
     assert masked_var(X, MASK) == pytest.approx(2.96)
     assert masked_mean(X, torch.zeros_like(MASK)) == 0
     poisoned = torch.where(MASK.bool(), X, torch.nan)
-    assert masked_mean(poisoned, MASK) == pytest.approx(3.2) and masked_var(poisoned, MASK) == pytest.approx(2.96)
+    assert masked_mean(poisoned, MASK) == pytest.approx(3.2) and masked_var(poisoned, MASK) == pytest.approx(
+        2.96
+    )
 
 
 def test_whitening_by_hand():
     std = 2.96**0.5
     white = whiten(X, MASK)
     assert white[0, 2] == 0 and white[0, 0] == pytest.approx(-2.2 / std, abs=1e-6)
-    assert masked_mean(white, MASK) == pytest.approx(0, abs=1e-6) and masked_var(white, MASK) == pytest.approx(1, abs=1e-5)
+    assert masked_mean(white, MASK) == pytest.approx(0, abs=1e-6) and masked_var(
+        white, MASK
+    ) == pytest.approx(1, abs=1e-5)
     kept = whiten(X, MASK, shift_mean=False)
-    assert masked_mean(kept, MASK) == pytest.approx(3.2, abs=1e-5) and masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
+    assert masked_mean(kept, MASK) == pytest.approx(3.2, abs=1e-5) and masked_var(
+        kept, MASK
+    ) == pytest.approx(1, abs=1e-5)
     assert kept[0, 2] == 0
     published = whiten(X, MASK, divide_by="sqrt_std")
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
     assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)  # padding is not masked: deviation D2
-    assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(3.2 - 2.2 / std**0.5, abs=1e-5)
+    assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
+        3.2 - 2.2 / std**0.5, abs=1e-5
+    )
 
 
 def test_whitening_ignores_affine_changes_and_padding():
     torch.testing.assert_close(whiten(5 * X - 3, MASK), whiten(X, MASK))
     poisoned = torch.where(MASK.bool(), X, torch.inf)
     torch.testing.assert_close(whiten(poisoned, MASK), whiten(X, MASK))
-    assert whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0  # no spread: no signal, no division by zero
+    assert (
+        whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
+    )  # no spread: no signal, no division by zero
 
 
 def test_seeds_are_pure_functions_of_their_parts():

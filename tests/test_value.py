@@ -12,7 +12,9 @@ KINDS = ["t5", "gpt2"]
 
 def batch_of(policy):
     prompt = policy.encode([p.text for p in PROMPTS])
-    response_ids_BT, response_mask_BT = policy.generate(*prompt, Sampling(6), [derive_seed(i) for i in range(3)])
+    response_ids_BT, response_mask_BT = policy.generate(
+        *prompt, Sampling(6), [derive_seed(i) for i in range(3)]
+    )
     response_mask_BT[1, 3:] = 0
     return *prompt, response_ids_BT, response_mask_BT
 
@@ -82,7 +84,11 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
     model = ActorCritic(policy, with_noisy_head(Value(trunk.hidden_size, trunk)))
     prompt_ids_BP, prompt_mask_BP, ids_BT, mask_BT = batch_of(policy)
     values_BT = model(prompt_ids_BP, prompt_mask_BP, ids_BT, mask_BT).values_BT
-    assert values_BT[1, 3:].abs().sum() == 0 and values_BT[1, :3].abs().min() > 0 and values_BT.dtype == torch.float32
+    assert (
+        values_BT[1, 3:].abs().sum() == 0
+        and values_BT[1, :3].abs().min() > 0
+        and values_BT.dtype == torch.float32
+    )
     other = model(prompt_ids_BP, prompt_mask_BP, torch.where(mask_BT.bool(), ids_BT, 9), mask_BT).values_BT
     torch.testing.assert_close(other, values_BT)
 
@@ -106,12 +112,16 @@ def test_all_modes_load_and_run_in_bf16(kind, mode, tmp_path):
         rough = model(*batch)
         loss = ((rough.values_BT - 1) ** 2).mean() - rough.logprobs_BT.mean()
     loss.backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None) and has_gradient(policy)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None) and has_gradient(
+        policy
+    )
     torch.testing.assert_close(rough.logprobs_BT, exact.logprobs_BT, atol=0.1, rtol=0)
     torch.testing.assert_close(rough.values_BT, exact.values_BT, atol=0.2, rtol=0.1)
     if mode != "shared":
         half = load_value(tmp_path / "trunk", policy, dtype="bf16")
-        assert half.trunk.model.dtype == torch.bfloat16 and half(*batch, policy_hidden_BTD=None).isfinite().all()
+        assert (
+            half.trunk.model.dtype == torch.bfloat16 and half(*batch, policy_hidden_BTD=None).isfinite().all()
+        )
 
 
 @pytest.mark.parametrize("trunk", [("t5", {"kind": "unigram"}), ("gpt2", {"kind": "word"})])
