@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction
+from transformers import EvalPrediction, Trainer
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
@@ -23,7 +23,7 @@ from fgrlhf.scorers import IGNORED, RMInputs
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
 
 ERROR, OK = 0, 1  # the network's outputs
 
@@ -119,7 +119,7 @@ def train(config: SegmentRMConfig) -> Path:
         raise UserError(f"no labelled segment of {config.data.train_file if not examples else config.data.dev_file} fits into model.max_length={spec.max_length} tokens; raise it")
 
     def trainer(arguments):
-        return RMTrainer(
+        return Trainer(
             network, arguments, data_collator=SegmentCollator(inputs), train_dataset=examples, eval_dataset=dev,
             processing_class=tokenizer, compute_loss_func=segment_loss, compute_metrics=Metrics())
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel, Trainer
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
@@ -24,7 +24,7 @@ from fgrlhf.scorers import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, run_main, seeded
 from reward_modeling.data import OUTPUTS, PAIRS, TIE, PairCollator, PairRow, first_position_share, pair_prefix, read_pair_rows
-from reward_modeling.training import RMConfig, RMTrainer, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
 
 FIRST_BETTER = 0  # a pair's label
 
@@ -66,7 +66,7 @@ def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None =
     return -torch.nn.functional.logsigmoid(signed).sum() / (num_items_in_batch if num_items_in_batch is not None else decided.sum().clamp(min=1))
 
 
-class PairTrainer(RMTrainer):
+class PairTrainer(Trainer):
     """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one piece."""
 
     def prediction_step(self, *args, **kwargs):

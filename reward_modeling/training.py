@@ -76,14 +76,6 @@ class RMConfig(StrictModel):
         return self
 
 
-class RMTrainer(Trainer):
-    """`Trainer` on one device per process: more devices are more processes, started by `accelerate launch`."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.args._n_gpu = min(self.args.n_gpu, 1)  # else DataParallel would split batches whose rows share prompts
-
-
 def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
     """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
     train, world = config.train, int(os.environ.get("WORLD_SIZE", 1))
@@ -94,7 +86,7 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
                         f"train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size, or start fewer processes")
     when = "epoch" if config.evaluation.every_steps is None else "steps"
     try:
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=str(folder / "checkpoints"), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
             per_device_eval_batch_size=config.evaluation.batch_size,
             num_train_epochs=train.epochs, max_steps=train.max_steps or -1, learning_rate=train.lr, lr_scheduler_type="linear",
@@ -105,9 +97,13 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
             load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=True,
             logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True, remove_unused_columns=False,
             label_names=["labels"], dataloader_pin_memory=torch.cuda.is_available(),
+            use_cpu=not torch.accelerator.is_available(),  # else several processes on CPUs would each train alone
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
+    # One device per process: more are more processes. DataParallel would split batches whose rows share prompts.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def load_network(model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None) -> tuple[PreTrainedModel, Any]:

@@ -48,7 +48,8 @@ def build_trainer(config: QAConfig) -> PPOTrainer:
         policy = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
         value = load_value(
             model.value_model.ckpt, policy, model.value_model.freeze_value_model, model.value_model.policy_value_sharing)
-    reference = load_policy(model.policy_model.ckpt, model.dtype, config.env.max_input_len, model.policy_model.input_padding_side)
+    # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the first step
+    reference = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
     reference.to(accelerator.device)
     evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
     return PPOTrainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
