@@ -41,8 +41,8 @@ def test_the_tree_is_the_repository():
         if path.suffix in SUFFIXES and path.name != "__init__.py"
     }
     shown = {path for path in tree() if path.split("/")[0] in SHOWN}
-    assert not files - shown, "files that README.md does not list"
-    assert not shown - files, "files in README.md that do not exist"
+    assert sorted(files - shown) == [], "files that README.md does not list"
+    assert sorted(shown - files) == [], "files in README.md that do not exist"
 
 
 def test_relative_links_lead_somewhere():
