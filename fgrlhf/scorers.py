@@ -53,7 +53,6 @@ class RMInput:
     input_ids: list[int]
     decoder_input_ids: list[int] | None
     positions: tuple[int | None, ...]
-    answer_start: int = 0  # position of the answer's first token, where a language model reads it
 
     @property
     def length(self) -> int:
@@ -63,15 +62,6 @@ class RMInput:
     def read_length(self) -> int:
         """Length of the sequence that `positions` count in."""
         return len(self.input_ids if self.decoder_input_ids is None else self.decoder_input_ids)
-
-    def segment_starts(self) -> list[int]:
-        """For every position that judges a segment the position of that segment's first token, else itself."""
-        starts, start = list(range(self.read_length)), self.answer_start
-        for position in self.positions:
-            if position is not None:
-                starts[position] = min(start, position)  # an empty answer is read at the token before it
-                start = position + 1
-        return starts
 
 
 class RMInputs:
@@ -147,8 +137,7 @@ class RMInputs:
             read = before + ids
             ends = [None if token is None or token >= len(ids) else len(before) + token for token in last_tokens(offsets, spans)]
             positions = tuple(ends) if self.kind == "segment" else (len(read) - 1,)
-            first, second = (prefix_ids[prefix], read) if seq2seq else (read, None)
-            inputs.append(RMInput(first, second, positions, answer_start=len(before)))
+            inputs.append(RMInput(prefix_ids[prefix], read, positions) if seq2seq else RMInput(read, None, positions))
         return inputs
 
     def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
@@ -156,19 +145,14 @@ class RMInputs:
 
         Equal prefixes of an encoder-decoder are kept once: `prompt_rows` says which of them each answer belongs to.
         """
-        if self.shape == "encoder":
+        if self.shape != "seq2seq":
             return self._padded([x.input_ids for x in inputs], "")
-        starts = [x.segment_starts() for x in inputs]
-        width = max(map(len, starts))
-        pooling = {"segment_starts": torch.tensor([row + list(range(len(row), width)) for row in starts])}
-        if self.shape == "causal":
-            return {**self._padded([x.input_ids for x in inputs], ""), **pooling}
         prefixes: dict[tuple[int, ...], int] = {}
         rows = [prefixes.setdefault(tuple(x.input_ids), len(prefixes)) for x in inputs]
         return {
             **self._padded([list(ids) for ids in prefixes], ""),
             **self._padded([x.decoder_input_ids for x in inputs], "decoder_"),
-            "prompt_rows": torch.tensor(rows), **pooling,
+            "prompt_rows": torch.tensor(rows),
         }
 
     def _padded(self, rows: Sequence[list[int]], name: str) -> dict[str, Tensor]:
@@ -243,28 +227,21 @@ AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerCon
 def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
     """features_BTF of every token under a language model: log p(a_t), and how far that is below the best token's.
 
-    `logits[:, t]` predict token t + 1. The first token, which nothing predicts, gets zeros. Values are cut at -10.
+    `logits[:, t]` predict token t + 1. The first token, which nothing predicts, gets zeros. Values are cut at -10 and
+    divided by 10, so that they lie in [-1, 0].
     """
     logprobs_BTV = torch.log_softmax(logits_BTV[:, :-1].float(), -1)
     chosen_BT = logprobs_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0]
     features_BTF = torch.stack([chosen_BT, chosen_BT - logprobs_BTV.amax(-1)], -1)
-    return nn.functional.pad(features_BTF.clamp(min=_FEATURE_FLOOR), (0, 0, 1, 0))
-
-
-def pool_features(features_BTF: Tensor, starts_BT: Tensor) -> Tensor:
-    """(B, T, 2F): at each position t the lowest and the mean feature of the tokens from `starts[t]` to t."""
-    T = features_BTF.shape[1]
-    t = torch.arange(T, device=features_BTF.device)
-    inside_BTT = (t >= starts_BT[..., None]) & (t <= t[:, None])  # [b, t, u]: token u belongs to the segment that ends at t
-    spread_BTTF = torch.where(inside_BTT[..., None], features_BTF[:, None], features_BTF.new_zeros(()))  # features are <= 0
-    return torch.cat([spread_BTTF.amin(2), spread_BTTF.sum(2) / inside_BTT.sum(2)[..., None]], -1)
+    features_BTF = features_BTF.clamp(min=_FEATURE_FLOOR) / -_FEATURE_FLOOR
+    return nn.functional.pad(features_BTF, (0, 0, 1, 0))
 
 
 class LanguageModelScorer(PreTrainedModel):
     """A language model's trunk with a linear head on its last hidden states.
 
-    With `lm_logprob_feature` a frozen copy of the language model says how likely each token of the answer is. The head
-    reads the lowest and the mean of that over the segment: a small model learns from it which facts are wrong.
+    With `lm_logprob_feature` a frozen copy of the language model says how likely each token of the answer is, and that
+    is added to the token's embedding: a small model learns from it which facts are wrong.
     """
 
     config_class = LanguageModelScorerConfig
@@ -277,12 +254,12 @@ class LanguageModelScorer(PreTrainedModel):
         trunk_config = config.trunk_config()
         self.is_encoder_decoder = trunk_config.is_encoder_decoder
         self.trunk = AutoModel.from_config(trunk_config)
-        self.lm, width = None, trunk_config.hidden_size
+        self.lm = self.feature_in = None
         if config.lm_logprob_feature:
             self.lm = _lm_class(trunk_config).from_config(trunk_config)
-            width += 2 * LM_FEATURES
+            self.feature_in = nn.Linear(LM_FEATURES, trunk_config.hidden_size, bias=False)
         segments = config.kind == "segment"  # a score of whole answers is compared only, so it has no bias to learn
-        self.head = nn.Linear(width, config.num_labels if segments else 1, bias=segments)
+        self.head = nn.Linear(trunk_config.hidden_size, config.num_labels if segments else 1, bias=segments)
         self.post_init()
 
     @classmethod
@@ -310,7 +287,7 @@ class LanguageModelScorer(PreTrainedModel):
         return model
 
     def freeze_lm(self) -> None:
-        """Only the trunk and the head are trained."""
+        """Only the trunk, the head and the feature's way in are trained."""
         if self.lm is not None:
             self.lm.requires_grad_(False).eval()
 
@@ -322,34 +299,34 @@ class LanguageModelScorer(PreTrainedModel):
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None, prompt_rows: Tensor | None = None, segment_starts: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None, prompt_rows: Tensor | None = None,
     ) -> TokenClassifierOutput:
         """logits (B, T, labels) at every position of the answer's sequence; (B, 1) of a sequence scorer.
 
         Shapes: seq2seq reads input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,), the prompt of each
-        answer; causal reads input_ids (B, T), prompt and answer in one. `segment_starts` (B, T) says for each position
-        that judges a segment where that segment begins.
+        answer; causal reads input_ids (B, T), prompt and answer in one.
         """
         if self.is_encoder_decoder:
-            read_BT, mask_BT = decoder_input_ids, decoder_attention_mask
+            read_BT, mask_BT, prompt_mask_BP = decoder_input_ids, decoder_attention_mask, attention_mask[prompt_rows]
         else:
-            read_BT, mask_BT = input_ids, attention_mask
-        hidden_BTD = self._trunk_hidden(input_ids, attention_mask, read_BT, mask_BT, prompt_rows)
+            read_BT, mask_BT, prompt_mask_BP = input_ids, attention_mask, None
+
+        def hidden(trunk: nn.Module, embeddings_BTD: Tensor) -> Tensor:
+            if not self.is_encoder_decoder:
+                return trunk(inputs_embeds=embeddings_BTD, attention_mask=mask_BT, use_cache=False).last_hidden_state
+            encoded = trunk.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[prompt_rows]
+            return trunk.get_decoder()(
+                inputs_embeds=embeddings_BTD, attention_mask=mask_BT, encoder_hidden_states=encoded,
+                encoder_attention_mask=prompt_mask_BP, use_cache=False).last_hidden_state
+
+        embeddings_BTD = self.trunk.get_input_embeddings()(read_BT)
         if self.lm is not None:
             features_BTF = self._features(input_ids, attention_mask, read_BT, mask_BT, prompt_rows)
-            hidden_BTD = torch.cat([hidden_BTD, pool_features(features_BTF, segment_starts).to(hidden_BTD.dtype)], -1)
-        logits = self.head(hidden_BTD)
+            embeddings_BTD = embeddings_BTD + self.feature_in(features_BTF.to(embeddings_BTD.dtype))
+        logits = self.head(hidden(self.trunk, embeddings_BTD))
         if self.config.kind == "sequence":
             logits = logits[torch.arange(len(logits), device=logits.device), mask_BT.sum(1) - 1]
         return TokenClassifierOutput(logits=logits)
-
-    def _trunk_hidden(self, input_ids: Tensor, attention_mask: Tensor, read_BT: Tensor, mask_BT: Tensor, prompt_rows: Tensor | None) -> Tensor:
-        if not self.is_encoder_decoder:
-            return self.trunk(input_ids=read_BT, attention_mask=mask_BT, use_cache=False).last_hidden_state
-        encoded = self.trunk.get_encoder()(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return self.trunk.get_decoder()(
-            input_ids=read_BT, attention_mask=mask_BT, encoder_hidden_states=encoded[prompt_rows],
-            encoder_attention_mask=attention_mask[prompt_rows], use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def _features(self, input_ids: Tensor, attention_mask: Tensor, read_BT: Tensor, mask_BT: Tensor, prompt_rows: Tensor | None) -> Tensor:
