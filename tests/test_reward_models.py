@@ -26,7 +26,6 @@ from fgrlhf.scorers import (
     join_segments,
     last_tokens,
     lm_features,
-    pool_features,
     segment_mark,
 )
 from fgrlhf.types import Prompt
@@ -225,7 +224,7 @@ def test_lm_features_by_hand():
     logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
     features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
     chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)  # token 0 at position 1, predicted by logits (0, 2)
-    expected = torch.tensor([[[0.0, 0.0], [chosen, -2.0], [-10.0, -10.0]]])  # the last: log p = -30, cut at -10
+    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])  # the last: log p = -30, cut at -10
     torch.testing.assert_close(features, expected)
 
 
@@ -248,32 +247,15 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
     built = inputs("seq2seq")
     batch = built.collate(built.encode([RMText(words("question: the cat answer:"), (words("the red cat"),))]))
     with torch.no_grad():
+        model.feature_in.weight.zero_()
         output = policy.model(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=batch["decoder_input_ids"],
             output_hidden_states=True)
-        features = lm_features(output.logits, batch["decoder_input_ids"])  # the frozen copy is the policy too
-        pooled = pool_features(features, batch["segment_starts"])
-        expected = model.head(torch.cat([output.decoder_hidden_states[-1], pooled], -1))
-        torch.testing.assert_close(model(**batch).logits, expected)
-        changed = {**batch, "segment_starts": torch.arange(4)[None]}
-        assert not torch.equal(model(**changed).logits, expected)
-
-
-def test_features_are_pooled_over_the_segment_by_hand():
-    text = RMText(words("question: the"), (words("red cat"), (), words("a dog sees")))
-    built = inputs("seq2seq")
-    (read,) = built.encode([text])
-    assert (read.positions, read.answer_start) == ((2, None, 5), 1)
-    assert read.segment_starts() == [0, 1, 1, 3, 4, 3]
-    features_BTF = torch.tensor([[[0.0], [-1.0], [-3.0], [-9.0], [-6.0], [-3.0]]])
-    pooled = pool_features(features_BTF, built.collate([read])["segment_starts"])
-    assert pooled[0, [2, 5]].tolist() == [[-3.0, -2.0], [-9.0, -6.0]]  # lowest, mean
-    (causal,) = inputs("causal").encode([text])
-    assert causal.answer_start == 2 and causal.segment_starts()[2:] == [2, 2, 4, 5, 4]
-    (whole,) = inputs("seq2seq", kind="sequence").encode([RMText(words("question: the"), (words("a dog"),))])
-    assert whole.segment_starts() == [0, 1, 1]
-    (empty,) = inputs("seq2seq", kind="sequence").encode([RMText(words("question: the"), ((),))])
-    assert empty.segment_starts() == [0]
+        torch.testing.assert_close(model(**batch).logits, model.head(output.decoder_hidden_states[-1]))
+        logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(-1, batch["decoder_input_ids"][0, 1:, None])[:, 0]
+        features = model._features(**{k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "prompt_rows")},
+                                   read_BT=batch["decoder_input_ids"], mask_BT=batch["decoder_attention_mask"])
+    torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
 
 
 def test_training_leaves_the_frozen_language_model_alone(tmp_path):
@@ -283,7 +265,7 @@ def test_training_leaves_the_frozen_language_model_alone(tmp_path):
     batch = built.collate(built.encode([RMText(words("question: the"), (words("the red cat"),))]))
     model(**batch).logits.sum().backward()
     assert all(p.grad is None for p in model.lm.parameters())
-    assert model.head.weight.grad[:, -4:].abs().sum() > 0 and model.trunk.shared.weight.grad.abs().sum() > 0
+    assert model.feature_in.weight.grad.abs().sum() > 0 and model.trunk.shared.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("shape", ["seq2seq", "causal"])
