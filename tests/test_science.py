@@ -1,0 +1,53 @@
+"""make science: what is run for a seed, and how seeds and questions make an interval."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from fgrlhf.stats import bootstrap
+from fgrlhf.utils import UserError, write_jsonl
+from tasks.qa_feedback.science import RUNS, Settings, results, seed_interval, seed_stages, table
+
+
+def test_one_seed_leaves_the_interval_over_questions():
+    differences = np.array([0.1, -0.2, 0.4, 0.3])
+    assert seed_interval([differences]) == bootstrap(differences)
+
+
+def test_seeds_widen_the_interval_by_students_t():
+    """Seeds whose questions all agree: no spread over questions, means 0 and 0.2, so SE = 0.1 with one degree of freedom."""
+    interval = seed_interval([np.zeros(50), np.full(50, 0.2)])
+    assert interval.mean == pytest.approx(0.1)
+    assert interval.high - interval.mean == pytest.approx(t.ppf(0.975, 1) * 0.1)
+
+
+def test_a_seed_trains_its_own_reward_models_and_reads_them():
+    stages = {stage.name: stage for stage in seed_stages(Path("/out"), 3)}
+    fine = stages["seed-3/fine_grained"]
+    assert "reward.relevance_model.ckpt=/out/seed-3/rel_rm" in fine.command and "train.seed=3" in fine.command
+    assert set(fine.needs) == {"seed-3/rel_rm", "seed-3/fact_rm", "seed-3/comp_rm"}
+    dense, end = stages["seed-3/true_dense"].command, stages["seed-3/true_at_end"].command
+    assert {part for part in end if part not in dense} >= {f"reward.{name}.place=end" for name in ("relevance", "factuality", "completeness")}
+
+
+def test_results_pair_questions_by_their_id(tmp_path):
+    """Rows stand in different orders; question a gains 0.2, question b 0.4."""
+    def write(folder: str, name: str, rows: dict[str, float]) -> None:
+        write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", [
+            {"id": question, **{f"oracle/{metric}": value for metric in ("gold", "relevance", "factuality", "completeness")}}
+            for question, value in rows.items()])
+
+    write("sft", "sft", {"a": 0.5, "b": 0.1})
+    for name in RUNS:
+        write("seed-0", name, {"b": 0.5, "a": 0.7})
+    found = results(tmp_path, [0])
+    assert found["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
+    assert found["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
+    assert "| fine_grained - sft | +0.300" in table(found)
+
+
+def test_seeds_must_be_numbers():
+    with pytest.raises(UserError, match="seeds=0,x"):
+        Settings(seeds="0,x").seed_list
