@@ -1,7 +1,7 @@
 """Reward-model training files: reading, checking, padding.
 
-Segment files are JSON lines {id, text: [words], feedback_tags: [tags]}: a `</s>` before each segment carries its tag.
-Pair files are JSON arrays of rows {question, passages, prediction 1..4, preference: six ints}.
+Segment files are JSON lines {id, text: [words], feedback_tags: [tags]}: a `</s>` before each segment carries
+its tag. Pair files are JSON arrays of rows {question, passages, prediction 1..4, preference: six ints}.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fgrlhf.reward_models import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.scorers import ANSWER_MARK, IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.rm_inputs import ANSWER_MARK, IGNORED, RMInput, RMInputs, RMText
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl
 
@@ -51,20 +51,30 @@ def read_segment_rows(path: str | Path, labels: Sequence[str], ignore_label: str
             continue
         marks = [i for i, word in enumerate(row["text"]) if word == SEGMENT_MARK]
         tags = [row["feedback_tags"][i] for i in marks]
-        rows.append(SegmentRow(split_at(row["text"], marks), tuple(IGNORED if t == ignore_label else labels.index(t) for t in tags)))
+        rows.append(
+            SegmentRow(
+                split_at(row["text"], marks),
+                tuple(IGNORED if t == ignore_label else labels.index(t) for t in tags),
+            )
+        )
     _refuse(path, rows, problems)
     return rows
 
 
 def _segment_problem(row, known: set[str]) -> str | None:
-    if not isinstance(row, dict) or not isinstance(row.get("text"), list) or not isinstance(row.get("feedback_tags"), list):
+    if (
+        not isinstance(row, dict)
+        or not isinstance(row.get("text"), list)
+        or not isinstance(row.get("feedback_tags"), list)
+    ):
         return "`text`, `feedback_tags`: must be lists of words and of tags"
     words, tags = row["text"], row["feedback_tags"]
     if len(words) != len(tags):
         return f"`feedback_tags`: {len(tags)} tags for {len(words)} words"
     unknown = sorted({str(tag) for tag in tags if tag not in known})
     if unknown:
-        return f"`feedback_tags`: {', '.join(unknown)} not among {', '.join(sorted(known))}; name the file's labels under `labels`"
+        names = f"{', '.join(unknown)} not among {', '.join(sorted(known))}"
+        return f"`feedback_tags`: {names}; name the file's labels under `labels`"
     if SEGMENT_MARK not in words:
         return f"`text`: holds no `{SEGMENT_MARK}`, so there is no segment to judge"
     return None
@@ -83,7 +93,9 @@ def read_pair_rows(path: str | Path) -> list[PairRow]:
             continue
         outputs = tuple(row[f"prediction {i + 1}"] for i in range(OUTPUTS))
         meta = {"question": row["question"], "passages": row["passages"]}
-        rows.append(PairRow(Prompt(str(number), row["question"], meta=meta), outputs, tuple(row["preference"])))
+        rows.append(
+            PairRow(Prompt(str(number), row["question"], meta=meta), outputs, tuple(row["preference"]))
+        )
     _refuse(path, rows, problems)
     return rows
 
@@ -92,13 +104,19 @@ def _pair_problem(row) -> str | None:
     if not isinstance(row, dict) or not isinstance(row.get("question"), str):
         return "`question`: must be a text"
     passages = row.get("passages")
-    if not isinstance(passages, list) or not all(isinstance(p, list) and p and all(isinstance(s, str) for s in p) for p in passages):
+    if not isinstance(passages, list) or not all(
+        isinstance(p, list) and p and all(isinstance(s, str) for s in p) for p in passages
+    ):
         return "`passages`: must be a list of passages, each a title and its sentences"
     for i in range(1, OUTPUTS + 1):
         if not isinstance(row.get(f"prediction {i}"), str):
             return f"`prediction {i}`: must be a text"
     preference = row.get("preference")
-    if not isinstance(preference, list) or len(preference) != len(PAIRS) or any(p not in (TIE, FIRST, SECOND) for p in preference):
+    if (
+        not isinstance(preference, list)
+        or len(preference) != len(PAIRS)
+        or any(p not in (TIE, FIRST, SECOND) for p in preference)
+    ):
         return f"`preference`: must be six numbers, each 0, 1 or 2 (got {preference!r})"
     return None
 
@@ -117,7 +135,12 @@ def pair_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
     passages = prompt.meta["passages"] if with_passages else []
     words += [CONTEXT_MARK] if passages else []
     for title, *sentences in passages:
-        words += ["wikipage:", *title.split(), "text:", *(word for sentence in sentences for word in sentence.split())]
+        words += [
+            "wikipage:",
+            *title.split(),
+            "text:",
+            *(word for sentence in sentences for word in sentence.split()),
+        ]
     return [*words, ANSWER_MARK]
 
 
@@ -149,7 +172,8 @@ class SegmentCollator:
 
 
 class PairCollator:
-    """(four RMInputs, preference) pairs -> the inputs of all outputs, question by question, and labels (questions, 6).
+    """(four RMInputs, preference) pairs -> the inputs of all outputs, question by question, and labels
+    (questions, 6).
 
     A label is 0 where the first of the pair is better, 1 where the second is, IGNORED for a tie.
     """

@@ -2,10 +2,10 @@
 
     python -m reward_modeling.run_fg_rm config.yml key=value ...
 
-Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy of the two labels
-over the judged segments, the best checkpoint that of highest dev accuracy. The folder `logging.save_dir` then holds the
-model, `reward_model.json` (what use needs) and `metrics.json` (dev metrics, calibration). An interrupted run continues
-from its last complete checkpoint; a finished one is reused.
+Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy of the two
+labels over the judged segments, the best checkpoint that of highest dev accuracy. The folder
+`logging.save_dir` then holds the model, `reward_model.json` (what use needs) and `metrics.json` (dev metrics,
+calibration). An interrupted run continues from its last complete checkpoint; a finished one is reused.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.reward_models import RewardModelSpec, decoder_start
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.scorers import IGNORED, RMInputs
+from fgrlhf.rm_inputs import IGNORED, RMInputs
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
@@ -56,15 +56,22 @@ class SegmentRMConfig(RMConfig):
 
 def encode(inputs: RMInputs, rows: list[SegmentRow]) -> list[tuple]:
     """(RMInput, labels per token) of every row that has a labelled segment left after cutting."""
-    examples = [(read, label_positions(read, row.labels)) for read, row in zip(inputs.encode([row.text for row in rows]), rows)]
+    examples = [
+        (read, label_positions(read, row.labels))
+        for read, row in zip(inputs.encode([row.text for row in rows]), rows)
+    ]
     return [(read, labels) for read, labels in examples if any(label != IGNORED for label in labels)]
 
 
 def segment_loss(outputs, labels_BT: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
     """-sum log p(label) over judged segments / their number in the whole batch (None: in this part of it)."""
     logits_BTL = outputs.logits.float()
-    total = nn.functional.cross_entropy(logits_BTL.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum")
-    return total / (num_items_in_batch if num_items_in_batch is not None else (labels_BT != IGNORED).sum().clamp(min=1))
+    total = nn.functional.cross_entropy(
+        logits_BTL.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / (
+        num_items_in_batch if num_items_in_batch is not None else (labels_BT != IGNORED).sum().clamp(min=1)
+    )
 
 
 def judged(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -89,12 +96,16 @@ def check_passages(rows: list[SegmentRow], config: SegmentRMConfig) -> None:
     """Refuse files whose inputs are not what scoring would build."""
     held = any(CONTEXT_MARK in row.text.prefix for row in rows)
     if held != config.data.with_passages:
-        raise UserError(f"data.with_passages={str(config.data.with_passages).lower()}, but the inputs in {config.data.train_file} "
-                        f"{'hold' if held else 'hold no'} passages (`{CONTEXT_MARK}`): scoring would read something else than training; set it to {str(held).lower()}")
+        raise UserError(
+            f"data.with_passages={str(config.data.with_passages).lower()}, but the inputs in "
+            f"{config.data.train_file} "
+            f"{'hold' if held else 'hold no'} passages (`{CONTEXT_MARK}`): scoring would read something "
+            f"else than training; set it to {str(held).lower()}"
+        )
 
 
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
-    """What cut the answers of the training file: `segmenter.json` beside it says so, else this machine's own."""
+    """What cut the training file's answers: `segmenter.json` beside it says so, else this machine's own."""
     path = Path(config.data.train_file).parent / "segmenter.json"
     return load_segmenter(read_json(path) if path.exists() else "auto").describe()
 
@@ -102,37 +113,69 @@ def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
 def train(config: SegmentRMConfig) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
     names = (config.labels.error, config.labels.ok)
-    rows, dev_rows = (read_segment_rows(path, names, config.labels.ignore) for path in (config.data.train_file, config.data.dev_file))
+    rows, dev_rows = (
+        read_segment_rows(path, names, config.labels.ignore)
+        for path in (config.data.train_file, config.data.dev_file)
+    )
     check_passages(rows, config)
     folder = Path(config.logging.save_dir)
-    if finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt]) is not None:
+    if (
+        finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
+        is not None
+    ):
         print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
     spec = RewardModelSpec(
-        "segment", config.model.shape, config.data.level, config.data.with_passages, config.model.max_length, labels=names,
-        error_label=names[ERROR], ok_label=names[OK], segmenter=segmenter_of(config))
+        "segment",
+        config.model.shape,
+        config.data.level,
+        config.data.with_passages,
+        config.model.max_length,
+        labels=names,
+        error_label=names[ERROR],
+        ok_label=names[OK],
+        segmenter=segmenter_of(config),
+    )
     inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
     examples, dev = encode(inputs, rows), encode(inputs, dev_rows)
     if not examples or not dev:
-        raise UserError(f"no labelled segment of {config.data.train_file if not examples else config.data.dev_file} fits into model.max_length={spec.max_length} tokens; raise it")
+        raise UserError(
+            f"no labelled segment of {config.data.train_file if not examples else config.data.dev_file} "
+            f"fits into model.max_length={spec.max_length} tokens; raise it"
+        )
 
     def trainer(arguments):
         return Trainer(
-            network, arguments, data_collator=SegmentCollator(inputs), train_dataset=examples, eval_dataset=dev,
-            processing_class=tokenizer, compute_loss_func=segment_loss, compute_metrics=Metrics())
+            network,
+            arguments,
+            data_collator=SegmentCollator(inputs),
+            train_dataset=examples,
+            eval_dataset=dev,
+            processing_class=tokenizer,
+            compute_loss_func=segment_loss,
+            compute_metrics=Metrics(),
+        )
 
     wrong = np.mean([label == ERROR for _, labels in examples for label in labels if label != IGNORED])
-    opening = [f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}), {len(dev)} dev answers, "
-               f"{network.num_parameters(only_trainable=True):,} trained parameters"]
-    return run_training(config, trainer, spec, lambda p, labels: calibration(*judged(p, labels)), opening=opening)
+    opening = [
+        f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}), {len(dev)} dev "
+        "answers, "
+        f"{network.num_parameters(only_trainable=True):,} trained parameters"
+    ]
+    return run_training(
+        config, trainer, spec, lambda p, labels: calibration(*judged(p, labels)), opening=opening
+    )
 
 
 def main() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    config = parse_cli(SegmentRMConfig, usage="usage: python -m reward_modeling.run_fg_rm <config.yml> [section.key=value ...]")
+    config = parse_cli(
+        SegmentRMConfig,
+        usage="usage: python -m reward_modeling.run_fg_rm <config.yml> [section.key=value ...]",
+    )
     print(f"the reward model is in {train(config)}")
 
 

@@ -2,10 +2,10 @@
 
     python -m reward_modeling.run_pref_rm config.yml key=value ...
 
-The loss is -log sigmoid(s_w - s_l), averaged over all decided pairs of a batch of questions (Ouyang et al. 2022, eq. 1);
-the best checkpoint is that of highest accuracy on the dev pairs. Afterwards the mean and standard deviation of the
-scores of all training answers are measured and written with the model into `reward_model.json`. The folder, resuming
-and reuse are as in run_fg_rm.py.
+The loss is -log sigmoid(s_w - s_l), averaged over all decided pairs of a batch of questions (Ouyang et al.
+2022, eq. 1); the best checkpoint is that of highest accuracy on the dev pairs. Afterwards the mean and
+standard deviation of the scores of all training answers are measured and written with the model into
+`reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
 """
 
 from pathlib import Path
@@ -20,10 +20,19 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
-from fgrlhf.scorers import IGNORED, RMInputs, RMText
+from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, run_main, seeded
-from reward_modeling.data import OUTPUTS, PAIRS, TIE, PairCollator, PairRow, first_position_share, pair_prefix, read_pair_rows
+from reward_modeling.data import (
+    OUTPUTS,
+    PAIRS,
+    TIE,
+    PairCollator,
+    PairRow,
+    first_position_share,
+    pair_prefix,
+    read_pair_rows,
+)
 from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
 
 FIRST_BETTER = 0  # a pair's label
@@ -44,7 +53,11 @@ class PreferenceRMConfig(RMConfig):
 def encode(inputs: RMInputs, rows: list[PairRow], with_passages: bool) -> list[tuple]:
     """(four RMInputs, preference) of every row with a decided pair."""
     rows = [row for row in rows if any(p != TIE for p in row.preference)]
-    texts = [RMText(tuple(pair_prefix(row.prompt, with_passages)), (tuple(output.split()),)) for row in rows for output in row.outputs]
+    texts = [
+        RMText(tuple(pair_prefix(row.prompt, with_passages)), (tuple(output.split()),))
+        for row in rows
+        for output in row.outputs
+    ]
     read = inputs.encode(texts)
     return [(read[OUTPUTS * i : OUTPUTS * (i + 1)], row.preference) for i, row in enumerate(rows)]
 
@@ -56,14 +69,17 @@ def margins(scores_QK: Tensor | np.ndarray) -> Tensor | np.ndarray:
 
 
 def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """-sum log sigmoid(s_w - s_l) over decided pairs / their number in the whole batch (None: in this part of it).
+    """-sum log sigmoid(s_w - s_l) over decided pairs / their number in the whole batch (None: in this part of
+    it).
 
     outputs.logits: (questions * 4, 1); labels: (questions, 6), 0 first better, 1 second better, IGNORED tie.
     """
     margin = margins(outputs.logits.float().view(-1, OUTPUTS))
     decided = labels != IGNORED
     signed = torch.where(labels == FIRST_BETTER, margin, -margin)[decided]
-    return -torch.nn.functional.logsigmoid(signed).sum() / (num_items_in_batch if num_items_in_batch is not None else decided.sum().clamp(min=1))
+    return -torch.nn.functional.logsigmoid(signed).sum() / (
+        num_items_in_batch if num_items_in_batch is not None else decided.sum().clamp(min=1)
+    )
 
 
 class PairTrainer(Trainer):
@@ -97,14 +113,21 @@ def pair_calibration(scores_QK: np.ndarray, labels: np.ndarray) -> list[dict[str
     return calibration(sigmoid(margin), first)
 
 
-def score_moments(network: PreTrainedModel, tokenizer, spec: RewardModelSpec, rows: list[PairRow], rank: int, world: int) -> dict[str, float]:
+def score_moments(
+    network: PreTrainedModel, tokenizer, spec: RewardModelSpec, rows: list[PairRow], rank: int, world: int
+) -> dict[str, float]:
     """Mean and population standard deviation of the scores of all training answers, scored as in use."""
     mine = share_of(rows, rank, world)
     scorer = SequenceScorer(network, tokenizer, spec, pair_prefix)
-    scores = scorer.score([row.prompt for row in mine for _ in row.outputs], [output for row in mine for output in row.outputs])
+    scores = scorer.score(
+        [row.prompt for row in mine for _ in row.outputs], [output for row in mine for output in row.outputs]
+    )
     scores = np.array(gather_object(scores.tolist()) if world > 1 else scores.tolist())
     if not scores.std() > 0:
-        raise UserError("the trained model gives every answer the same score: it has learned nothing. Lower train.lr or train longer")
+        raise UserError(
+            "the trained model gives every answer the same score: it has learned nothing. Lower train.lr or "
+            "train longer"
+        )
     return {"mean": float(scores.mean()), "std": float(scores.std())}
 
 
@@ -112,22 +135,43 @@ def train(config: PreferenceRMConfig) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
     rows, dev_rows = read_pair_rows(config.data.train_file), read_pair_rows(config.data.dev_file)
     folder = Path(config.logging.save_dir)
-    if finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt]) is not None:
+    if (
+        finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
+        is not None
+    ):
         print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
     # mean and std are measured when training is done; until then scores are raw
-    spec = RewardModelSpec("sequence", config.model.shape, "sequence", config.data.with_passages, config.model.max_length, mean=0.0, std=1.0)
+    spec = RewardModelSpec(
+        "sequence",
+        config.model.shape,
+        "sequence",
+        config.data.with_passages,
+        config.model.max_length,
+        mean=0.0,
+        std=1.0,
+    )
     inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
     examples, dev = (encode(inputs, part, config.data.with_passages) for part in (rows, dev_rows))
     if not examples or not dev:
-        raise UserError(f"{config.data.train_file if not examples else config.data.dev_file} holds no decided pair: nothing to learn from")
+        raise UserError(
+            f"{config.data.train_file if not examples else config.data.dev_file} holds no decided pair: "
+            "nothing to learn from"
+        )
 
     def trainer(arguments):
         return PairTrainer(
-            network, arguments, data_collator=PairCollator(inputs), train_dataset=examples, eval_dataset=dev,
-            processing_class=tokenizer, compute_loss_func=pair_loss, compute_metrics=Metrics())
+            network,
+            arguments,
+            data_collator=PairCollator(inputs),
+            train_dataset=examples,
+            eval_dataset=dev,
+            processing_class=tokenizer,
+            compute_loss_func=pair_loss,
+            compute_metrics=Metrics(),
+        )
 
     def measure(run):
         return score_moments(run.model, tokenizer, spec, rows, run.args.process_index, run.args.world_size)
@@ -136,7 +180,8 @@ def train(config: PreferenceRMConfig) -> Path:
     opening = [
         f"{len(examples)} training questions with {decided} decided pairs, {len(dev)} dev questions, "
         f"{network.num_parameters(only_trainable=True):,} trained parameters",
-        f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone should give 50%)",
+        f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone should give "
+        "50%)",
     ]
     return run_training(config, trainer, spec, pair_calibration, measure, opening)
 
@@ -144,7 +189,10 @@ def train(config: PreferenceRMConfig) -> Path:
 def main() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    config = parse_cli(PreferenceRMConfig, usage="usage: python -m reward_modeling.run_pref_rm <config.yml> [section.key=value ...]")
+    config = parse_cli(
+        PreferenceRMConfig,
+        usage="usage: python -m reward_modeling.run_pref_rm <config.yml> [section.key=value ...]",
+    )
     print(f"the reward model is in {train(config)}")
 
 

@@ -1,4 +1,4 @@
-"""What the two reward-model trainers share: settings, arguments of transformers' `Trainer`, the run itself."""
+"""What both reward-model trainers share: settings, arguments of transformers' `Trainer`, the run itself."""
 
 import os
 import shutil
@@ -25,8 +25,9 @@ from fgrlhf.config import StrictModel
 from fgrlhf.hf_trainer import use_run_log
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
+from fgrlhf.rm_inputs import Kind, Shape, longest_input
 from fgrlhf.runlog import RunLog
-from fgrlhf.scorers import Kind, LanguageModelScorer, Shape, longest_input
+from fgrlhf.scorers import LanguageModelScorer
 from fgrlhf.stage import begin, finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
 
@@ -36,16 +37,24 @@ CALIBRATION_BINS = 10
 
 class ModelSection(StrictModel):
     ckpt: str = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
-    shape: Shape = Field("encoder", description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends")
+    shape: Shape = Field(
+        "encoder", description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends"
+    )
     max_length: PositiveInt = Field(2048, description="tokens the network reads")
-    lm_logprob_feature: bool = Field(False, description="a frozen copy of the language model says how likely each token is")
+    lm_logprob_feature: bool = Field(
+        False, description="a frozen copy of the language model says how likely each token is"
+    )
 
 
 class TrainSection(StrictModel):
     epochs: PositiveFloat = 50.0
     max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
-    batch_size: PositiveInt = Field(24, description="answers (pairs: questions of six pairs) per optimiser step, over all processes")
-    micro_batch_size: PositiveInt | None = Field(None, description="of them per forward pass and process; null: its whole share")
+    batch_size: PositiveInt = Field(
+        24, description="answers (pairs: questions of six pairs) per optimiser step, over all processes"
+    )
+    micro_batch_size: PositiveInt | None = Field(
+        None, description="of them per forward pass and process; null: its whole share"
+    )
     lr: PositiveFloat = 5e-6
     warmup: NonNegativeFloat = Field(0.1, description="below 1 a share of all steps, else a number of steps")
     weight_decay: NonNegativeFloat = 0.01
@@ -56,7 +65,9 @@ class TrainSection(StrictModel):
 
 
 class EvaluationSection(StrictModel):
-    every_steps: PositiveInt | None = Field(None, description="steps between evaluations and checkpoints; null: every epoch")
+    every_steps: PositiveInt | None = Field(
+        None, description="steps between evaluations and checkpoints; null: every epoch"
+    )
     batch_size: PositiveInt = Field(16, description="answers (pairs: questions) per forward pass")
 
 
@@ -71,8 +82,10 @@ class RMConfig(StrictModel):
     @model_validator(mode="after")
     def _possible(self):
         if self.model.lm_logprob_feature and self.model.shape == "encoder":
-            raise ValueError("model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq or causal, "
-                             "or lm_logprob_feature=false")
+            raise ValueError(
+                "model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq or causal, "
+                "or lm_logprob_feature=false"
+            )
         return self
 
 
@@ -82,66 +95,115 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
     if train.batch_size % world or share % max(micro, 1):
-        raise UserError(f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in parts of "
-                        f"train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size, or start fewer processes")
+        raise UserError(
+            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in parts of "
+            f"train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size, or start "
+            "fewer processes"
+        )
     when = "epoch" if config.evaluation.every_steps is None else "steps"
     try:
         arguments = TrainingArguments(
-            output_dir=str(folder / "checkpoints"), per_device_train_batch_size=micro, gradient_accumulation_steps=share // micro,
+            output_dir=str(folder / "checkpoints"),
+            per_device_train_batch_size=micro,
+            gradient_accumulation_steps=share // micro,
             per_device_eval_batch_size=config.evaluation.batch_size,
-            num_train_epochs=train.epochs, max_steps=train.max_steps or -1, learning_rate=train.lr, lr_scheduler_type="linear",
-            warmup_steps=train.warmup, weight_decay=train.weight_decay, adam_beta2=train.adam_beta2,
-            max_grad_norm=train.max_grad_norm, bf16=train.bf16, seed=train.seed,
-            eval_strategy=when, save_strategy=when, save_total_limit=2,
-            eval_steps=config.evaluation.every_steps, save_steps=config.evaluation.every_steps or 500,
-            load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=True,
-            logging_steps=config.logging.log_interval, report_to="none", disable_tqdm=True, remove_unused_columns=False,
-            label_names=["labels"], dataloader_pin_memory=torch.cuda.is_available(),
-            use_cpu=not torch.accelerator.is_available(),  # else several processes on CPUs would each train alone
+            num_train_epochs=train.epochs,
+            max_steps=train.max_steps or -1,
+            learning_rate=train.lr,
+            lr_scheduler_type="linear",
+            warmup_steps=train.warmup,
+            weight_decay=train.weight_decay,
+            adam_beta2=train.adam_beta2,
+            max_grad_norm=train.max_grad_norm,
+            bf16=train.bf16,
+            seed=train.seed,
+            eval_strategy=when,
+            save_strategy=when,
+            save_total_limit=2,
+            eval_steps=config.evaluation.every_steps,
+            save_steps=config.evaluation.every_steps or 500,
+            load_best_model_at_end=True,
+            metric_for_best_model="accuracy",
+            greater_is_better=True,
+            logging_steps=config.logging.log_interval,
+            report_to="none",
+            disable_tqdm=True,
+            log_level_replica="error",
+            remove_unused_columns=False,
+            label_names=["labels"],
+            dataloader_pin_memory=torch.cuda.is_available(),
+            use_cpu=not torch.accelerator.is_available(),  # else CPU processes each train alone
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
         raise UserError(f"transformers refuses these settings: {error}") from None
-    # One device per process: more are more processes. DataParallel would split batches whose rows share prompts.
+    # One device per process: DataParallel would split batches whose rows share prompts.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
-def load_network(model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None) -> tuple[PreTrainedModel, Any]:
+def load_network(
+    model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None
+) -> tuple[PreTrainedModel, Any]:
     """The network to train, its head fresh, and its tokenizer. `id2label`: a segment model's outputs.
 
     Raises:
       UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than `model.max_length`.
     """
     try:
-        labels = {"num_labels": 1} if id2label is None else {
-            "num_labels": len(id2label), "id2label": id2label, "label2id": {name: i for i, name in id2label.items()}}
+        labels = (
+            {"num_labels": 1}
+            if id2label is None
+            else {
+                "num_labels": len(id2label),
+                "id2label": id2label,
+                "label2id": {name: i for i, name in id2label.items()},
+            }
+        )
         start = AutoConfig.from_pretrained(model.ckpt, **labels)
         limit = longest_input(start, model.shape)
         if limit is not None and model.max_length > limit:
-            raise UserError(f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit} tokens: set it to {limit} or less")
+            raise UserError(
+                f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit} tokens: set "
+                f"it to {limit} or less"
+            )
         tokenizer = load_tokenizer(model.ckpt, model.shape)
         if model.shape != "encoder":
-            return LanguageModelScorer.start_from(model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature), tokenizer
+            return (
+                LanguageModelScorer.start_from(
+                    model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature
+                ),
+                tokenizer,
+            )
         start.pad_token_id = tokenizer.pad_token_id
         network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
         return network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"no network of shape `{model.shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}") from None
+        raise UserError(
+            f"no network of shape `{model.shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}"
+        ) from None
 
 
 def load_metric(name: str):
-    """One of the metrics in reward_modeling/metrics, as an `evaluate` module. Nothing is downloaded or cached."""
+    """A metric of reward_modeling/metrics as an `evaluate` module. Nothing is downloaded or cached."""
     return evaluate.load(str(METRICS / f"{name}.py"), keep_in_memory=True)
 
 
-def calibration(probabilities: np.ndarray, happened: np.ndarray, bins: int = CALIBRATION_BINS) -> list[dict[str, float]]:
+def calibration(
+    probabilities: np.ndarray, happened: np.ndarray, bins: int = CALIBRATION_BINS
+) -> list[dict[str, float]]:
     """Predicted against observed frequency in `bins` equal parts of [0, 1]; empty parts are left out."""
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
     return [
-        {"low": k / bins, "high": (k + 1) / bins, "count": int((index == k).sum()),
-         "predicted": float(probabilities[index == k].mean()), "observed": float(happened[index == k].mean())}
-        for k in range(bins) if (index == k).any()
+        {
+            "low": k / bins,
+            "high": (k + 1) / bins,
+            "count": int((index == k).sum()),
+            "predicted": float(probabilities[index == k].mean()),
+            "observed": float(happened[index == k].mean()),
+        }
+        for k in range(bins)
+        if (index == k).any()
     ]
 
 
@@ -150,8 +212,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def run_training(
-    config: RMConfig, trainer: Callable[[TrainingArguments], Trainer], spec: RewardModelSpec,
-    curve: Callable[[np.ndarray, np.ndarray], list[dict]], measure: Callable[[Trainer], dict[str, Any]] | None = None,
+    config: RMConfig,
+    trainer: Callable[[TrainingArguments], Trainer],
+    spec: RewardModelSpec,
+    curve: Callable[[np.ndarray, np.ndarray], list[dict]],
+    measure: Callable[[Trainer], dict[str, Any]] | None = None,
     opening: Sequence[str] = (),
 ) -> Path:
     """Train, keep the best checkpoint, measure it on dev, write the model's folder.
@@ -173,10 +238,17 @@ def run_training(
         run = trainer(arguments)
         use_run_log(run, log, config.logging.run_name)
         if log.is_main:
-            print(*opening, *([f"continuing from step {resume_step}"] if checkpoint else []), sep="\n", flush=True)
+            print(
+                *opening,
+                *([f"continuing from step {resume_step}"] if checkpoint else []),
+                sep="\n",
+                flush=True,
+            )
         run.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         dev = run.predict(run.eval_dataset, metric_key_prefix="dev")
-        metrics: dict[str, Any] = {name.removeprefix("dev_"): value for name, value in dev.metrics.items() if not _is_timing(name)}
+        metrics: dict[str, Any] = {
+            name.removeprefix("dev_"): value for name, value in dev.metrics.items() if not _is_timing(name)
+        }
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         metrics["calibration"] = curve(dev.predictions, dev.label_ids)
         facts = measure(run) if measure else {}

@@ -26,9 +26,22 @@ def prompt(text: str = "the cat", context: str = "wikipage: one text: two three"
 
 def longformer_config(vocabulary: int, **changes) -> LongformerConfig:
     return LongformerConfig(
-        vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, attention_window=8,
-        max_position_embeddings=1026, pad_token_id=0, bos_token_id=1, eos_token_id=1, sep_token_id=1, type_vocab_size=1,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **changes)
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        attention_window=8,
+        max_position_embeddings=1026,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        sep_token_id=1,
+        type_vocab_size=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **changes,
+    )
 
 
 def start(folder: Path, shape: str, kind: str = "word") -> Path:
@@ -68,7 +81,17 @@ def pair_rows(n: int, seed: int) -> list[dict]:
     for _ in range(n):
         counts = [rng.randint(0, 3) for _ in range(4)]
         outputs = [" ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts]
-        preference = [0 if counts[i] == counts[j] else 1 if counts[i] > counts[j] else 2 for i in range(4) for j in range(i + 1, 4)]
-        rows.append({"question": f"the {rng.choice(OTHERS)}", "passages": [["a dog", "the dog sees a cat"]],
-                     **{f"prediction {i + 1}": text for i, text in enumerate(outputs)}, "preference": preference})
+        preference = [
+            0 if counts[i] == counts[j] else 1 if counts[i] > counts[j] else 2
+            for i in range(4)
+            for j in range(i + 1, 4)
+        ]
+        rows.append(
+            {
+                "question": f"the {rng.choice(OTHERS)}",
+                "passages": [["a dog", "the dog sees a cat"]],
+                **{f"prediction {i + 1}": text for i, text in enumerate(outputs)},
+                "preference": preference,
+            }
+        )
     return rows

@@ -19,15 +19,8 @@ from fgrlhf.reward_models import (
     load_tokenizer,
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.scorers import (
-    LanguageModelScorer,
-    RMInputs,
-    RMText,
-    join_segments,
-    last_tokens,
-    lm_features,
-    segment_mark,
-)
+from fgrlhf.rm_inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
+from fgrlhf.scorers import LanguageModelScorer, lm_features
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
@@ -41,12 +34,24 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def inputs(shape, tokenizer="word", kind="segment", max_length=64):
-    return RMInputs(tiny.tokenizer(tokenizer), shape, kind, max_length, decoder_start_id=0 if shape == "seq2seq" else None)
+    return RMInputs(
+        tiny.tokenizer(tokenizer), shape, kind, max_length, decoder_start_id=0 if shape == "seq2seq" else None
+    )
 
 
 def spec(shape="seq2seq", kind="segment", **changes):
-    facts = {"kind": kind, "shape": shape, "level": "subsentence" if kind == "segment" else "sequence", "with_passages": True, "max_length": 64}
-    facts |= {"labels": rm.LABELS, "error_label": "NF-ERR", "ok_label": "O", "segmenter": SEGMENTER} if kind == "segment" else {"mean": 0.5, "std": 2.0}
+    facts = {
+        "kind": kind,
+        "shape": shape,
+        "level": "subsentence" if kind == "segment" else "sequence",
+        "with_passages": True,
+        "max_length": 64,
+    }
+    facts |= (
+        {"labels": rm.LABELS, "error_label": "NF-ERR", "ok_label": "O", "segmenter": SEGMENTER}
+        if kind == "segment"
+        else {"mean": 0.5, "std": 2.0}
+    )
     return RewardModelSpec(**{**facts, **changes})
 
 
@@ -57,16 +62,20 @@ def network(tmp_path, shape, kind="segment", **kwargs):
         return LanguageModelScorer.start_from(str(ckpt), shape, kind, {0: "NF-ERR", 1: "O"}, **kwargs)
     torch.manual_seed(1)
     config = rm.longformer_config(len(tiny.tokenizer("word")), num_labels=2 if kind == "segment" else 1)
-    return (LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification)(config)
+    return (LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification)(
+        config
+    )
 
 
 def scorer(tmp_path, shape, kind="segment", feature=False, **changes):
     model = network(tmp_path, shape, kind, **({"lm_logprob_feature": True} if feature else {}))
     cls = SegmentScorer if kind == "segment" else SequenceScorer
-    return cls(model, load_tokenizer(tmp_path / f"start-{shape}", shape), spec(shape, kind, **changes), rm.prefix_fn)
+    return cls(
+        model, load_tokenizer(tmp_path / f"start-{shape}", shape), spec(shape, kind, **changes), rm.prefix_fn
+    )
 
 
-# ---- positions -----------------------------------------------------------------------------------------------------
+# ---- positions ---------------------------------------------------------------------------------------------
 
 
 def test_seq2seq_reads_each_segment_at_its_last_token():
@@ -75,13 +84,23 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
     assert tokens == ["<pad>", "▁the", "▁red", "▁cat", "▁a", "▁dog"]  # decoder start, then the answer
     assert read.positions == (3, 5)
-    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == ["▁question:", "▁the", "▁cat"]  # no `answer:`
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == [
+        "▁question:",
+        "▁the",
+        "▁cat",
+    ]  # no `answer:`
 
 
 def test_causal_reads_prefix_and_answer_in_one():
     text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
     (read,) = inputs("causal").encode([text])
-    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:] == ["▁the", "▁red", "▁cat", "▁a", "▁dog"]
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:] == [
+        "▁the",
+        "▁red",
+        "▁cat",
+        "▁a",
+        "▁dog",
+    ]
     assert read.positions == (5, 7)
 
 
@@ -94,8 +113,17 @@ def test_encoder_reads_each_segment_at_its_mark():
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=6), max_size=4), max_size=4),
-    st.sampled_from(["word", "unigram", "bpe"]), st.sampled_from(["seq2seq", "causal"]), st.integers(4, 60))
+    st.lists(
+        st.lists(
+            st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=6),
+            max_size=4,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from(["word", "unigram", "bpe"]),
+    st.sampled_from(["seq2seq", "causal"]),
+    st.integers(4, 60),
+)
 def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape, max_length):
     segments = tuple(words(" ".join(segment)) for segment in raw)
     whole = inputs(shape, tokenizer, max_length=10_000)
@@ -112,8 +140,12 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
             assert start == end or not any(e > start + len(lead) and s < end + len(lead) for s, e in offsets)
             continue
         token = position - before
-        assert offsets[token][0] < end + len(lead) <= offsets[token][1]  # the segment's last character is complete here
-        assert all(s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s)  # and no later token is the segment's
+        assert (
+            offsets[token][0] < end + len(lead) <= offsets[token][1]
+        )  # the segment's last character is complete here
+        assert all(
+            s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s
+        )  # and no later token is the segment's
         if tokenizer == "bpe":  # bytes decode exactly, even where several tokens make one character
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
     # cutting takes judgements away and moves none
@@ -139,7 +171,9 @@ def test_encoder_keeps_the_special_tokens_around_a_cut_input(tmp_path):
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = tiny.fresh(tiny.tokenizer())
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)])
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)]
+    )
     text = RMText(words("question: the"), (words("red cat"), words("a dog")))
     (read,) = RMInputs(tokenizer, "encoder", "segment", 8).encode([text])
     assert read.input_ids[0] == 0 and read.input_ids[-1] == 1 and len(read.input_ids) == 8
@@ -179,7 +213,7 @@ def test_last_tokens_by_hand():
     assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [0, None]  # nothing covers 2..4
 
 
-# ---- training inputs = scoring inputs ------------------------------------------------------------------------------
+# ---- training inputs = scoring inputs ----------------------------------------------------------------------
 
 
 def feedback_prompts(path, rows):
@@ -187,7 +221,10 @@ def feedback_prompts(path, rows):
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-@pytest.mark.parametrize("name, level, error", [("NF-ERR_subsentence", "subsentence", "NF-ERR"), ("F-ERR_sentence", "sentence", "F-ERR")])
+@pytest.mark.parametrize(
+    "name, level, error",
+    [("NF-ERR_subsentence", "subsentence", "NF-ERR"), ("F-ERR_sentence", "sentence", "F-ERR")],
+)
 def test_scoring_reads_what_training_read(golden, qa_feedback, shape, name, level, error):
     from tasks.qa_feedback.feedback import rm_prefix
 
@@ -196,14 +233,24 @@ def test_scoring_reads_what_training_read(golden, qa_feedback, shape, name, leve
     rows = read_segment_rows(golden / name / "dev.json", (error, "O"), "Ignore")
     built = inputs(shape, "bpe", max_length=100_000)
     model = torch.nn.Linear(1, 1)  # not run here
-    facts = spec(shape, level=level, with_passages=level == "sentence", labels=(error, "O"), error_label=error, max_length=100_000)
+    facts = spec(
+        shape,
+        level=level,
+        with_passages=level == "sentence",
+        labels=(error, "O"),
+        error_label=error,
+        max_length=100_000,
+    )
     use = SegmentScorer(model, tiny.tokenizer("bpe"), facts, rm_prefix)
     use.inputs.decoder_start_id = built.decoder_start_id
     prompts = [Prompt(line["id"], "", meta=feedback[int(line["id"])]) for line in lines]
     texts = [prompt.meta["prediction 1"] for prompt in prompts]
     trained = built.encode([row.text for row in rows])
     assert use.encode(prompts, texts) == trained
-    assert all(len(read.positions) == len(row.labels) and None not in read.positions for read, row in zip(trained, rows))
+    assert all(
+        len(read.positions) == len(row.labels) and None not in read.positions
+        for read, row in zip(trained, rows)
+    )
 
 
 def test_pair_training_reads_what_scoring_reads(qa_feedback):
@@ -217,14 +264,18 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback):
             assert pair_prefix(row.prompt, with_passages) == rm_prefix(row.prompt, with_passages)
 
 
-# ---- networks ------------------------------------------------------------------------------------------------------
+# ---- networks ----------------------------------------------------------------------------------------------
 
 
 def test_lm_features_by_hand():
     logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
     features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
-    chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)  # token 0 at position 1, predicted by logits (0, 2)
-    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])  # the last: log p = -30, cut at -10
+    chosen = 0.0 - torch.logsumexp(
+        torch.tensor([0.0, 2.0]), 0
+    )  # token 0 at position 1, predicted by logits (0, 2)
+    expected = torch.tensor(
+        [[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]]
+    )  # the last: log p = -30, cut at -10
     torch.testing.assert_close(features, expected)
 
 
@@ -249,12 +300,20 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
     with torch.no_grad():
         model.feature_in.weight.zero_()
         output = policy.model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], decoder_input_ids=batch["decoder_input_ids"],
-            output_hidden_states=True)
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=batch["decoder_input_ids"],
+            output_hidden_states=True,
+        )
         torch.testing.assert_close(model(**batch).logits, model.head(output.decoder_hidden_states[-1]))
-        logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(-1, batch["decoder_input_ids"][0, 1:, None])[:, 0]
-        features = model._features(**{k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "prompt_rows")},
-                                   read_BT=batch["decoder_input_ids"], mask_BT=batch["decoder_attention_mask"])
+        logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(
+            -1, batch["decoder_input_ids"][0, 1:, None]
+        )[:, 0]
+        features = model._features(
+            **{k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "prompt_rows")},
+            read_BT=batch["decoder_input_ids"],
+            mask_BT=batch["decoder_attention_mask"],
+        )
     torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
 
 
@@ -272,7 +331,9 @@ def test_training_leaves_the_frozen_language_model_alone(tmp_path):
 def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
     model = network(tmp_path, shape, "sequence").eval()
     built = inputs(shape, kind="sequence")
-    short, long = built.encode([RMText(words("question: the cat"), (words(t),)) for t in ("a dog", "a dog sees the red cat")])
+    short, long = built.encode(
+        [RMText(words("question: the cat"), (words(t),)) for t in ("a dog", "a dog sees the red cat")]
+    )
     alone = model(**built.collate([short])).logits
     padded = model(**built.collate([long, short])).logits
     assert padded.shape == (2, 1)
@@ -282,18 +343,32 @@ def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
 def test_equal_prefixes_are_read_once():
     built = inputs("seq2seq")
     prefix, other = words("question: the cat"), words("question: a dog sees")
-    batch = built.collate(built.encode([RMText(prefix, (words("a"),)), RMText(other, (words("the"),)), RMText(prefix, (words("one two"),))]))
+    batch = built.collate(
+        built.encode(
+            [
+                RMText(prefix, (words("a"),)),
+                RMText(other, (words("the"),)),
+                RMText(prefix, (words("one two"),)),
+            ]
+        )
+    )
     assert batch["input_ids"].shape[0] == 2 and batch["prompt_rows"].tolist() == [0, 1, 0]
     assert batch["decoder_input_ids"].shape == (3, 3)
 
 
-# ---- scoring -------------------------------------------------------------------------------------------------------
+# ---- scoring -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
     score = scorer(tmp_path, shape)
-    texts = [TEXT, "a dog.", "", "the red cat sees a bird, and the dog likes the blue bird; one two three.", "   "]
+    texts = [
+        TEXT,
+        "a dog.",
+        "",
+        "the red cat sees a bird, and the dog likes the blue bird; one two three.",
+        "   ",
+    ]
     prompts = [rm.prompt(), rm.prompt("a dog"), rm.prompt(), rm.prompt(), rm.prompt()]
     together = score.score(prompts, texts)
     score.batch_tokens = 1
@@ -353,7 +428,7 @@ def test_scores_of_a_batch_are_grouped_by_length(tmp_path):
     assert all(len(batch) * max(read[i].length for i in batch) <= score.batch_tokens for batch in batches)
 
 
-# ---- loading -------------------------------------------------------------------------------------------------------
+# ---- loading -----------------------------------------------------------------------------------------------
 
 
 def save(score, folder):
@@ -368,20 +443,35 @@ def save(score, folder):
 def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
     # what the folder carries is never overruled by facts meant for published checkpoints
-    again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn, mean=9.0, std=9.0, level="sentence", error_label="X", with_passages=False)
+    again = load_reward_model(
+        save(score, tmp_path / "rm"),
+        rm.prefix_fn,
+        mean=9.0,
+        std=9.0,
+        level="sentence",
+        error_label="X",
+        with_passages=False,
+    )
     assert again.spec == score.spec and type(again) is type(score)
     texts = [TEXT, "a dog."]
     before, after = score.score([rm.prompt()] * 2, texts), again.score([rm.prompt()] * 2, texts)
     if kind == "sequence":
         torch.testing.assert_close(before, after, rtol=1e-5, atol=1e-6)
     else:
-        assert all(torch.equal(x.probabilities_SL, y.probabilities_SL) and x.spans == y.spans for x, y in zip(before, after))
+        assert all(
+            torch.equal(x.probabilities_SL, y.probabilities_SL) and x.spans == y.spans
+            for x, y in zip(before, after)
+        )
 
 
 def published(folder, labels, seed=0):
     torch.manual_seed(seed)
     config = rm.longformer_config(
-        len(tiny.tokenizer()), num_labels=len(labels), id2label=dict(enumerate(labels)), label2id={name: i for i, name in enumerate(labels)})
+        len(tiny.tokenizer()),
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={name: i for i, name in enumerate(labels)},
+    )
     model = LongformerForTokenClassification(config).eval()
     model.save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
@@ -402,9 +492,13 @@ def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
 
 
 def test_published_sequence_checkpoint_takes_mean_and_std_from_facts(tmp_path):
-    LongformerForSequenceClassification(rm.longformer_config(len(tiny.tokenizer()), num_labels=1)).save_pretrained(tmp_path)
+    LongformerForSequenceClassification(
+        rm.longformer_config(len(tiny.tokenizer()), num_labels=1)
+    ).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    score = load_reward_model(tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_passages=True, level="sequence")
+    score = load_reward_model(
+        tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_passages=True, level="sequence"
+    )
     assert (score.mean, score.std, score.spec.kind) == (-0.5, 1.5, "sequence")
     with pytest.raises(UserError, match="needs the mean and std"):
         load_reward_model(tmp_path, rm.prefix_fn)
@@ -420,15 +514,24 @@ def test_bf16_on_request(tmp_path):
 def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
     tiny.tokenizer("bpe").save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path, "encoder")
-    assert tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(" red cat")["input_ids"]
+    assert (
+        tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(" red cat")["input_ids"]
+    )
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", "encoder")
-    assert again(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
+    assert (
+        again(["red", "cat"], is_split_into_words=True)["input_ids"]
+        == tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
+    )
     as_the_policy = load_tokenizer(tmp_path, "causal")
-    assert as_the_policy("red cat")["input_ids"] == tiny.tokenizer("bpe")("red cat")["input_ids"] != tokenizer("red cat")["input_ids"]
+    assert (
+        as_the_policy("red cat")["input_ids"]
+        == tiny.tokenizer("bpe")("red cat")["input_ids"]
+        != tokenizer("red cat")["input_ids"]
+    )
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
+# ---- errors ------------------------------------------------------------------------------------------------
 
 
 def test_missing_or_wrong_folders_are_named(tmp_path):
@@ -452,7 +555,10 @@ def test_labels_and_level_must_be_known(tmp_path):
         load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence")
     with pytest.raises(UserError, match="labels X, Y, O, not F-ERR"):
         load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="F-ERR")
-    assert load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y").columns == [1, 2]
+    assert load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y").columns == [
+        1,
+        2,
+    ]
     with pytest.raises(TypeError, match="colour"):
         load_reward_model(tmp_path / "a", rm.prefix_fn, colour="red")
 

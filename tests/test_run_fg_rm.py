@@ -28,7 +28,12 @@ def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
         rm.segment_file(dev_file, 40, 1)
     tree = {
         "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
-        "data": {"train_file": str(train_file), "dev_file": str(dev_file), "level": "subsentence", "with_passages": False},
+        "data": {
+            "train_file": str(train_file),
+            "dev_file": str(dev_file),
+            "level": "subsentence",
+            "with_passages": False,
+        },
         "labels": {"error": "NF-ERR"},
         "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup": 5},
         "evaluation": {"every_steps": 20, "batch_size": 32},
@@ -44,24 +49,42 @@ def metrics(folder) -> dict:
     return json.loads((folder / "metrics.json").read_text())
 
 
-# ---- numbers by hand -----------------------------------------------------------------------------------------------
+# ---- numbers by hand ---------------------------------------------------------------------------------------
 
 
 def test_span_metrics_by_hand():
     # said wrong: segments 0, 1, 2; are wrong: 0, 1, 3
-    result = load_metric("span_errors").compute(predictions=[0.9, 0.8, 0.7, 0.4, 0.2], references=[1, 1, 0, 1, 0])
+    result = load_metric("span_errors").compute(
+        predictions=[0.9, 0.8, 0.7, 0.4, 0.2], references=[1, 1, 0, 1, 0]
+    )
     expected = {
-        "error_precision": 2 / 3, "error_recall": 2 / 3, "error_f1": 2 / 3, "ok_precision": 1 / 2, "ok_recall": 1 / 2, "ok_f1": 1 / 2,
-        "accuracy": 3 / 5, "all_error_accuracy": 3 / 5, "all_ok_accuracy": 2 / 5, "auc": 5 / 6,  # 0.4 < 0.7 is the one bad pair of six
+        "error_precision": 2 / 3,
+        "error_recall": 2 / 3,
+        "error_f1": 2 / 3,
+        "ok_precision": 1 / 2,
+        "ok_recall": 1 / 2,
+        "ok_f1": 1 / 2,
+        "accuracy": 3 / 5,
+        "all_error_accuracy": 3 / 5,
+        "all_ok_accuracy": 2 / 5,
+        "auc": 5 / 6,  # 0.4 < 0.7 is the one bad pair of six
     }
     assert result == pytest.approx(expected)
 
 
 def test_span_metrics_of_ties_and_of_one_kind_only():
     metric = load_metric("span_errors")
-    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])["auc"] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
+    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])["auc"] == pytest.approx(
+        (0.5 + 0.5 + 1 + 1) / 4
+    )
     alone = metric.compute(predictions=[0.6, 0.4], references=[0, 0])
-    assert (alone["auc"], alone["error_precision"], alone["error_recall"], alone["error_f1"], alone["accuracy"]) == (0.5, 0, 0, 0, 0.5)
+    assert (
+        alone["auc"],
+        alone["error_precision"],
+        alone["error_recall"],
+        alone["error_f1"],
+        alone["accuracy"],
+    ) == (0.5, 0, 0, 0, 0.5)
 
 
 def test_calibration_by_hand():
@@ -82,10 +105,13 @@ def test_segment_loss_by_hand():
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
     assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
     probabilities, wrong = judged(logits_BTL.numpy(), labels_BT.numpy())
-    assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))]) and wrong.tolist() == [True, False]
+    assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))]) and wrong.tolist() == [
+        True,
+        False,
+    ]
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------
+# ---- runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 100), ("causal", 140)])
@@ -124,7 +150,10 @@ def test_the_best_checkpoint_is_kept(tmp_path):
     accuracies = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
     assert len(accuracies) == 6
     best = max(accuracies.values())
-    assert metrics(folder)["accuracy"] == pytest.approx(best) and accuracies[metrics(folder)["best_step"]] == best
+    assert (
+        metrics(folder)["accuracy"] == pytest.approx(best)
+        and accuracies[metrics(folder)["best_step"]] == best
+    )
     assert not (folder / "checkpoints").exists()
 
 
@@ -176,16 +205,31 @@ def test_a_finished_run_is_reused_and_other_settings_are_refused(tmp_path, capsy
 
 def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
     changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup": 0}
-    parts = [train(config(tmp_path, train__micro_batch_size=size, logging__save_dir=str(tmp_path / f"micro{size}"), **changes)) for size in (16, 4)]
+    parts = [
+        train(
+            config(
+                tmp_path,
+                train__micro_batch_size=size,
+                logging__save_dir=str(tmp_path / f"micro{size}"),
+                **changes,
+            )
+        )
+        for size in (16, 4)
+    ]
     first, second = (load_file(folder / "model.safetensors") for folder in parts)
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
-    logs = [[json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in parts]
+    logs = [
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in parts
+    ]
     losses = [[line["eval/loss"] for line in lines if "eval/loss" in line] for lines in logs]
     assert losses[0] and losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-@pytest.mark.parametrize("name, error, level", [("NF-ERR_subsentence", "NF-ERR", "subsentence"), ("F-ERR_sentence", "F-ERR", "sentence")])
+@pytest.mark.parametrize(
+    "name, error, level",
+    [("NF-ERR_subsentence", "NF-ERR", "subsentence"), ("F-ERR_sentence", "F-ERR", "sentence")],
+)
 @pytest.mark.parametrize("shape", ["encoder", "seq2seq"])
 def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
     from tasks.qa_feedback.feedback import rm_prefix
@@ -193,26 +237,54 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
     small = {}
     for split, n in (("train", 6), ("dev", 4)):
         small[split] = tmp_path / f"{split}.json"
-        small[split].write_text("".join((golden / name / f"{split}.json").read_text().splitlines(keepends=True)[:n]))
-    folder = train(config(
-        tmp_path, shape, data__level=level, data__with_passages=level == "sentence", labels__error=error, model__max_length=1000,
-        train__max_steps=2, train__batch_size=2, evaluation__every_steps=2, evaluation__batch_size=4))
+        small[split].write_text(
+            "".join((golden / name / f"{split}.json").read_text().splitlines(keepends=True)[:n])
+        )
+    folder = train(
+        config(
+            tmp_path,
+            shape,
+            data__level=level,
+            data__with_passages=level == "sentence",
+            labels__error=error,
+            model__max_length=1000,
+            train__max_steps=2,
+            train__batch_size=2,
+            evaluation__every_steps=2,
+            evaluation__batch_size=4,
+        )
+    )
     scorer = load_reward_model(folder, rm_prefix)
-    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_passages) == (level, error, level == "sentence")
+    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_passages) == (
+        level,
+        error,
+        level == "sentence",
+    )
     assert scorer.spec.segmenter["name"] and 0 <= scorer.spec.metrics["accuracy"] <= 1
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------
+# ---- what is refused ---------------------------------------------------------------------------------------
 
 
 def test_malformed_rows_are_all_named(tmp_path):
     settings = config(tmp_path)
     good = {"id": "0", "text": ["question:", "</s>", "a"], "feedback_tags": ["Ignore", "O", "Ignore"]}
-    bad = [good, {"text": "a"}, {**good, "feedback_tags": ["O"]}, {**good, "feedback_tags": ["F-ERR", "O", "O"]}, {**good, "text": ["a", "b", "c"]}]
+    bad = [
+        good,
+        {"text": "a"},
+        {**good, "feedback_tags": ["O"]},
+        {**good, "feedback_tags": ["F-ERR", "O", "O"]},
+        {**good, "text": ["a", "b", "c"]},
+    ]
     (tmp_path / "train.json").write_text("\n".join(map(json.dumps, bad)))
     with pytest.raises(UserError) as error:
         train(settings)
-    for fragment in ("row 1, `text`", "row 2, `feedback_tags`: 1 tags for 3 words", "row 3, `feedback_tags`: F-ERR not among", "row 4, `text`: holds no `</s>`"):
+    for fragment in (
+        "row 1, `text`",
+        "row 2, `feedback_tags`: 1 tags for 3 words",
+        "row 3, `feedback_tags`: F-ERR not among",
+        "row 4, `text`: holds no `</s>`",
+    ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
     (tmp_path / "train.json").write_text("")

@@ -1,4 +1,4 @@
-"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std, what is refused."""
+"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std, refusals."""
 
 import json
 import math
@@ -14,7 +14,14 @@ from fgrlhf.config import validate
 from fgrlhf.reward_models import load_reward_model
 from fgrlhf.utils import UserError
 from reward_modeling.data import first_position_share, pair_prefix, read_pair_rows
-from reward_modeling.run_pref_rm import PreferenceRMConfig, decided_pairs, margins, pair_calibration, pair_loss, train
+from reward_modeling.run_pref_rm import (
+    PreferenceRMConfig,
+    decided_pairs,
+    margins,
+    pair_calibration,
+    pair_loss,
+    train,
+)
 from reward_modeling.training import load_metric
 
 TIE = -100
@@ -39,7 +46,7 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
     return validate(PreferenceRMConfig, tree, "test config")
 
 
-# ---- numbers by hand -----------------------------------------------------------------------------------------------
+# ---- numbers by hand ---------------------------------------------------------------------------------------
 
 
 def test_margins_follow_the_published_order_of_pairs():
@@ -71,7 +78,7 @@ def test_decided_pairs_and_their_calibration():
     assert high["predicted"] == pytest.approx(1 / (1 + math.exp(-2)))
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------
+# ---- runs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 60), ("causal", 60)])
@@ -84,8 +91,12 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     won, decided = first_position_share(rows)
     assert f"the first-listed answer wins {won / decided:.1%} of the decided pairs" in capsys.readouterr().out
     scorer = load_reward_model(folder, pair_prefix)
-    scores = scorer.score([row.prompt for row in rows for _ in range(4)], [text for row in rows for text in row.outputs])
-    assert (scorer.mean, scorer.std) == pytest.approx((scores.mean().item(), scores.std(correction=0).item()), rel=1e-4)
+    scores = scorer.score(
+        [row.prompt for row in rows for _ in range(4)], [text for row in rows for text in row.outputs]
+    )
+    assert (scorer.mean, scorer.std) == pytest.approx(
+        (scores.mean().item(), scores.std(correction=0).item()), rel=1e-4
+    )
     assert found["mean"] == scorer.mean and found["std"] == scorer.std
     few, many = scorer.score([rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"])
     assert many > few
@@ -94,7 +105,17 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
 def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
     # questions have different numbers of decided pairs, so averages of averages would differ
     changes = {"train__max_steps": 4, "evaluation__every_steps": 4, "train__warmup": 0}
-    parts = [train(config(tmp_path, train__micro_batch_size=size, logging__save_dir=str(tmp_path / f"micro{size}"), **changes)) for size in (8, 2)]
+    parts = [
+        train(
+            config(
+                tmp_path,
+                train__micro_batch_size=size,
+                logging__save_dir=str(tmp_path / f"micro{size}"),
+                **changes,
+            )
+        )
+        for size in (8, 2)
+    ]
     first, second = (load_file(folder / "model.safetensors") for folder in parts)
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
@@ -106,7 +127,15 @@ def test_real_rows_go_through(tmp_path, golden, qa_feedback):
     for split, n in (("train", 4), ("dev", 3)):
         rows = json.loads((qa_feedback / f"{split}_feedback.json").read_text())[:n]
         (tmp_path / f"{split}.json").write_text(json.dumps(rows))
-    folder = train(config(tmp_path, model__max_length=250, train__max_steps=2, train__batch_size=2, evaluation__every_steps=2))
+    folder = train(
+        config(
+            tmp_path,
+            model__max_length=250,
+            train__max_steps=2,
+            train__batch_size=2,
+            evaluation__every_steps=2,
+        )
+    )
     scorer = load_reward_model(folder, rm_prefix)
     assert scorer.spec.kind == "sequence" and scorer.spec.std > 0 and scorer.spec.with_passages
 
@@ -119,28 +148,45 @@ def test_a_finished_run_is_reused(tmp_path, capsys):
     assert capsys.readouterr().out == f"toy: finished before, reusing {folder}\n"
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------
+# ---- what is refused ---------------------------------------------------------------------------------------
 
 
 def test_malformed_rows_are_all_named(tmp_path):
     settings = config(tmp_path)
     good = rm.pair_rows(1, 0)[0]
-    bad = [good, 3, {**good, "passages": "a"}, {**good, "prediction 3": None}, {**good, "preference": [1, 2, 0]}, {**good, "preference": [3] * 6}]
+    bad = [
+        good,
+        3,
+        {**good, "passages": "a"},
+        {**good, "prediction 3": None},
+        {**good, "preference": [1, 2, 0]},
+        {**good, "preference": [3] * 6},
+    ]
     (tmp_path / "train.json").write_text(json.dumps(bad))
     with pytest.raises(UserError) as error:
         train(settings)
-    for fragment in ("row 1, `question`", "row 2, `passages`", "row 3, `prediction 3`", "row 4, `preference`", "row 5, `preference`"):
+    for fragment in (
+        "row 1, `question`",
+        "row 2, `passages`",
+        "row 3, `prediction 3`",
+        "row 4, `preference`",
+        "row 5, `preference`",
+    ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
 
 
 def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
     settings = config(tmp_path)
-    (tmp_path / "dev.json").write_text(json.dumps([{**row, "preference": [0] * 6} for row in rm.pair_rows(3, 0)]))
+    (tmp_path / "dev.json").write_text(
+        json.dumps([{**row, "preference": [0] * 6} for row in rm.pair_rows(3, 0)])
+    )
     with pytest.raises(UserError, match="dev.json holds no decided pair"):
         train(settings)
 
 
 def test_first_position_share_leaves_ties_out(tmp_path):
-    (tmp_path / "rows.json").write_text(json.dumps([{**rm.pair_rows(1, 0)[0], "preference": [1, 1, 1, 2, 0, 0]}]))
+    (tmp_path / "rows.json").write_text(
+        json.dumps([{**rm.pair_rows(1, 0)[0], "preference": [1, 1, 1, 2, 0, 0]}])
+    )
     assert first_position_share(read_pair_rows(tmp_path / "rows.json")) == (3, 4)

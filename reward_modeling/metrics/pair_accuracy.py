@@ -17,8 +17,12 @@ Returns:
 
 class PairAccuracy(evaluate.Metric):
     def _info(self):
-        features = datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("int64")})
-        return evaluate.MetricInfo(description=_DESCRIPTION, citation="", inputs_description=_INPUTS, features=features)
+        features = datasets.Features(
+            {"predictions": datasets.Value("float64"), "references": datasets.Value("int64")}
+        )
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION, citation="", inputs_description=_INPUTS, features=features
+        )
 
     def _compute(self, predictions, references):
         margins, first = np.asarray(predictions, dtype=float), np.asarray(references).astype(bool)

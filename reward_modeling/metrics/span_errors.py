@@ -5,8 +5,8 @@ import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Precision, recall and F1 of "has an error" and of "has no error", accuracy, the accuracy of two trivial baselines (every
-segment wrong, every segment right), and the area under the ROC curve.
+Precision, recall and F1 of "has an error" and of "has no error", accuracy, the accuracy of two trivial
+baselines (every segment wrong, every segment right), and the area under the ROC curve.
 """
 
 _INPUTS = """
@@ -15,7 +15,8 @@ Args:
     references: 1 for a segment with an error, 0 for one without
 Returns:
     error_precision, error_recall, error_f1, ok_precision, ok_recall, ok_f1, accuracy, all_error_accuracy,
-    all_ok_accuracy, auc. A ratio with nothing below it is 0; auc is 0.5 where only one kind of segment occurs.
+    all_ok_accuracy, auc. A ratio with nothing below it is 0; auc is 0.5 where only one kind of segment
+    occurs.
 """
 
 
@@ -43,8 +44,12 @@ def precision_recall_f1(predicted: np.ndarray, actual: np.ndarray) -> tuple[floa
 
 class SpanErrors(evaluate.Metric):
     def _info(self):
-        features = datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("int64")})
-        return evaluate.MetricInfo(description=_DESCRIPTION, citation="", inputs_description=_INPUTS, features=features)
+        features = datasets.Features(
+            {"predictions": datasets.Value("float64"), "references": datasets.Value("int64")}
+        )
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION, citation="", inputs_description=_INPUTS, features=features
+        )
 
     def _compute(self, predictions, references):
         scores, wrong = np.asarray(predictions, dtype=float), np.asarray(references).astype(bool)
