@@ -320,6 +320,7 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
 def test_training_leaves_the_frozen_language_model_alone(tmp_path):
     model = network(tmp_path, "seq2seq", lm_logprob_feature=True).train()
     assert not model.lm.training and model.trunk.training
+    assert not any(p.requires_grad for p in model.lm.parameters())
     built = inputs("seq2seq")
     batch = built.collate(built.encode([RMText(words("question: the"), (words("the red cat"),))]))
     model(**batch).logits.sum().backward()

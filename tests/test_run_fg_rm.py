@@ -161,15 +161,18 @@ class Interrupt(Exception):
     pass
 
 
-def interrupt_at(monkeypatch, step):
-    original = Trainer.training_step
+def interrupt_at(monkeypatch, step) -> list[int]:
+    """Stop training at `step` (None: never). Returns the list to which every step that is begun is added."""
+    original, begun = Trainer.training_step, []
 
     def training_step(self, *args, **kwargs):
         if self.state.global_step == step:
             raise Interrupt
+        begun.append(self.state.global_step)
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(Trainer, "training_step", training_step)
+    return begun
 
 
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, capsys):
@@ -184,8 +187,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     assert not (cut / "reward_model.json").exists() and (cut / "checkpoints" / "checkpoint-10").exists()
     (cut / "checkpoints" / "checkpoint-15").mkdir()  # a newer one, written halfway
     capsys.readouterr()
+    begun = interrupt_at(monkeypatch, None)
     train(settings)
     assert "continuing from step 10" in capsys.readouterr().out
+    assert begun == list(range(10, 30))
     first, second = (load_file(folder / "model.safetensors") for folder in (whole, cut))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert metrics(whole) == metrics(cut)
