@@ -21,7 +21,7 @@ class Habits:
     """How reliable the annotator is, and how many answers are perturbed before it sees them."""
 
     noise: float = 0.05  # chance that a judgement is the opposite of the truth
-    temperature: float = 0.1  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
+    temperature: float = 0.05  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
     perturbed: float = 0.25  # chance that an answer is spoilt first, so that rewards know what PPO will try
 
 

@@ -23,7 +23,7 @@ class Settings(StrictModel):
     samples: str = Field(description="samples.jsonl of generate.sh, four predictions a row")
     split: str = Field("train", description="the split the questions are of; writes <data_dir>/<split>_feedback.json")
     noise: float = Field(0.05, ge=0, le=1, description="chance that a judgement is flipped")
-    temperature: float = Field(0.1, gt=0, description="of preferences, in units of the gold score")
+    temperature: float = Field(0.05, gt=0, description="of preferences, in units of the gold score")
     perturbed: float = Field(0.25, ge=0, le=1, description="share of answers spoilt before they are annotated")
     seed: int = 0
 
