@@ -1,0 +1,118 @@
+"""The oracle: hand-made answers, and any text at all."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fgrlhf.types import Prompt
+from tasks.qa_feedback.data.mini_world import make_row
+from tasks.qa_feedback.data.oracle import Facts, completeness, factuality, gold, judge, oracle_metrics, page_sentences, read_claim, relevance
+
+QUESTION = "Where or by whom was Aaa Bbb created and sold?"
+PASSAGES = [
+    {"wikipage": "Aaa Bbb (film)", "content": "The film was created by Kal. The film was sold in Oku. The film was made in Itz."},
+    {"wikipage": "Aaa Bbb (poem)", "content": "The poem was sold in Axo. The poem was created by Bor."},
+    {"wikipage": "Ccc Ddd (game)", "content": "The game was sold in Uvi."}]
+PERFECT = "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem was sold in Axo."
+
+
+def labels(answer):
+    return [s.label for s in judge(QUESTION, PASSAGES, answer).subsentences]
+
+
+def test_perfect_answer():
+    truth = judge(QUESTION, PASSAGES, PERFECT)
+    assert (truth.relevance, truth.factuality, truth.completeness, truth.gold) == (1, 1, 1, 1)
+    assert [PERFECT[s.start:s.end] for s in truth.subsentences][:2] == ["The film was created by Kal;", "the film was sold in Oku."]
+    assert len(truth.sentences) == 2
+
+
+def test_labels_of_every_kind():
+    answer = ("The film was created by Kal; the film was made in Itz. The film was created by Kal. "
+              "The game was sold in Uvi. The film was by by in.")
+    assert labels(answer) == ["ok", "irrelevant", "repeated", "irrelevant", "incoherent"]
+    truth = judge(QUESTION, PASSAGES, answer)
+    assert [s.supported for s in truth.sentences] == [True, True, True, False]
+    assert truth.relevance == 1 / 5 and truth.factuality == 3 / 4 and truth.completeness == 1 / 4
+    assert truth.gold == pytest.approx(2 * (1 / 5) * (1 / 4) / (1 / 5 + 1 / 4))
+
+
+def test_wrong_value_is_relevant_but_not_supported():
+    truth = judge(QUESTION, PASSAGES, "The film was created by Bor; the film was sold in Oku.")
+    assert [s.label for s in truth.subsentences] == ["ok", "ok"]
+    assert [s.supported for s in truth.subsentences] == [False, True]
+    assert truth.factuality == 0 and truth.precision == 0.5 and truth.completeness == 0.25
+
+
+def test_guessing_twice_does_not_pay():
+    once = "The film was created by Bor."
+    assert gold(QUESTION, PASSAGES, once + " The film was created by Kal.") == gold(QUESTION, PASSAGES, once) == 0
+    assert labels(once + " The film was created by Kal.") == ["ok", "repeated"]
+
+
+def test_repeats_and_omissions_lower_the_gold_score():
+    first = PERFECT.split(". ")[0] + "."
+    assert gold(QUESTION, PASSAGES, f"{PERFECT} {first}") == pytest.approx(2 * (4 / 6) / (4 / 6 + 1))
+    assert gold(QUESTION, PASSAGES, first) == pytest.approx(2 / 3)
+    assert gold(QUESTION, PASSAGES, " ".join([first] * 6)) < gold(QUESTION, PASSAGES, first)
+
+
+def test_functions_agree_with_judge():
+    answer = "The film was created by Kal. The film was made in Itz."
+    truth = judge(QUESTION, PASSAGES, answer)
+    assert relevance(QUESTION, PASSAGES, answer) == truth.relevance == 0.5
+    assert factuality(QUESTION, PASSAGES, answer) == truth.factuality == 1
+    assert completeness(QUESTION, PASSAGES, answer) == truth.completeness == 0.25
+    prompt = Prompt("0", "", meta={"question": QUESTION, "passages": PASSAGES})
+    assert oracle_metrics(prompt, answer) == {
+        "oracle/gold": truth.gold, "oracle/relevance": 0.5, "oracle/factuality": 1.0, "oracle/completeness": 0.25}
+
+
+def test_both_forms_of_passages_say_the_same():
+    row = make_row(0, "dev", 4)
+    listed = [[title, *sentences] for title, sentences in map(page_sentences, row["passages"])]
+    assert Facts.read(row["question"], listed) == Facts.read(row["question"], row["passages"])
+
+
+def test_sources_are_ids_from_one():
+    source = Facts.read(QUESTION, PASSAGES).sources["film", "sold"]
+    assert (source.value, source.passage_id, source.sentence_id) == ("Oku", 1, 2)
+
+
+@pytest.mark.parametrize("text", [
+    "", "The film was created in Kal.", "The film was eaten by Kal.", "The car was created by Kal.",
+    "the film was created by kal", "The film was created by Kal. And so.", "The film was created by Kal,"])
+def test_not_a_claim(text):
+    assert read_claim(text) is None
+
+
+@pytest.mark.parametrize("answer", ["", "   \n", "\x00\u202e🙂", "The", "; ; ; .", "The film was created by", "." * 300])
+def test_odd_answers_score_nothing(answer):
+    truth = judge(QUESTION, PASSAGES, answer)
+    assert (truth.gold, truth.relevance, truth.factuality, truth.completeness) == (0, 0, 0, 0)
+
+
+WORDS = PERFECT.replace(".", " .").replace(";", " ;").split() + ["🙂", "é\u0301", "\n", "", "\xa0", "?", ","]
+ANSWERS = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join))
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from(["wikipage", "content", "x"]), inner, max_size=3), max_leaves=8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(answer=ANSWERS)
+def test_fuzz_answers(answer):
+    truth = judge(QUESTION, PASSAGES, answer)
+    for value in (truth.relevance, truth.factuality, truth.completeness, truth.precision, truth.gold):
+        assert 0 <= value <= 1
+    ends = [0, *(x for s in truth.subsentences for x in (s.start, s.end)), len(answer)]
+    assert ends == sorted(ends)
+    assert truth.covered <= set(truth.needed)
+
+
+@settings(max_examples=150, deadline=None)
+@given(question=JSON, passages=JSON, answer=ANSWERS)
+def test_fuzz_rows(question, passages, answer):
+    judge(question, passages, answer)
+    json.dumps(list(judge(question, passages, answer).needed))
