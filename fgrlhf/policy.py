@@ -20,7 +20,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from fgrlhf.types import PolicyOutput
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, why_not_loaded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -291,6 +291,6 @@ def load_policy(ckpt: str | Path, dtype: str = "fp32", max_input_len: int = 1024
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = auto.from_pretrained(ckpt, config=config, dtype=DTYPES[dtype], use_safetensors=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = why_not_loaded(ckpt, error)
         raise UserError(f"no language model could be loaded from `{ckpt}`: {reason} Give a folder that an earlier stage wrote, or a hub name while online.") from None
     return (T5Policy if config.is_encoder_decoder else CausalPolicy)(model, tokenizer, max_input_len, padding_side)

@@ -37,7 +37,7 @@ from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.rm_inputs import Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.scorers import LanguageModelScorer
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, write_json
+from fgrlhf.utils import UserError, why_not_loaded, read_json, write_json
 
 PrefixFn = Callable[[Prompt, bool], list[str]]
 
@@ -315,7 +315,7 @@ def load_reward_model(
         model = _network(spec).from_pretrained(path)
         tokenizer = load_tokenizer(path, spec.shape)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = why_not_loaded(path, error)
         raise UserError(
             f"no reward model could be loaded from `{path}`: {reason} Train it first, or give a hub name "
             "while online."

@@ -32,6 +32,13 @@ def _say(message: str, code: int) -> int:
     return code
 
 
+def why_not_loaded(ckpt: str | Path, error: Exception) -> str:
+    """The reason transformers could not load `ckpt`, in one sentence; for what can only be a path, that nothing is there."""
+    if not Path(ckpt).exists() and str(ckpt).count("/") > 1:  # more than the one slash of a hub name
+        return "there is no such folder."
+    return str(error).strip().splitlines()[0]
+
+
 # ---- masks and reductions ------------------------------------------------------------------------------------------
 
 
