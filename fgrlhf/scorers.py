@@ -55,11 +55,18 @@ def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
     return nn.functional.pad(features_BTF, (0, 0, 1, 0))
 
 
+def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
+    """(B, 2F), in nats: the lowest and the mean feature of each answer's tokens."""
+    features_BTF = features_BTF * mask_BT[..., None] * -_FEATURE_FLOOR  # at most 0, so padding never is the lowest
+    return torch.cat([features_BTF.amin(1), features_BTF.sum(1) / mask_BT.sum(1, keepdim=True)], -1)
+
+
 class LanguageModelScorer(PreTrainedModel):
     """A language model's trunk with a linear head on its last hidden states.
 
     With `lm_logprob_feature` a frozen copy of the language model says how likely each token of the answer is,
-    and that is added to the token's embedding: a small model learns from it which facts are wrong.
+    and that is added to the token's embedding: a small model learns from it which facts are wrong. The score of
+    a whole answer reads its lowest and mean log-probability too.
     """
 
     config_class = LanguageModelScorerConfig
@@ -76,10 +83,12 @@ class LanguageModelScorer(PreTrainedModel):
         if config.lm_logprob_feature:
             self.lm = _lm_class(trunk_config).from_config(trunk_config)
             self.feature_in = nn.Linear(LM_FEATURES, trunk_config.hidden_size, bias=False)
-        segments = (
-            config.kind == "segment"
-        )  # a score of whole answers is compared only, so it has no bias to learn
-        self.head = nn.Linear(trunk_config.hidden_size, config.num_labels if segments else 1, bias=segments)
+        segments = config.kind == "segment"
+        width = trunk_config.hidden_size
+        if config.lm_logprob_feature and not segments:
+            width += 2 * LM_FEATURES  # of the whole answer, see `pooled_features`
+        # a score of whole answers is compared only, so it has no bias to learn
+        self.head = nn.Linear(width, config.num_labels if segments else 1, bias=segments)
         self.post_init()
 
     @classmethod
@@ -174,10 +183,12 @@ class LanguageModelScorer(PreTrainedModel):
         if self.lm is not None:
             features_BTF = self._features(input_ids, attention_mask, read_BT, mask_BT, prompt_rows)
             embeddings_BTD = embeddings_BTD + self.feature_in(features_BTF.to(embeddings_BTD.dtype))
-        logits = self.head(hidden(self.trunk, embeddings_BTD))
+        read = hidden(self.trunk, embeddings_BTD)
         if self.config.kind == "sequence":
-            logits = logits[torch.arange(len(logits), device=logits.device), mask_BT.sum(1) - 1]
-        return TokenClassifierOutput(logits=logits)
+            read = read[torch.arange(len(read), device=read.device), mask_BT.sum(1) - 1]
+            if self.lm is not None:
+                read = torch.cat([read, pooled_features(features_BTF, mask_BT).to(read.dtype)], -1)
+        return TokenClassifierOutput(logits=self.head(read))
 
     @torch.no_grad()
     def _features(

@@ -20,7 +20,7 @@ from fgrlhf.reward_models import (
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.rm_inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
-from fgrlhf.scorers import LanguageModelScorer, lm_features
+from fgrlhf.scorers import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
@@ -587,3 +587,10 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
 def test_segment_labels_check_their_shape():
     with pytest.raises(ValueError, match="2 spans"):
         SegmentLabels(((0, 1), (1, 2)), torch.zeros(1, 2), ("E", "O"), (True, True))
+
+
+def test_pooled_features_by_hand():
+    """Two answers of 3 and 2 tokens, features in tenths of a nat below 0; what stands on padding does not count."""
+    features_BTF = torch.tensor([[[-0.1], [-0.5], [0.0]], [[-0.2], [-0.4], [-0.9]]])
+    pooled_B2 = pooled_features(features_BTF, torch.tensor([[1, 1, 1], [1, 1, 0]]))
+    assert torch.allclose(pooled_B2, torch.tensor([[-5.0, -2.0], [-4.0, -3.0]]))
