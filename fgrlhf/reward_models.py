@@ -166,7 +166,8 @@ class _Scorer:
         )
 
     def _words(self, prompt: Prompt, text: str) -> tuple[RMText, list[tuple[int, int]]]:
-        raise NotImplementedError
+        """The words the network reads, and the character spans of the segments it judges."""
+        raise NotImplementedError("abstract: a scorer says how a text becomes words")
 
     @torch.no_grad()
     def _forward(self, inputs: Sequence[RMInput]) -> list[Tensor]:
