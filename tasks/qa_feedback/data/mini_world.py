@@ -206,6 +206,10 @@ def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()
     return to_row(item, question(item.title, item.asked), sentences)
 
 
+# Test rows begin here: settings were still being chosen while figures on rows 0 to 399 were seen.
+FIRST_TEST_ROW = 1000
+
+
 class Settings(StrictModel):
     """Where to write and how many rows."""
 
@@ -222,7 +226,8 @@ def write_world(settings: Settings) -> None:
     """Write {train,dev,test,pretrain,sft,train_1k}.json; `train_1k` is the first thousand of `sft`."""
     folder = Path(settings.data_dir)
     for split in ("train", "dev", "test", "pretrain", "sft"):
-        rows = [make_row(settings.seed, split, index) for index in range(getattr(settings, split))]
+        first = FIRST_TEST_ROW if split == "test" else 0
+        rows = [make_row(settings.seed, split, first + index) for index in range(getattr(settings, split))]
         write_json(folder / f"{split}.json", rows)
         if split == "sft":
             write_json(folder / "train_1k.json", rows[:1000])
