@@ -20,6 +20,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from fgrlhf.utils import UserError, write_json
 
 KEPT = 2
+HARMLESS = ("logging.", "train.save_interval:")  # a run may go on with others of these
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def _differences(old, new, path: str = "") -> list[str]:
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
     old, new = dict(state["config"]), trainer.config.model_dump(mode="json")
-    changed = _differences({**old, "logging": None}, {**new, "logging": None})
+    changed = [line for line in _differences(old, new) if not line.startswith(HARMLESS)]
     if state["num_processes"] != trainer.accelerator.num_processes:
         changed.append(f"processes: {state['num_processes']} then, {trainer.accelerator.num_processes} now")
     if changed:

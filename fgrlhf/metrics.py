@@ -32,7 +32,7 @@ def rollout_metrics(rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor
     return metrics
 
 
-def weighted_mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each key over rows that all have the same keys."""
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 

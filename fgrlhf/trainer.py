@@ -14,7 +14,7 @@ from tqdm import tqdm
 from fgrlhf import checkpoint
 from fgrlhf.distributed import gather_rollouts, share_of
 from fgrlhf.kl import KLController
-from fgrlhf.metrics import rollout_metrics, sample_rows, weighted_mean
+from fgrlhf.metrics import rollout_metrics, sample_rows, mean_of
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.rl_config import RLConfig
@@ -63,7 +63,7 @@ class OnPolicyTrainer:
     def train(self, until: int | None = None) -> None:
         """Run to `until` (default: the end), from the last complete checkpoint where there is one."""
         resumed = checkpoint.load_latest(self)
-        self.log = RunLog(self.folder, self.config, resume_step=self.step - 1 if resumed else None, **self._trackers())
+        self.log = RunLog(self.folder, self.config, resume_step=self.step - 1 if resumed else None, **self.config.logging.trackers())
         last = min(until or self.total_steps, self.total_steps)
         bar = tqdm(total=self.total_steps, initial=self.step, desc=self.config.logging.run_name, unit="step", disable=self._quiet())
         while self.step < last and not self.stopped:
@@ -114,7 +114,7 @@ class OnPolicyTrainer:
         for epoch in range(train.n_ppo_epoch_per_rollout):
             for rows in self.minibatches(len(rollout), epoch):
                 logged.append(self._optimizer_step(rollout, advantages, rows))
-        return weighted_mean(logged) | {"lr": self.optimizer.param_groups[0]["lr"]}
+        return mean_of(logged) | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def _optimizer_step(self, rollout: Rollout, advantages: Advantages, rows: Tensor) -> dict[str, float]:
         """One step on the mean loss over the minibatch's tokens, whatever micro-batches and ranks it is split into."""
@@ -269,6 +269,14 @@ class OnPolicyTrainer:
                 "env.train_num_samples_per_input")
         if not self.prompts:
             raise UserError(f"{self.config.data.train_file} has no prompts to train on")
+        train = self.config.train
+        if train.n_critic_warmup_steps >= self.total_steps:
+            raise UserError(
+                f"train.n_critic_warmup_steps={train.n_critic_warmup_steps}, but train.total_episodes={train.total_episodes} are only "
+                f"{self.total_steps} steps: the policy would never learn. Lower the former or raise the latter")
+        if train.n_critic_warmup_steps + train.n_warmup_steps >= self.total_steps and not self._quiet():
+            print(f"note: the learning rate warms up over train.n_warmup_steps={train.n_warmup_steps} steps of {self.total_steps}: it "
+                  "never reaches train.lr", flush=True)
 
     def _no_sync(self, more_to_come: bool):
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
@@ -278,8 +286,3 @@ class OnPolicyTrainer:
 
     def _quiet(self) -> bool:
         return not self.accelerator.is_main_process
-
-    def _trackers(self) -> dict:
-        logging = self.config.logging
-        wandb = {"project": logging.wandb_project, "entity": logging.wandb_entity, "name": logging.run_name} if logging.wandb_log else None
-        return {"wandb": wandb, "tensorboard": logging.tensorboard}

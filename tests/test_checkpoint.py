@@ -145,8 +145,8 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     )
     assert "train.seed" not in message and "save_dir" in message
     made = make(
-        tmp_path, logging__log_interval=2, logging__run_name="again"
-    )  # how a run is logged is not what it computes
+        tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1
+    )  # how a run is logged and saved is not what it computes
     assert checkpoint.load_latest(made) and made.step == 2
 
 

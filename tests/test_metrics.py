@@ -5,7 +5,7 @@ import tiny
 import torch
 from rl_helpers import lengths_mask, rollout
 
-from fgrlhf.metrics import explained_variance, rollout_metrics, sample_rows, weighted_mean
+from fgrlhf.metrics import explained_variance, rollout_metrics, sample_rows, mean_of
 from fgrlhf.types import Advantages, SegmentScore, TokenReward
 
 MASK = lengths_mask([3, 1])
@@ -88,4 +88,4 @@ def test_samples_show_what_training_saw():
 
 
 def test_mean_over_minibatches():
-    assert weighted_mean([{"a": 1.0, "b": 0.0}, {"a": 2.0, "b": 4.0}]) == {"a": 1.5, "b": 2.0}
+    assert mean_of([{"a": 1.0, "b": 0.0}, {"a": 2.0, "b": 4.0}]) == {"a": 1.5, "b": 2.0}

@@ -365,3 +365,12 @@ def test_it_runs_in_bf16(tmp_path):
     assert all(tensor.isfinite().all() for tensor in weights(made).values())
     assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(made).items())
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
+    with pytest.raises(UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"):
+        trainer(config(tmp_path, train__total_episodes=72, train__n_critic_warmup_steps=9))
+    trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=8))
+    assert "note" not in capsys.readouterr().out
+    trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=9))
+    assert "never reaches train.lr" in capsys.readouterr().out
