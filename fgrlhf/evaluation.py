@@ -9,7 +9,8 @@ import torch
 from tqdm import tqdm
 
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.policy import Policy, Sampling
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import Policy
 from fgrlhf.reward import AtEnd, BasicReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
@@ -155,23 +156,20 @@ def _answers(
     """Texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
     seeds = [derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)]
-    ids_BT, mask_BT = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples)
-    kept = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1).tolist())]
+    response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
+    kept = [row[: int(n)] for row, n in zip(response.ids_BT.tolist(), response.mask_BT.sum(1).tolist())]
     texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
     if reference is None:
         return texts, None
     inputs = (
         ids_BP.repeat_interleave(num_samples, 0),
         mask_BP.repeat_interleave(num_samples, 0),
-        ids_BT,
-        mask_BT,
+        response.ids_BT,
+        response.mask_BT,
     )
-    was_training = policy.training
-    policy.eval()
-    (output, _), (ref_output, _) = (model(*inputs, temperature=temperature) for model in (policy, reference))
-    policy.train(was_training)
-    difference_BT = output.logprobs_BT - ref_output.logprobs_BT
-    return texts, [float(masked_sum(row_T, row_mask_T)) for row_T, row_mask_T in zip(difference_BT, mask_BT)]
+    ref_output, _ = reference(*inputs, temperature=temperature)
+    difference_BT = response.logprobs_BT - ref_output.logprobs_BT
+    return texts, [float(masked_sum(row_T, row_mask_T)) for row_T, row_mask_T in zip(difference_BT, response.mask_BT)]
 
 
 def _reward_columns(reward: BasicReward, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict]:

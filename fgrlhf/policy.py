@@ -5,88 +5,26 @@ over the next token a_t given prompt x and response prefix y_<t at temperature t
 
     log pi(a_t | x, y_<t) = z_t[a_t] / tau - logsumexp(z_t / tau)
 
-Only chosen-token log-probabilities leave a forward pass; logits are never kept.
+Only chosen-token log-probabilities leave a forward pass (logprobs.py), and what belongs to a prompt is computed once for
+all its responses (attention.py, decoding.py).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers import LogitsProcessor, LogitsProcessorList
-from transformers.modeling_outputs import BaseModelOutput
 
-from fgrlhf.types import PolicyOutput
+from fgrlhf.attention import SHARED_PROMPT
+from fgrlhf.decoding import CausalSteps, EncoderDecoderSteps, Sampling, decode, response_mask, uniform_rows
+from fgrlhf.logprobs import chosen_logprobs
+from fgrlhf.types import PolicyOutput, Response
 from fgrlhf.utils import UserError, why_not_loaded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How responses are drawn. `top_k=0` and `top_p=None` keep the whole vocabulary; greedy without `do_sample`."""
-
-    max_new_tokens: int
-    do_sample: bool = True
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float | None = None
-    num_beams: int = 1
-
-
-class InverseCdfSampler(LogitsProcessor):
-    """Turns greedy decoding into sampling with given uniform numbers.
-
-    Row b at response position t takes the first token (most probable first) at which the cumulated probability exceeds
-    `uniform_BT[b, t]`. So a sample depends on its own row of numbers alone, not on which rows share its batch, its
-    process or its device's random state: data-parallel runs draw what one process draws, and a resumed run what an
-    uninterrupted one does.
-    """
-
-    def __init__(self, sampling: Sampling, uniform_BT: Tensor, prefix_length: int):
-        self.sampling, self.uniform_BT, self.prefix_length = sampling, uniform_BT, prefix_length
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        step = input_ids.shape[1] - self.prefix_length
-        k = self.sampling.top_k or scores.shape[-1]
-        top_BV, ids_BV = torch.topk(scores.float() / self.sampling.temperature, min(k, scores.shape[-1]), dim=-1)
-        probs_BV = torch.softmax(top_BV, -1)
-        cumulated_BV = probs_BV.cumsum(-1)
-        if self.sampling.top_p is not None:  # keep the smallest set whose probability reaches top_p
-            kept_BV = cumulated_BV - probs_BV < self.sampling.top_p
-            cumulated_BV = torch.where(kept_BV, cumulated_BV, cumulated_BV.new_zeros(()))
-        total_B1 = cumulated_BV.amax(-1, keepdim=True)
-        target_B1 = self.uniform_BT[:, step : step + 1].to(scores.device) * total_B1
-        choice_B1 = (cumulated_BV > target_B1).int().argmax(-1, keepdim=True)
-        chosen_B1 = ids_BV.gather(-1, choice_B1)
-        return torch.full_like(scores, -torch.inf).scatter(-1, chosen_B1, 0.0)
-
-
-def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
-    """uniform_BT in [0, 1): row b is a pure function of `row_seeds[b]`."""
-    rows = [torch.rand(length, generator=torch.Generator().manual_seed(seed)) for seed in row_seeds]
-    return torch.stack(rows) if rows else torch.zeros(0, length)
-
-
-def token_logprobs(logits_BTV: Tensor, ids_BT: Tensor, temperature: float = 1.0) -> Tensor:
-    """log softmax(logits / temperature) at `ids_BT`, in fp32."""
-    logits_BTV = logits_BTV.float() / temperature
-    return logits_BTV.gather(-1, ids_BT[..., None])[..., 0] - logits_BTV.logsumexp(-1)
-
-
-def token_entropy(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
-    """-sum_v p_v log p_v of softmax(logits / temperature)."""
-    logprobs_BTV = torch.log_softmax(logits_BTV.float() / temperature, -1)
-    return -(logprobs_BTV.exp() * logprobs_BTV).sum(-1)
-
-
-def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:
-    """1 up to and including each row's first end-of-sequence token; all ones where there is none (cut at the limit)."""
-    is_eos_BT = torch.isin(response_ids_BT, torch.tensor(list(eos_ids), device=response_ids_BT.device))
-    return (is_eos_BT.int().cumsum(1) - is_eos_BT.int() == 0).long()
+ENCODED_AT_ONCE = 4096  # prompt tokens, padding included
 
 
 class Policy(nn.Module):
@@ -129,64 +67,72 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, sampling: Sampling, row_seeds: Sequence[int] | None = None, num_samples: int = 1
-    ) -> tuple[Tensor, Tensor]:
-        """Sample `num_samples` responses per prompt.
+        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, sampling: Sampling, row_seeds: Sequence[int] | None = None,
+        num_samples: int = 1, temperature: float = 1.0,
+    ) -> Response:
+        """Sample `num_samples` responses per prompt, the K of one prompt side by side.
 
         Args:
-          row_seeds: one per response (B * num_samples of them), needed with `do_sample`.
-        Returns:
-          response_ids and response_mask, (B * num_samples, T): the samples of one prompt stand together; T is the
-          longest response's length; ids on padding are the pad token's.
+          row_seeds: one per response (G * num_samples of them), needed with `do_sample`.
+          temperature: of the response's log-probabilities (see the module's docstring), not of the sampling.
         """
-        if sampling.do_sample and (row_seeds is None or len(row_seeds) != len(prompt_ids_BP) * num_samples):
+        B = len(prompt_ids_GP) * num_samples
+        if sampling.do_sample and (row_seeds is None or len(row_seeds) != B):
             raise ValueError("sampling needs one seed per response")
         was_training = self.model.training
         self.model.eval()  # before the encoder runs: its dropout would be sampling noise too
-        inputs, prefix_length = self._generation_inputs(prompt_ids_BP, prompt_mask_BP, num_samples)
-        processors = LogitsProcessorList()
-        if sampling.do_sample:
-            uniform_BT = uniform_rows(row_seeds, sampling.max_new_tokens)
-            processors.append(InverseCdfSampler(sampling, uniform_BT, prefix_length))
-        output = self.model.generate(
-            **inputs, logits_processor=processors, do_sample=False, temperature=None, top_k=None, top_p=None,
-            num_beams=1 if sampling.do_sample else sampling.num_beams, max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=self.eos_ids, pad_token_id=self.tokenizer.pad_token_id,
-        )
+        if sampling.num_beams > 1:
+            ids_BT, mask_BT = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling)
+            output, _ = self(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
+            response = Response(ids_BT, mask_BT, output.logprobs_BT)
+        else:
+            uniform_BT = uniform_rows(row_seeds, sampling.max_new_tokens) if sampling.do_sample else torch.zeros(B, sampling.max_new_tokens)
+            steps = self._steps(prompt_ids_GP, prompt_mask_GP, num_samples)
+            response = decode(steps, self.project, sampling, uniform_BT, self.eos_ids, self.tokenizer.pad_token_id, temperature)
         self.model.train(was_training)
-        response_ids_BT = output[:, prefix_length:]
-        mask_BT = response_mask(response_ids_BT, self.eos_ids)
-        longest = max(int(mask_BT.sum(1).max()), 1)
-        mask_BT = mask_BT[:, :longest]
-        pad = torch.full_like(response_ids_BT[:, :longest], self.tokenizer.pad_token_id)
-        return torch.where(mask_BT.bool(), response_ids_BT[:, :longest], pad), mask_BT
+        return response
+
+    def _beam_search(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """(ids_BT, mask_BT) of the most probable response that transformers finds for each prompt."""
+        output = self.model.generate(
+            input_ids=prompt_ids_GP, attention_mask=prompt_mask_GP, do_sample=False, temperature=None, top_k=None, top_p=None,
+            num_beams=sampling.num_beams, max_new_tokens=sampling.max_new_tokens, eos_token_id=self.eos_ids,
+            pad_token_id=self.tokenizer.pad_token_id)
+        ids_BT = output[:, 1 if self.model.config.is_encoder_decoder else prompt_ids_GP.shape[1] :]
+        mask_BT = response_mask(ids_BT, self.eos_ids)
+        return ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT), mask_BT
 
     def forward(
         self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, temperature: float = 1.0
     ) -> tuple[PolicyOutput, Tensor]:
-        """Log-probabilities of given responses.
+        """Log-probabilities of given responses. Rows of one prompt should stand side by side: they share its encoding.
 
         Returns:
           PolicyOutput with logprobs_BT and entropy_BT (no gradient through the entropy), and hidden_BTD, the last
           hidden state from which token t was predicted: a value head can read it.
         """
-        logits_BTV, hidden_BTD = self.predict(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        mask_BT = response_mask_BT.float()
-        with torch.no_grad():
-            entropy_BT = token_entropy(logits_BTV, temperature) * mask_BT
-        logprobs_BT = token_logprobs(logits_BTV, response_ids_BT, temperature) * mask_BT
+        hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        real_BT = response_mask_BT.bool()
+        logprobs_N, entropy_N = chosen_logprobs(self.project, hidden_BTD[real_BT], response_ids_BT[real_BT], temperature)
+        empty_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
+        logprobs_BT, entropy_BT = (empty_BT.masked_scatter(real_BT, x) for x in (logprobs_N, entropy_N))
         return PolicyOutput(logprobs_BT, entropy_BT=entropy_BT), hidden_BTD
 
-    def predict(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits_BTV, hidden_BTD), both at the position that predicts response token t."""
-        raise NotImplementedError("abstract: a policy class says how prompt and response meet")
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., D) -> logits (..., V), as the model's own forward pass does it."""
+        config = self.model.config
+        if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+            hidden = hidden * config.d_model**-0.5
+        logits = self.model.get_output_embeddings()(hidden)
+        bias = getattr(self.model, "final_logits_bias", None)  # BART
+        return logits if bias is None else logits + bias
 
     def hidden(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor) -> Tensor:
-        """hidden_BTD of `predict` without the projection onto the vocabulary."""
+        """hidden_BTD, the last hidden state at the position that predicts response token t."""
         raise NotImplementedError("abstract: a policy class says how prompt and response meet")
 
-    def _generation_inputs(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, num_samples: int) -> tuple[dict, int]:
-        raise NotImplementedError("abstract: a policy class says what `generate` starts from")
+    def _steps(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int):
+        raise NotImplementedError("abstract: a policy class says how it decodes")
 
     def save(self, folder: str | Path) -> None:
         """Write the model (safetensors) and its tokenizer as an ordinary transformers folder."""
@@ -199,36 +145,57 @@ class T5Policy(Policy):
 
     padding_side = "right"
 
-    def _generation_inputs(self, prompt_ids_BP, prompt_mask_BP, num_samples):
-        hidden_BPD = self.model.get_encoder()(input_ids=prompt_ids_BP, attention_mask=prompt_mask_BP).last_hidden_state
-        encoded = BaseModelOutput(last_hidden_state=hidden_BPD.repeat_interleave(num_samples, 0))
-        mask = prompt_mask_BP.repeat_interleave(num_samples, 0)
-        return {"encoder_outputs": encoded, "attention_mask": mask}, 1  # the decoder starts from one start token
+    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
+        model.set_attn_implementation(SHARED_PROMPT)
+        super().__init__(model, tokenizer, max_input_len, padding_side)
 
-    def predict(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
-        encoded = BaseModelOutput(last_hidden_state=self._encoded(prompt_ids_BP, prompt_mask_BP))
-        output = self.model(
-            encoder_outputs=encoded, attention_mask=prompt_mask_BP, decoder_input_ids=self._shifted(response_ids_BT),
-            output_hidden_states=True, use_cache=False,
-        )
-        return output.logits, output.decoder_hidden_states[-1]
+    def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
+        return EncoderDecoderSteps(self.model, self._encode(prompt_ids_GP, prompt_mask_GP), prompt_mask_GP, num_samples)
 
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
+        first_G, group_B = neighbours(prompt_ids_BP, prompt_mask_BP)
+        encoded_GPD, mask_GP = self._encode(prompt_ids_BP[first_G], prompt_mask_BP[first_G]), prompt_mask_BP[first_G]
+        if len(group_B) % len(first_G) or not torch.equal(group_B, regular(group_B, len(first_G))):  # some prompt has more rows than others
+            encoded_GPD, mask_GP = encoded_GPD[group_B], mask_GP[group_B]
+        start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
         return self.model.get_decoder()(
-            input_ids=self._shifted(response_ids_BT), encoder_hidden_states=self._encoded(prompt_ids_BP, prompt_mask_BP),
-            encoder_attention_mask=prompt_mask_BP, use_cache=False,
-        ).last_hidden_state
+            input_ids=torch.cat([start_B1, response_ids_BT[:, :-1]], 1),  # what it has read when it predicts token t
+            encoder_hidden_states=encoded_GPD, encoder_attention_mask=mask_GP, use_cache=False).last_hidden_state
 
-    def _encoded(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> Tensor:
-        """encoded_BPD. Each different prompt is encoded once, however many of the rows are samples of it."""
-        both, row_B = torch.stack([prompt_ids_BP, prompt_mask_BP], 1).unique(dim=0, return_inverse=True)
-        encoded = self.model.get_encoder()(input_ids=both[:, 0], attention_mask=both[:, 1]).last_hidden_state
-        return encoded[row_B]
+    def _encode(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor) -> Tensor:
+        """encoded_GPD, 0 on padding. Prompts of like length run together, each part without padding it does not need."""
+        encoder, length_G = self.model.get_encoder(), prompt_mask_GP.sum(1)
+        encoded = []
+        order = length_G.argsort(stable=True)
+        for rows in _parts(order, length_G[order].tolist(), ENCODED_AT_ONCE):
+            columns = prompt_mask_GP[rows].any(0).nonzero()[:, 0].tolist() or [0]
+            start, end = columns[0], columns[-1] + 1
+            part = encoder(
+                input_ids=prompt_ids_GP[rows, start:end], attention_mask=prompt_mask_GP[rows, start:end]).last_hidden_state
+            encoded.append(nn.functional.pad(part, (0, 0, start, prompt_ids_GP.shape[1] - end)))
+        return torch.cat(encoded)[order.argsort()]
 
-    def _shifted(self, response_ids_BT: Tensor) -> Tensor:
-        """What the decoder has read when it predicts token t: a start token, then tokens 0 .. t-1."""
-        start = self.model.config.decoder_start_token_id
-        return torch.cat([torch.full_like(response_ids_BT[:, :1], start), response_ids_BT[:, :-1]], 1)
+
+def neighbours(prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> tuple[Tensor, Tensor]:
+    """Runs of equal prompts: (first_G, where each run begins; group_B, the run of each row)."""
+    both = torch.stack([prompt_ids_BP, prompt_mask_BP], -1)
+    new_B = torch.cat([torch.ones_like(both[:1, 0, 0], dtype=torch.bool), (both[1:] != both[:-1]).flatten(1).any(1)])
+    return new_B.nonzero()[:, 0], new_B.cumsum(0) - 1
+
+
+def regular(group_B: Tensor, groups: int) -> Tensor:
+    """What `group_B` is when every group has as many rows."""
+    return torch.arange(groups, device=group_B.device).repeat_interleave(len(group_B) // groups)
+
+
+def _parts(order: Tensor, lengths: Sequence[int], limit: int) -> list[Tensor]:
+    """`order`, by growing length, in parts of at most `limit` padded tokens (or one row)."""
+    sizes = [0]
+    for length in lengths:
+        if sizes[-1] and (sizes[-1] + 1) * length > limit:
+            sizes.append(0)
+        sizes[-1] += 1
+    return list(order.split(sizes))
 
 
 class CausalPolicy(Policy):
@@ -243,40 +210,27 @@ class CausalPolicy(Policy):
                 "where the padding would stand: set it to left, or leave it out")
         super().__init__(model, tokenizer, max_input_len, padding_side)
 
-    def generate(self, prompt_ids_BP, prompt_mask_BP, sampling, row_seeds=None, num_samples=1):
+    def generate(self, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds=None, num_samples=1, temperature=1.0):
         """As `Policy.generate`. Raises `UserError` where prompt and response need more positions than the model has."""
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        needed = prompt_ids_BP.shape[1] + sampling.max_new_tokens
+        needed = prompt_ids_GP.shape[1] + sampling.max_new_tokens
         if positions is not None and needed > positions:
             raise UserError(
-                f"prompts of {prompt_ids_BP.shape[1]} tokens with responses of up to {sampling.max_new_tokens} need {needed} positions, "
+                f"prompts of {prompt_ids_GP.shape[1]} tokens with responses of up to {sampling.max_new_tokens} need {needed} positions, "
                 f"the model has {positions}: lower env.max_input_len or env.max_generated_len")
-        return super().generate(prompt_ids_BP, prompt_mask_BP, sampling, row_seeds, num_samples)
+        return super().generate(prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature)
 
-    def _generation_inputs(self, prompt_ids_BP, prompt_mask_BP, num_samples):
-        inputs = {"input_ids": prompt_ids_BP, "attention_mask": prompt_mask_BP}
-        return {name: tensor.repeat_interleave(num_samples, 0) for name, tensor in inputs.items()}, prompt_ids_BP.shape[1]
-
-    def predict(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
-        inputs, before = self._joined(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        output = self.model(**inputs, output_hidden_states=True, use_cache=False)
-        return output.logits[:, before], output.hidden_states[-1][:, before]
+    def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
+        return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
-        inputs, before = self._joined(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        return self.model.base_model(**inputs, use_cache=False).last_hidden_state[:, before]
-
-    @staticmethod
-    def _joined(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT) -> tuple[dict, slice]:
-        """Prompt and response as one input, and the positions before each response token: those predict it."""
         P, T = prompt_ids_BP.shape[1], response_ids_BT.shape[1]
         mask = torch.cat([prompt_mask_BP, response_mask_BT], 1)
-        inputs = {
-            "input_ids": torch.cat([prompt_ids_BP, response_ids_BT], 1),
-            "attention_mask": mask,
-            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),  # padding does not count as distance
-        }
-        return inputs, slice(P - 1, P + T - 1)
+        hidden = self.model.base_model(
+            input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1), attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),  # padding does not count as distance
+            use_cache=False).last_hidden_state
+        return hidden[:, P - 1 : P + T - 1]  # the positions before each response token predict it
 
 
 def load_policy(ckpt: str | Path, dtype: str = "fp32", max_input_len: int = 1024, padding_side: str | None = None) -> Policy:

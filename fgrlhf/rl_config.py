@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from fgrlhf.config import StrictModel
-from fgrlhf.policy import Sampling
+from fgrlhf.decoding import Sampling
 
 
 class GenerationConfig(StrictModel):

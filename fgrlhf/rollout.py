@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf.policy import Policy, Sampling
-from fgrlhf.types import Prompt, Rollout
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import Policy
+from fgrlhf.types import Prompt, Response, Rollout
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
@@ -51,24 +52,40 @@ def collect(
     """Sample `num_samples` responses to each prompt and score them under policy, reference and critic.
 
     `temperature` is that of the log-probabilities (see `Policy.forward`). The model's train/eval mode is left as the
-    caller set it for the forward pass; sampling itself is always in eval mode.
+    caller set it for scoring; sampling itself is always in eval mode.
+    """
+    prompt_GP = actor_critic.policy.encode([prompt.text for prompt in prompts])
+    response = actor_critic.policy.generate(*prompt_GP, sampling, row_seeds, num_samples, temperature)
+    return score(actor_critic, reference, prompts, *prompt_GP, response, num_samples, temperature)
+
+
+@torch.no_grad()
+def score(
+    actor_critic: ActorCritic, reference: Policy, prompts: Sequence[Prompt], prompt_ids_GP: Tensor, prompt_mask_GP: Tensor,
+    response: Response, num_samples: int, temperature: float,
+) -> Rollout:
+    """Responses with what reference and critic say of them.
+
+    The policy's log-probabilities came with the response, unless scoring is to have dropout, which sampling has not.
     """
     policy = actor_critic.policy
-    prompt_ids_BP, prompt_mask_BP = policy.encode([prompt.text for prompt in prompts])
-    response_ids_BT, response_mask_BT = policy.generate(prompt_ids_BP, prompt_mask_BP, sampling, row_seeds, num_samples)
-    prompt_ids_BP = prompt_ids_BP.repeat_interleave(num_samples, 0)
-    prompt_mask_BP = prompt_mask_BP.repeat_interleave(num_samples, 0)
-    batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-    output = actor_critic(*batch, temperature=temperature)
+    prompt_ids_BP, prompt_mask_BP = (x.repeat_interleave(num_samples, 0) for x in (prompt_ids_GP, prompt_mask_GP))
+    batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
+    if policy.training or (actor_critic.value is not None and actor_critic.value.trunk is None):
+        output = actor_critic(*batch, temperature=temperature)
+        logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
+    else:
+        logprobs_BT = response.logprobs_BT
+        values_BT = None if actor_critic.value is None else actor_critic.value(*batch, policy_hidden_BTD=None)
     ref_output, _ = reference(*batch, temperature=temperature)
-    texts, ends = decode(policy.tokenizer, response_ids_BT, response_mask_BT)
+    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
     return Rollout(
         prompts=tuple(prompt for prompt in prompts for _ in range(num_samples)),
         prompt_ids_BP=prompt_ids_BP, prompt_mask_BP=prompt_mask_BP,
-        response_ids_BT=response_ids_BT, response_mask_BT=response_mask_BT,
-        logprobs_BT=output.logprobs_BT, ref_logprobs_BT=ref_output.logprobs_BT, values_BT=output.values_BT,
+        response_ids_BT=response.ids_BT, response_mask_BT=response.mask_BT,
+        logprobs_BT=logprobs_BT, ref_logprobs_BT=ref_output.logprobs_BT, values_BT=values_BT,
         texts=texts, char_ends=ends,
-        group_B=torch.arange(len(prompts), device=policy.device).repeat_interleave(num_samples),
+        group_B=torch.arange(len(prompts), device=prompt_ids_BP.device).repeat_interleave(num_samples),
     )
 
 
@@ -86,8 +103,8 @@ def generate_texts(
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         seeds = [derive_seed(seed, "response", prompts[i].id, k) for i in chosen for k in range(num_samples)]
-        ids_BT, mask_BT = policy.generate(*policy.encode([prompts[i].text for i in chosen]), sampling, seeds, num_samples)
-        kept = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1).tolist())]
+        response = policy.generate(*policy.encode([prompts[i].text for i in chosen]), sampling, seeds, num_samples)
+        kept = [row[: int(n)] for row, n in zip(response.ids_BT.tolist(), response.mask_BT.sum(1).tolist())]
         texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
         for place, i in enumerate(chosen):
             results[i] = texts[place * num_samples : (place + 1) * num_samples]

@@ -47,6 +47,19 @@ def _check_shape(owner: str, name: str, tensor: Tensor, shape: tuple[int, ...]) 
 
 
 @dataclass(frozen=True)
+class Response:
+    """Sampled tokens, the K of one prompt side by side. Ids on padding are the pad token's, log-probabilities 0."""
+
+    ids_BT: Tensor
+    mask_BT: Tensor
+    logprobs_BT: Tensor  # of the model in eval mode, at the temperature asked for
+
+    def __post_init__(self):
+        for name in ("mask_BT", "logprobs_BT"):
+            _check_shape("Response", name, getattr(self, name), tuple(self.ids_BT.shape))
+
+
+@dataclass(frozen=True)
 class Rollout:
     """Prompts with sampled responses and what the models said of them when they were sampled."""
 

@@ -25,7 +25,8 @@ from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.hf_trainer import use_run_log
-from fgrlhf.policy import Policy, Sampling, load_policy
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog

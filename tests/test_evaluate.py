@@ -3,7 +3,7 @@ import yaml
 
 import tiny
 from fgrlhf.config import validate
-from fgrlhf.policy import Sampling
+from fgrlhf.decoding import Sampling
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples

@@ -6,7 +6,7 @@ import torch
 
 import tiny
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
-from fgrlhf.policy import Sampling
+from fgrlhf.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models import SegmentLabels
 from fgrlhf.rollout import generate_texts

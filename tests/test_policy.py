@@ -3,17 +3,8 @@ import tiny
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from fgrlhf.policy import (
-    CausalPolicy,
-    InverseCdfSampler,
-    Sampling,
-    T5Policy,
-    load_policy,
-    response_mask,
-    token_entropy,
-    token_logprobs,
-    uniform_rows,
-)
+from fgrlhf.decoding import Sampling, draw, response_mask, uniform_rows
+from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.utils import UserError, derive_seed
 
 KINDS = ["t5", "gpt2"]
@@ -30,7 +21,12 @@ def sampled(policy, texts=TEXTS, num_samples=2, sampling=Sampling(max_new_tokens
     policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]  # a random model is slow to say </s>
     prompt = policy.encode(texts)
     response = policy.generate(*prompt, sampling, seeds(len(texts) * num_samples), num_samples)
-    return *(x.repeat_interleave(num_samples, 0) for x in prompt), *response
+    return *(x.repeat_interleave(num_samples, 0) for x in prompt), response.ids_BT, response.mask_BT
+
+
+def generated(policy, texts, sampling, row_seeds=None, num_samples=1):
+    response = policy.generate(*policy.encode(texts), sampling, row_seeds, num_samples)
+    return response.ids_BT, response.mask_BT
 
 
 def brute_logprobs(policy, prompt_ids, response_ids, temperature):
@@ -55,10 +51,6 @@ def test_logprobs_equal_brute_force(kind, temperature):
     batch = sampled(policy)
     with torch.no_grad():
         output, hidden_BTD = policy(*batch, temperature=temperature)
-        torch.testing.assert_close(policy.hidden(*batch), hidden_BTD)
-        logits_BTV, _ = policy.predict(*batch)
-        projected_BTV = policy.model.lm_head(hidden_BTD * (policy.hidden_size**-0.5 if kind == "t5" else 1))
-    torch.testing.assert_close(projected_BTV, logits_BTV)  # the hidden state is the one that predicts token t
     prompts, prompt_masks, responses, masks = (x.tolist() for x in batch)
     for b in range(len(responses)):
         prompt_ids = [i for i, m in zip(prompts[b], prompt_masks[b]) if m]
@@ -68,6 +60,57 @@ def test_logprobs_equal_brute_force(kind, temperature):
         )
         assert output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
     assert len({sum(m) for m in masks}) > 1, "the rows must differ in length for the test to mean anything"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_projection_is_the_models_own(kind):
+    policy = tiny.policy(kind).eval()
+    prompt_ids, prompt_mask, ids, mask = sampled(policy)
+    with torch.no_grad():
+        if kind == "t5":
+            start = torch.full_like(ids[:, :1], policy.model.config.decoder_start_token_id)
+            inputs = {"decoder_input_ids": torch.cat([start, ids[:, :-1]], 1)}
+            own = policy.model(input_ids=prompt_ids, attention_mask=prompt_mask, **inputs).logits
+        else:
+            whole = torch.cat([prompt_mask, mask], 1)
+            own = policy.model(
+                input_ids=torch.cat([prompt_ids, ids], 1), attention_mask=whole, position_ids=(whole.cumsum(1) - 1).clamp(min=0)
+            ).logits[:, prompt_ids.shape[1] - 1 : -1]
+        mine = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
+    torch.testing.assert_close(mine[mask.bool()], own[mask.bool()], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_prompt_may_stand_anywhere(kind):
+    """Side by side in equal numbers they share their prompt's encoding; in any other order the result is the same."""
+    policy = tiny.policy(kind).eval()
+    batch = sampled(policy, num_samples=3)
+    expected, gradient = logprobs_and_gradient(policy, batch)
+    for order in (torch.randperm(9, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3, 6]), torch.tensor([3, 4, 5])):
+        logprobs_BT, _ = logprobs_and_gradient(policy, [x[order] for x in batch])
+        torch.testing.assert_close(logprobs_BT, expected[order], atol=1e-6, rtol=1e-5)
+    shuffled, other = logprobs_and_gradient(policy, [x[torch.arange(9).view(3, 3).T.flatten()] for x in batch])
+    torch.testing.assert_close(other, gradient, atol=1e-5, rtol=1e-4)
+
+
+def logprobs_and_gradient(policy, batch):
+    policy.zero_grad()
+    logprobs_BT = policy(*batch, temperature=0.7)[0].logprobs_BT
+    logprobs_BT.sum().backward()
+    return logprobs_BT.detach(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generated_logprobs_are_those_of_the_forward_pass(kind):
+    policy = tiny.policy(kind).eval()
+    prompt = policy.encode(TEXTS)
+    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    response = policy.generate(*prompt, Sampling(9, temperature=0.7, top_k=20), seeds(12), 4, temperature=0.7)
+    rows = [x.repeat_interleave(4, 0) for x in prompt]
+    with torch.no_grad():
+        expected = policy(*rows, response.ids_BT, response.mask_BT, temperature=0.7)[0].logprobs_BT
+    torch.testing.assert_close(response.logprobs_BT, expected, atol=1e-5, rtol=0)
+    assert response.mask_BT.sum(1).unique().numel() > 3 and expected.abs().sum() > 0
 
 
 @pytest.mark.parametrize("kind, side", [("t5", "left"), ("t5", "right"), ("gpt2", "left")])
@@ -102,10 +145,10 @@ def test_response_mask_ends_with_the_first_end_token():
 @pytest.mark.parametrize("kind", KINDS)
 def test_generation_cut_at_the_limit_and_empty(kind):
     policy = tiny.policy(kind)
-    greedy_ids_BT, mask_BT = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
+    greedy_ids_BT, mask_BT = generated(policy, ["the cat"], Sampling(5, do_sample=False))
     assert mask_BT.tolist() == [[1] * 5] and 1 not in greedy_ids_BT  # no end of sequence in sight
     policy.model.generation_config.eos_token_id = [999, int(greedy_ids_BT[0, 0])]
-    ids_BT, mask_BT = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
+    ids_BT, mask_BT = generated(policy, ["the cat"], Sampling(5, do_sample=False))
     assert ids_BT.tolist() == greedy_ids_BT[:, :1].tolist() and mask_BT.tolist() == [[1]]
 
 
@@ -114,7 +157,7 @@ def test_generation_cut_at_the_limit_and_empty(kind):
 def test_greedy_and_beams_equal_transformers(kind, beams):
     policy = tiny.policy(kind, seed=3)
     sampling = Sampling(max_new_tokens=8, do_sample=False, num_beams=beams)
-    ids_BT, mask_BT = policy.generate(*policy.encode(TEXTS), sampling)
+    ids_BT, mask_BT = generated(policy, TEXTS, sampling)
     for b, text in enumerate(TEXTS):
         ids, mask = policy.encode([text])
         expected = policy.model.generate(
@@ -133,18 +176,14 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_depends_on_its_own_numbers_alone(kind):
     policy = tiny.policy(kind)
-    ids_BT, mask_BT = policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)
+    ids_BT, mask_BT = generated(policy, TEXTS, Sampling(7), seeds(6), 2)
     rows = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1))]
     assert len({tuple(r) for r in rows}) > 3
     for b, text in enumerate(TEXTS):  # alone in its batch, its K samples stand together
-        ids_KT, mask_KT = policy.generate(
-            *policy.encode([text]), Sampling(7), seeds(6)[2 * b : 2 * b + 2], num_samples=2
-        )
+        ids_KT, mask_KT = generated(policy, [text], Sampling(7), seeds(6)[2 * b : 2 * b + 2], 2)
         assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[2 * b : 2 * b + 2]
     torch.manual_seed(123)  # the global generator plays no part
-    assert torch.equal(
-        policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(6), num_samples=2)[0], ids_BT
-    )
+    assert torch.equal(generated(policy, TEXTS, Sampling(7), seeds(6), 2)[0], ids_BT)
     with pytest.raises(ValueError, match="one seed per response"):
         policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(3), num_samples=2)
 
@@ -152,8 +191,8 @@ def test_a_sample_depends_on_its_own_numbers_alone(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampling_is_without_dropout_whatever_the_mode(kind):
     policy = tiny.policy(kind, dropout=0.5)
-    expected = policy.eval().generate(*policy.encode(TEXTS), Sampling(7), seeds(3))[0]
-    assert torch.equal(policy.train().generate(*policy.encode(TEXTS), Sampling(7), seeds(3))[0], expected)
+    expected = generated(policy.eval(), TEXTS, Sampling(7), seeds(3))[0]
+    assert torch.equal(generated(policy.train(), TEXTS, Sampling(7), seeds(3))[0], expected)
     assert policy.model.training
 
 
@@ -171,14 +210,10 @@ def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temper
     warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
     warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
     expected = torch.softmax(warped, -1)[0]
-    sampler = InverseCdfSampler(
-        Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2), prefix_length=1
-    )
+    sampling, uniform_B2 = Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2)
     drawn = []
     for step in range(2):
-        scores = sampler(torch.zeros(n, 1 + step), logits.repeat(n, 1))
-        assert (scores.isfinite().sum(-1) == 1).all()
-        drawn.append(scores.argmax(-1))
+        drawn.append(draw(logits.repeat(n, 1), sampling, uniform_B2[:, step]))
         counts = torch.bincount(drawn[-1], minlength=8)
         possible = expected > 0
         assert counts[~possible].sum() == 0
@@ -192,18 +227,8 @@ def test_uniform_numbers_are_a_function_of_their_seed():
     rows = uniform_rows([5, 6, 5], 4)
     assert torch.equal(rows[0], rows[2]) and not torch.equal(rows[0], rows[1])
     assert torch.equal(uniform_rows([6], 9)[0, :4], rows[1]) and uniform_rows([], 4).shape == (0, 4)
-    extremes = InverseCdfSampler(Sampling(1), torch.tensor([[0.0], [1 - 2**-24]]), 0)
-    assert extremes(torch.zeros(2, 0), torch.tensor([[3.0, 1.0, 2.0]] * 2)).argmax(-1).tolist() == [0, 1]
-
-
-def test_logprob_and_entropy_by_hand():
-    logits = torch.tensor([[[0.0, 1.0]]])
-    p = 1 / (1 + torch.tensor(-2.0).exp())  # temperature .5 doubles the difference
-    assert token_logprobs(logits, torch.tensor([[1]]), 0.5).item() == pytest.approx(p.log().item(), abs=1e-6)
-    assert token_entropy(logits, 0.5).item() == pytest.approx(
-        -(p * p.log() + (1 - p) * (1 - p).log()).item(), abs=1e-6
-    )
-    assert token_logprobs(logits.bfloat16(), torch.tensor([[0]])).dtype == torch.float32
+    extremes = draw(torch.tensor([[3.0, 1.0, 2.0]] * 2), Sampling(1), torch.tensor([0.0, 1 - 2**-24]))
+    assert extremes.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,3 +274,16 @@ def test_a_missing_or_broken_checkpoint_is_named(tmp_path):
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="cut"):
         load_policy(tmp_path / "cut")
+
+
+def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
+    policy = tiny.policy("t5").eval()
+    for side in ("left", "right"):
+        policy.tokenizer.padding_side = side
+        ids_GP, mask_GP = policy.encode([*TEXTS, "cat"])
+        with torch.no_grad():
+            whole = policy.model.get_encoder()(input_ids=ids_GP, attention_mask=mask_GP).last_hidden_state
+            monkeypatch.setattr("fgrlhf.policy.ENCODED_AT_ONCE", 6)
+            parts = policy._encode(ids_GP, mask_GP)
+        real = mask_GP.bool()
+        torch.testing.assert_close(parts[real], whole[real], atol=1e-6, rtol=1e-5)

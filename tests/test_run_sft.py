@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 import tiny
 from fgrlhf.config import load_config
-from fgrlhf.policy import Sampling, load_policy
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json

@@ -3,7 +3,7 @@ import tiny
 import torch
 from rl_helpers import PROMPTS
 
-from fgrlhf.policy import Sampling
+from fgrlhf.decoding import Sampling
 from fgrlhf.utils import UserError, derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 
@@ -12,11 +12,9 @@ KINDS = ["t5", "gpt2"]
 
 def batch_of(policy):
     prompt = policy.encode([p.text for p in PROMPTS])
-    response_ids_BT, response_mask_BT = policy.generate(
-        *prompt, Sampling(6), [derive_seed(i) for i in range(3)]
-    )
-    response_mask_BT[1, 3:] = 0
-    return *prompt, response_ids_BT, response_mask_BT
+    response = policy.generate(*prompt, Sampling(6), [derive_seed(i) for i in range(3)])
+    response.mask_BT[1, 3:] = 0
+    return *prompt, response.ids_BT, response.mask_BT
 
 
 def with_noisy_head(value: Value) -> Value:

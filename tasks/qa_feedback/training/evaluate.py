@@ -20,7 +20,8 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel, load_config
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
-from fgrlhf.policy import Policy, Sampling, load_policy
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import begin, finish, finished
