@@ -57,8 +57,8 @@ def test_the_first_ratio_is_one(kind, tmp_path):
         seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
     )
     made.update(*one_rollout(made))
-    # T5's attention takes another kernel where gradients are wanted: the last bit may differ, no more
-    torch.testing.assert_close(*seen[0], atol=0 if kind == "gpt2" else 5e-7, rtol=0)
+    # decoding step by step, and kernels where gradients are wanted, round the last bits in their own way
+    torch.testing.assert_close(*seen[0], atol=1e-6, rtol=0)
     assert not torch.allclose(*seen[1], atol=1e-4)
 
 
@@ -348,7 +348,7 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
         "time/update",
     }
     assert all(named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows)
-    assert rows[0]["kl"] == 0 and 3 < rows[0]["entropy"] < math.log(
+    assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(
         len(tiny.tokenizer())
     )  # nearly uniform at first
     sample = json.loads((tmp_path / "samples" / "step-7.jsonl").read_text().splitlines()[0])
