@@ -155,7 +155,7 @@ class T5Policy(Policy):
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
         first_G, group_B = neighbours(prompt_ids_BP, prompt_mask_BP)
         encoded_GPD, mask_GP = self._encode(prompt_ids_BP[first_G], prompt_mask_BP[first_G]), prompt_mask_BP[first_G]
-        if len(group_B) % len(first_G) or not torch.equal(group_B, regular(group_B, len(first_G))):  # some prompt has more rows than others
+        if samples_each(group_B) is None:
             encoded_GPD, mask_GP = encoded_GPD[group_B], mask_GP[group_B]
         start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
         return self.model.get_decoder()(
@@ -183,9 +183,10 @@ def neighbours(prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> tuple[Tensor, T
     return new_B.nonzero()[:, 0], new_B.cumsum(0) - 1
 
 
-def regular(group_B: Tensor, groups: int) -> Tensor:
-    """What `group_B` is when every group has as many rows."""
-    return torch.arange(groups, device=group_B.device).repeat_interleave(len(group_B) // groups)
+def samples_each(group_B: Tensor) -> int | None:
+    """K where every group of rows has as many; None where one has more than another."""
+    sizes = torch.bincount(group_B)
+    return int(sizes[0]) if bool((sizes == sizes[0]).all()) else None
 
 
 def _parts(order: Tensor, lengths: Sequence[int], limit: int) -> list[Tensor]:
@@ -224,6 +225,43 @@ class CausalPolicy(Policy):
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
+        first_G, group_B = neighbours(prompt_ids_BP, prompt_mask_BP)
+        K = samples_each(group_B)
+        if K is not None and K > 1 and self._can_share:
+            G, T = len(first_G), response_ids_BT.shape[1]
+            hidden = self._hidden_of_groups(
+                prompt_ids_BP[first_G], prompt_mask_BP[first_G], response_ids_BT.view(G, K, T), response_mask_BT.view(G, K, T))
+            return hidden.flatten(0, 1)
+        return self._hidden_of_rows(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+
+    @property
+    def _can_share(self) -> bool:
+        """Whether the model takes a mask of our own for every layer alike."""
+        config = self.model.config
+        return config._attn_implementation == "sdpa" and not getattr(config, "sliding_window", None) and not getattr(config, "alibi", False)
+
+    def _hidden_of_groups(self, prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT):
+        """hidden_GKTD. A prompt and its K responses are one row; a response sees its prompt and itself:
+
+            prompt | response 1 | response 2 | ...      positions 0 .. p-1 | p .. | p .. | ...
+        """
+        (G, P), (K, T) = prompt_ids_GP.shape, response_ids_GKT.shape[1:]
+        device = prompt_ids_GP.device
+        real_GL = torch.cat([prompt_mask_GP, response_mask_GKT.flatten(1)], 1).bool()
+        part_L = torch.cat([torch.zeros(P, device=device), torch.arange(1, K + 1, device=device).repeat_interleave(T)])
+        place_L = torch.arange(P + K * T, device=device)
+        seen_LL = (place_L <= place_L[:, None]) & ((part_L == 0) | (part_L == part_L[:, None]))
+        itself_LL = place_L == place_L[:, None]  # padding has to see something
+        positions_GL = torch.cat(
+            [(prompt_mask_GP.cumsum(1) - 1).clamp(min=0),
+             (prompt_mask_GP.sum(1, keepdim=True) + torch.arange(T, device=device)).repeat(1, K)], 1)
+        hidden_GLD = self.model.base_model(
+            input_ids=torch.cat([prompt_ids_GP, response_ids_GKT.flatten(1)], 1), position_ids=positions_GL,
+            attention_mask=((seen_LL & real_GL[:, None, None]) | itself_LL), use_cache=False).last_hidden_state
+        before_GK1D = hidden_GLD[:, P - 1 : P, None].expand(G, K, 1, -1).reshape(G, K, 1, -1)
+        return torch.cat([before_GK1D, hidden_GLD[:, P:].reshape(G, K, T, -1)[:, :, :-1]], 2)
+
+    def _hidden_of_rows(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
         P, T = prompt_ids_BP.shape[1], response_ids_BT.shape[1]
         mask = torch.cat([prompt_mask_BP, response_mask_BT], 1)
         hidden = self.model.base_model(
