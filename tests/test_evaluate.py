@@ -20,7 +20,7 @@ CONFIG = {
         "value_model": {"ckpt": "SFT"},
     },
     "reward": {
-        "relevance": {"kind": "oracle_relevance", "positive_reward": 0.3, "negative_reward": -0.3},
+        "gold": {"kind": "oracle_gold", "scale": 2.0},
         "unused": {"kind": "relevance", "ckpt": "no/such/model", "weight": 0},
     },
     "env": {"max_input_len": 64, "max_generated_len": 6},
@@ -61,7 +61,7 @@ def test_rows_and_summary(world, capsys):
     assert [row["id"] for row in rows] == [str(i) for i in range(4) for _ in range(3)]
     wanted = {
         "reward",
-        "reward/relevance",
+        "reward/gold",
         "rougeLsum",
         "length",
         "kl",

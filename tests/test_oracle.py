@@ -1,14 +1,17 @@
 """The oracle: hand-made answers, and any text at all."""
 
 import json
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.data.mini_world import make_row
+from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, gold_sentences, make_item, make_row
 from tasks.qa_feedback.data.oracle import Facts, completeness, factuality, gold, judge, oracle_metrics, page_sentences, read_claim, relevance
+from tasks.qa_feedback.training.oracle_reward import gold_by_segment
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
 PASSAGES = [
@@ -116,3 +119,25 @@ def test_fuzz_answers(answer):
 def test_fuzz_rows(question, passages, answer):
     judge(question, passages, answer)
     json.dumps(list(judge(question, passages, answer).needed))
+
+
+def test_gold_by_segment_sums_to_gold():
+    rng = random.Random(0)
+    for i in range(200):
+        item, row = make_item(0, "dev", i), make_row(0, "dev", i)
+        text = compose(demonstration(rng, item, ErrorRates()))
+        truth = judge(row["question"], row["passages"], text)
+        scores = gold_by_segment(truth, scale=3.0)
+        assert sum(s.value for s in scores) == pytest.approx(3 * truth.gold)
+        assert [s.value > 0 for s in scores] == [s.right for s in truth.subsentences]
+        assert all(s.end == part.end for s, part in zip(scores, truth.subsentences))
+    assert gold_by_segment(judge("", [], "")) == []
+
+
+def test_gold_by_segment_by_hand():
+    """Two needed facts: right, wrong, right gives gold 2/3, 2/4, 4/5."""
+    item, row = make_item(0, "dev", 0), make_row(0, "dev", 0)
+    right = [claim for sentence in gold_sentences(item) for claim in sentence][:2]
+    truth = judge(row["question"], row["passages"], compose([[right[0]], [right[0]], [right[1]]]))
+    truth = replace(truth, needed=truth.needed[:2])
+    assert [s.value for s in gold_by_segment(truth)] == pytest.approx([2 / 3, 1 / 2 - 2 / 3, 4 / 5 - 1 / 2])

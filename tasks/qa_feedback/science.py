@@ -22,7 +22,7 @@ from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, scr
 from tasks.qa_feedback.summary import by_question
 
 REWARD_MODELS = {"rel_rm": "run_fg_rm", "fact_rm": "run_fg_rm", "comp_rm": "run_pref_rm", "baseline_rm": "run_pref_rm"}
-END = tuple(f"reward.{name}.place=end" for name in ("relevance", "factuality", "completeness"))
+END = ("reward.gold.place=end",)
 # run -> (its config, overrides, the reward models it needs under their names in the config)
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "fine_grained": ("mini_fine_grained_config.yml", (), {
