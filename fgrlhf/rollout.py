@@ -66,12 +66,15 @@ def score(
 ) -> Rollout:
     """Responses with what reference and critic say of them.
 
-    The policy's log-probabilities came with the response, unless scoring is to have dropout, which sampling has not.
+    The policy's log-probabilities came with the response, except where scoring is to have dropout, which sampling has
+    not; where the critic reads the policy's hidden states; and under bf16, whose rounding differs between one token at a
+    time and all at once by as much as a PPO step.
     """
     policy = actor_critic.policy
     prompt_ids_BP, prompt_mask_BP = (x.repeat_interleave(num_samples, 0) for x in (prompt_ids_GP, prompt_mask_GP))
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
-    if policy.training or (actor_critic.value is not None and actor_critic.value.trunk is None):
+    shared_trunk = actor_critic.value is not None and actor_critic.value.trunk is None
+    if policy.training or shared_trunk or torch.is_autocast_enabled(policy.device.type):
         output = actor_critic(*batch, temperature=temperature)
         logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
     else:
