@@ -58,17 +58,18 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True, divide_by: str = "std", eps: float = 1e-8) -> Tensor:
-    """(x - mean) / std under the mask, 0 outside it; with `shift_mean=False` the mean is added back.
+    """(x - mean) / std under the mask, 0 outside it; with `shift_mean=False` x / std.
 
-    `divide_by="sqrt_std"` divides by the square root of the standard deviation and leaves what that formula gives
-    outside the mask, as the published code does (docs/deviations.md, D1 and D2).
+    `divide_by="sqrt_std"` divides by the square root of the standard deviation, leaves what that formula gives outside
+    the mask, and with `shift_mean=False` adds the mean to (x - mean) / ..., as the published code does. Rewards whitened
+    so carry the constant mean (1 - 1/std) on every token, which pays for length (docs/deviations.md, D1, D2 and D15).
     """
     mean, std = masked_mean(x, mask), masked_var(x, mask).sqrt()
     if divide_by == "sqrt_std":
         white = (x - mean) * torch.rsqrt(std + eps)
         return white if shift_mean else white + mean
-    white = (x - mean) / (std + eps)
-    return torch.where(mask.bool(), white if shift_mean else white + mean, torch.zeros_like(x))
+    white = (x - mean if shift_mean else x) / torch.where(std > eps, std, torch.ones_like(std))  # no spread: nothing to scale
+    return torch.where(mask.bool(), white, torch.zeros_like(x))
 
 
 # ---- seeds ---------------------------------------------------------------------------------------------------------

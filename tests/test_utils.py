@@ -29,16 +29,25 @@ def test_whitening_by_hand():
         white, MASK
     ) == pytest.approx(1, abs=1e-5)
     kept = whiten(X, MASK, shift_mean=False)
-    assert masked_mean(kept, MASK) == pytest.approx(3.2, abs=1e-5) and masked_var(
-        kept, MASK
-    ) == pytest.approx(1, abs=1e-5)
-    assert kept[0, 2] == 0
+    assert kept[0, 0] == pytest.approx(1 / std, abs=1e-6) and kept[0, 2] == 0
+    assert masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
     published = whiten(X, MASK, divide_by="sqrt_std")
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
     assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)  # padding is not masked: deviation D2
     assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
         3.2 - 2.2 / std**0.5, abs=1e-5
     )
+
+
+def test_whitened_rewards_pay_nothing_for_length():
+    """Deviation D15: a token without reward stays one. As published every token gets mean (1 - 1/sqrt(std))."""
+    rewards, mask = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]), torch.ones(2, 4)
+    mask[1, 2:] = 0
+    white = whiten(rewards, mask, shift_mean=False)
+    assert white[0, 0] == white[0, 3] == white[1, 0] == 0 and white[0, 2] == white[1, 1] > 0
+    mean, std = 1 / 3, (2 / 9) ** 0.5
+    published = whiten(rewards, mask, shift_mean=False, divide_by="sqrt_std")
+    assert published[0, 0] == pytest.approx(mean * (1 - std**-0.5), abs=1e-6)
 
 
 def test_whitening_ignores_affine_changes_and_padding():
@@ -48,6 +57,7 @@ def test_whitening_ignores_affine_changes_and_padding():
     assert (
         whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
     )  # no spread: no signal, no division by zero
+    assert torch.equal(whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0))
 
 
 def test_seeds_are_pure_functions_of_their_parts():
