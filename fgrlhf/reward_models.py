@@ -33,6 +33,7 @@ from transformers import (
     PretrainedConfig,
 )
 
+from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.rm_inputs import Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.scorers import LanguageModelScorer
@@ -313,7 +314,7 @@ def load_reward_model(
             else AutoConfig.from_pretrained(path)
         )
         spec = RewardModelSpec.read(path) if carried else published_spec(path, config, facts)
-        model = _network(spec).from_pretrained(path)
+        model = use_banded_attention(_network(spec).from_pretrained(path))
         tokenizer = load_tokenizer(path, spec.shape)
     except (OSError, ValueError) as error:
         reason = why_not_loaded(path, error)

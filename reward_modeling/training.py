@@ -21,6 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.config import StrictModel
 from fgrlhf.hf_trainer import use_run_log
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
@@ -176,7 +177,8 @@ def load_network(
             )
         start.pad_token_id = tokenizer.pad_token_id
         network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
-        return network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True), tokenizer
+        loaded = network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True)
+        return use_banded_attention(loaded), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
