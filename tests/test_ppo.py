@@ -124,7 +124,6 @@ def test_advantages_are_whitened_and_returns_are_not():
     assert masked_var(plain.advantages_BT, MASK) == pytest.approx(1, abs=1e-5)
     scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(old, 100 * rewards.total_BT + 0.0)
     again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT)
-    # with values of 0 the scale of the rewards would not matter at all
     torch.testing.assert_close(scaled.returns_BT, again.returns_BT, atol=1e-4, rtol=1e-4)
     assert plain.returns_BT[1, 2:].abs().max() == 0
 
