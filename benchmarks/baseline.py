@@ -1,13 +1,14 @@
 """The other side: one PPO step written as the published code writes it, over the same networks.
 
-What it does with every sample, and we do not: prompts stand padded to the limit, responses to theirs; the prompt is
-encoded again for each sample and in each of policy, reference and critic; a forward pass gives the whole log-softmax,
-the entropy and transformers' own loss, and policy and reference keep their logits; the critic computes logits too; a
-segment's rewards need its text tokenised prefix by prefix, and reward inputs are tokenised twice, then scored in one
-batch in the order given.
+What it does with every sample, and we do not: prompts stand padded to the limit, responses to theirs; the
+prompt is encoded again for each sample and in each of policy, reference and critic; a forward pass gives the
+whole log-softmax, the entropy and transformers' own loss, and policy and reference keep their logits; the
+critic computes logits too; a segment's rewards need its text tokenised prefix by prefix, and reward inputs
+are tokenised twice, then scored in one batch in the order given.
 
-What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and losses. `generate`
-encodes a prompt once for its K samples, because transformers' `num_return_sequences`, which is published, does so.
+What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and losses.
+`generate` encodes a prompt once for its K samples, because transformers' `num_return_sequences`, which is
+published, does so.
 """
 
 from dataclasses import dataclass
@@ -107,36 +108,60 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
     return State(
-        size, config, workload.tokenizer(size.policy.vocab), workload.prompts(size), policy,
-        reference.eval().requires_grad_(False), value, head,
-        {name: workload.reward_model(size, spec.kind, seed).to(device, dtype) for seed, (name, (spec, _)) in enumerate(ASPECTS.items())},
+        size,
+        config,
+        workload.tokenizer(size.policy.vocab),
+        workload.prompts(size),
+        policy,
+        reference.eval().requires_grad_(False),
+        value,
+        head,
+        {
+            name: workload.reward_model(size, spec.kind, seed).to(device, dtype)
+            for seed, (name, (spec, _)) in enumerate(ASPECTS.items())
+        },
         torch.optim.AdamW(trained, lr=config.train.lr, eps=config.train.adam_eps, weight_decay=0.0),
-        workload.padded(responses, size.answer_tokens).to(device))
+        workload.padded(responses, size.answer_tokens).to(device),
+    )
 
 
-# ---- rollout -------------------------------------------------------------------------------------------------------
+# ---- rollout -----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
-    """Sample with transformers' `generate`, prompts padded to the limit. `processor` says which tokens are drawn."""
+    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the tokens."""
     size, tokenizer = state.size, state.tokenizer
     prompts = tokenizer(
-        [prompt.text for prompt in state.prompts], padding="max_length", truncation=True, max_length=size.input_limit,
-        return_tensors="pt").to(state.device)
+        [prompt.text for prompt in state.prompts],
+        padding="max_length",
+        truncation=True,
+        max_length=size.input_limit,
+        return_tensors="pt",
+    ).to(state.device)
     _train(state, False)
     sampling = state.config.model.policy_model.train_generation_kwargs
     with state.precision():
         output = state.policy.generate(
-            input_ids=prompts["input_ids"], attention_mask=prompts["attention_mask"], do_sample=True, top_k=sampling.top_k,
-            temperature=sampling.temperature, num_return_sequences=size.samples, max_new_tokens=size.answer_tokens,
+            input_ids=prompts["input_ids"],
+            attention_mask=prompts["attention_mask"],
+            do_sample=True,
+            top_k=sampling.top_k,
+            temperature=sampling.temperature,
+            num_return_sequences=size.samples,
+            max_new_tokens=size.answer_tokens,
             logits_processor=LogitsProcessorList([processor or Forced(state.forced_BT)]),
-            pad_token_id=tokenizer.pad_token_id)
+            pad_token_id=tokenizer.pad_token_id,
+        )
     ids_BT = output[:, 1:]
     ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=tokenizer.pad_token_id)
     return Batch(
-        prompts["input_ids"].repeat_interleave(size.samples, 0), prompts["attention_mask"].repeat_interleave(size.samples, 0),
-        ids_BT, (ids_BT != tokenizer.pad_token_id).long(), tokenizer.batch_decode(ids_BT, skip_special_tokens=True))
+        prompts["input_ids"].repeat_interleave(size.samples, 0),
+        prompts["attention_mask"].repeat_interleave(size.samples, 0),
+        ids_BT,
+        (ids_BT != tokenizer.pad_token_id).long(),
+        tokenizer.batch_decode(ids_BT, skip_special_tokens=True),
+    )
 
 
 def _train(state: State, on: bool) -> None:
@@ -147,7 +172,11 @@ def _train(state: State, on: bool) -> None:
 def _outputs(model: nn.Module, batch: Batch):
     labels_BT = batch.response_ids_BT.masked_fill(batch.response_mask_BT == 0, -100)
     return model(
-        input_ids=batch.prompt_ids_BP, attention_mask=batch.prompt_mask_BP, labels=labels_BT, output_hidden_states=True)
+        input_ids=batch.prompt_ids_BP,
+        attention_mask=batch.prompt_mask_BP,
+        labels=labels_BT,
+        output_hidden_states=True,
+    )
 
 
 def policy_forward(model: nn.Module, batch: Batch) -> Forward:
@@ -169,10 +198,14 @@ def score(state: State, batch: Batch) -> Scored:
     _train(state, False)
     with state.precision():
         return Scored(
-            batch, policy_forward(state.policy, batch), policy_forward(state.reference, batch), value_forward(state, batch))
+            batch,
+            policy_forward(state.policy, batch),
+            policy_forward(state.reference, batch),
+            value_forward(state, batch),
+        )
 
 
-# ---- rewards -------------------------------------------------------------------------------------------------------
+# ---- rewards -----------------------------------------------------------------------------------------------
 
 
 def rewards(state: State, scored: Scored) -> Tensor:
@@ -190,10 +223,22 @@ def rewards(state: State, scored: Scored) -> Tensor:
 @torch.no_grad()
 def _logits(state: State, name: str, inputs: list[list[str]]) -> Tensor:
     batch = state.tokenizer(
-        inputs, is_split_into_words=True, truncation=True, max_length=RM_LENGTH, padding=True, return_tensors="pt")
+        inputs,
+        is_split_into_words=True,
+        truncation=True,
+        max_length=RM_LENGTH,
+        padding=True,
+        return_tensors="pt",
+    )
     model = state.reward_models[name]
-    return model(
-        input_ids=batch["input_ids"].to(state.device), attention_mask=batch["attention_mask"].to(state.device)).logits.float().cpu()
+    return (
+        model(
+            input_ids=batch["input_ids"].to(state.device),
+            attention_mask=batch["attention_mask"].to(state.device),
+        )
+        .logits.float()
+        .cpu()
+    )
 
 
 def _segment_rewards(state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]):
@@ -207,7 +252,9 @@ def _segment_rewards(state: State, name: str, prompts: list[Prompt], texts: list
         tokens.append([min(count, length) - 1 for count in counts])
     logits_BTL = _logits(state, name, inputs)
     for row, words in enumerate(inputs):  # tokenised again to find the marks
-        ids = state.tokenizer(words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH)["input_ids"]
+        ids = state.tokenizer(words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH)[
+            "input_ids"
+        ]
         marks = [i for i, token in enumerate(ids) if token == state.tokenizer.eos_token_id]
         for mark, token in zip(marks, tokens[row]):
             error, ok = logits_BTL[row, mark].tolist()
@@ -222,14 +269,18 @@ def _sequence_rewards(state: State, name: str, prompts: list[Prompt], texts: lis
         yield row, (lengths[row] - 1, (value - spec.mean) / spec.std)
 
 
-# ---- update --------------------------------------------------------------------------------------------------------
+# ---- update ------------------------------------------------------------------------------------------------
 
 
 def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]:
     """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the epochs."""
     ppo, train, mask_BT = state.config.ppo, state.config.train, scored.batch.response_mask_BT
-    penalized_BT = kl_penalized(rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef)
-    advantages_BT, returns_BT = gae(whiten(penalized_BT, mask_BT, shift_mean=False), scored.values_BT, mask_BT, ppo.gamma, ppo.lam)
+    penalized_BT = kl_penalized(
+        rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
+    )
+    advantages_BT, returns_BT = gae(
+        whiten(penalized_BT, mask_BT, shift_mean=False), scored.values_BT, mask_BT, ppo.gamma, ppo.lam
+    )
     advantages_BT = whiten(advantages_BT, mask_BT)
     totals = {"loss/policy": 0.0, "loss/value": 0.0, "entropy": 0.0}
     _train(state, train.dropout)
@@ -238,16 +289,22 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
         for first in range(0, len(mask_BT), train.training_batch_size_per_card):
             part = slice(first, first + train.training_batch_size_per_card)
             losses = _micro_batch(state, scored, part, advantages_BT, returns_BT, mask_BT.sum())
-            totals = {name: total + losses[name] / train.n_ppo_epoch_per_rollout for name, total in totals.items()}
+            totals = {
+                name: total + losses[name] / train.n_ppo_epoch_per_rollout for name, total in totals.items()
+            }
         state.optimizer.step()
     return totals
 
 
-def _micro_batch(state: State, scored: Scored, part: slice, advantages_BT: Tensor, returns_BT: Tensor, n_tokens: Tensor) -> dict[str, float]:
+def _micro_batch(
+    state: State, scored: Scored, part: slice, advantages_BT: Tensor, returns_BT: Tensor, n_tokens: Tensor
+) -> dict[str, float]:
     ppo, batch = state.config.ppo, scored.batch.rows(part)
     with state.precision():
         new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
-    policy_BT, _, _ = clipped_policy_loss(new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange)
+    policy_BT, _, _ = clipped_policy_loss(
+        new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
+    )
     value_BT, _ = clipped_value_loss(values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value)
     tokens = {"loss/policy": policy_BT, "loss/value": value_BT, "entropy": new.entropy_BT}
     means = {name: masked_sum(x_BT, batch.response_mask_BT) / n_tokens for name, x_BT in tokens.items()}

@@ -1,9 +1,10 @@
 """Model FLOPs of a step's phases: what the algorithm cannot do without, whoever does it in whatever way.
 
-A product of (m, k) and (k, n) matrices is 2 m k n FLOPs; norms, softmax and other elementwise work are left out, a
-backward pass is twice its forward pass. Only real tokens count, each prompt is encoded once for all its samples, and
-scoring needs no forward pass of the policy, which has just sampled these tokens. So FLOPs per second tell of useful
-work: a side that computes padding, or a prompt several times, has fewer of them in the same time.
+A product of (m, k) and (k, n) matrices is 2 m k n FLOPs; norms, softmax and other elementwise work are left
+out, a backward pass is twice its forward pass. Only real tokens count, each prompt is encoded once for all
+its samples, and scoring needs no forward pass of the policy, which has just sampled these tokens. So FLOPs
+per second tell of useful work: a side that computes padding, or a prompt several times, has fewer of them in
+the same time.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ def cross_flops(dims: T5Dims, tokens: int) -> float:
 
 
 def decoder_flops(dims: T5Dims, tokens: int, prompt: int, cached: bool = False) -> float:
-    """t response tokens that attend to themselves and to n prompt tokens: L (2t (6 d i + 2 d f) + 4 t^2 i + 4 t n i).
+    """t response tokens that attend to themselves and to n prompt tokens: L (2t (6 d i + 2 d f) + 4 t^2 i + 4
+    t n i).
 
     `cached`: token by token, each attends to those before it only: 2 t (t + 1) i in place of 4 t^2 i.
     """
@@ -37,13 +39,17 @@ def logits_flops(dims: T5Dims, tokens: int) -> float:
     return 2 * tokens * dims.d_model * dims.vocab
 
 
-def forward_flops(dims: T5Dims, prompts: Sequence[int], answers: Sequence[Sequence[int]], logits: bool, cached: bool = False) -> float:
-    """A forward pass over each prompt once and all its answers. `answers[g]`: the lengths of prompt g's samples."""
+def forward_flops(
+    dims: T5Dims, prompts: Sequence[int], answers: Sequence[Sequence[int]], logits: bool, cached: bool = False
+) -> float:
+    """A forward pass over each prompt once and all its answers (`answers[g]`: the lengths of g's)."""
     total = 0.0
     for prompt, lengths in zip(prompts, answers, strict=True):
         total += encoder_flops(dims, prompt) + cross_flops(dims, prompt)
         for length in lengths:
-            total += decoder_flops(dims, length, prompt, cached) + (logits_flops(dims, length) if logits else 0.0)
+            total += decoder_flops(dims, length, prompt, cached) + (
+                logits_flops(dims, length) if logits else 0.0
+            )
     return total
 
 
@@ -53,7 +59,9 @@ def longformer_flops(dims: RMDims, tokens: int) -> float:
     return dims.layers * (2 * tokens * linear + 4 * tokens * min(tokens, dims.window + 1) * dims.hidden)
 
 
-def step_flops(size: Size, prompts: Sequence[int], answers: Sequence[Sequence[int]], judged: Sequence[int]) -> dict[str, float]:
+def step_flops(
+    size: Size, prompts: Sequence[int], answers: Sequence[Sequence[int]], judged: Sequence[int]
+) -> dict[str, float]:
     """FLOPs of each phase. `judged`: tokens of every input of a reward model."""
     policy = forward_flops(size.policy, prompts, answers, logits=True)
     value = forward_flops(size.value, prompts, answers, logits=False)

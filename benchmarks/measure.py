@@ -85,14 +85,14 @@ class Weights:
         return {name: (parameter - self.before[name]).cpu() for name, parameter in self._parameters()}
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------------------------
 
 
 class PeakMemory:
     """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's resident set.
 
-    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`. Where that is not
-    allowed the mark is that of the whole life of the process.
+    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`. Where that
+    is not allowed the mark is that of the whole life of the process.
     """
 
     def reset(self) -> None:
@@ -114,11 +114,11 @@ class PeakMemory:
             return psutil.Process().memory_info().rss / MB
 
 
-# ---- equality ------------------------------------------------------------------------------------------------------
+# ---- equality ----------------------------------------------------------------------------------------------
 
 
 class Compared(LogitsProcessor):
-    """Draws the recorded responses, and counts how often our sampler would have drawn the same token here too."""
+    """Draws the recorded responses, and counts how often our sampler would have drawn the same token here."""
 
     def __init__(self, sampler: InverseCdfSampler, forced_BT: Tensor):
         self.sampler, self.force = sampler, baseline.Forced(forced_BT)
@@ -147,7 +147,9 @@ def _compared(state: baseline.State) -> Compared:
 def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     """The largest difference; `b_BT` may have more columns of padding, which must hold zeros."""
     T = a_BT.shape[1]
-    return max(float((a_BT - b_BT[:, :T]).abs().max()), float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0)
+    return max(
+        float((a_BT - b_BT[:, :T]).abs().max()), float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0
+    )
 
 
 def _changes_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -161,20 +163,30 @@ def _changes_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> f
 
 @dataclass(frozen=True)
 class Equality:
-    """How far apart the sides are: largest differences, for parameters the relative one of what the update changed."""
+    """How far apart the sides are: largest differences; for parameters see `_changes_apart`."""
 
     differences: dict[str, float]
     sampled_alike: float
     responses: list[list[int]]
 
     def failures(self) -> list[str]:
-        found = [f"{name} differ by {value:.2g}" for name, value in self.differences.items() if not value <= TOLERANCE]
-        return found + ([f"only {self.sampled_alike:.2%} of the tokens are drawn alike"] if self.sampled_alike < SAMPLED_ALIKE else [])
+        found = [
+            f"{name} differ by {value:.2g}"
+            for name, value in self.differences.items()
+            if not value <= TOLERANCE
+        ]
+        return found + (
+            [f"only {self.sampled_alike:.2%} of the tokens are drawn alike"]
+            if self.sampled_alike < SAMPLED_ALIKE
+            else []
+        )
 
     def require(self, name: str) -> None:
         if self.failures():
             raise UserError(
-                f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}), so there is nothing to time")
+                f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}), so "
+                "there is nothing to time"
+            )
 
 
 def check(size: Size) -> Equality:
@@ -203,7 +215,7 @@ def check(size: Size) -> Equality:
     return Equality(differences, compared.share, responses)
 
 
-# ---- numbers -------------------------------------------------------------------------------------------------------
+# ---- numbers -----------------------------------------------------------------------------------------------
 
 
 def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -213,7 +225,8 @@ def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
     """Medians of both, and the median of the ratios of what was measured one after the other."""
     return {
-        "baseline_s": statistics.median(first), "ours_s": statistics.median(second),
+        "baseline_s": statistics.median(first),
+        "ours_s": statistics.median(second),
         "ratio": statistics.median(a / b for a, b in zip(first, second, strict=True)),
     }
 
@@ -225,7 +238,12 @@ def response_tokens(responses: Sequence[Sequence[int]]) -> int:
 def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
     """What a table of timings has to say of its workload."""
     return {
-        "prompt_tokens": workload.prompt_lengths(size), "answer_tokens": [len(row) for row in responses],
-        "samples": size.samples, "epochs": size.epochs, "micro_batch": size.micro_batch, "dropout": size.dropout,
+        "prompt_tokens": workload.prompt_lengths(size),
+        "answer_tokens": [len(row) for row in responses],
+        "samples": size.samples,
+        "epochs": size.epochs,
+        "micro_batch": size.micro_batch,
+        "dropout": size.dropout,
+        "reps": size.reps,
         "precision": "bf16" if size.bf16 else "fp32",
     }

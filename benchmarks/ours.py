@@ -1,4 +1,4 @@
-"""Our side: the library's own step in the four phases that are timed. Every call into the training loop is here."""
+"""Our side: the library's own step in the four phases that are timed. All calls into the loop are here."""
 
 from dataclasses import dataclass
 
@@ -37,17 +37,26 @@ class Generated:
 def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
     """A trainer at step 0. `responses` is for the other side: here they are sampled."""
     AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
-    accelerator = Accelerator(mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(
+        mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available()
+    )
     config, tokenizer = workload.config(size), workload.tokenizer(size.policy.vocab)
     policy, reference = (
         T5Policy(model, tokenizer, size.input_limit)
-        for model in (workload.policy_model(size), workload.reference_model(size)))
+        for model in (workload.policy_model(size), workload.reference_model(size))
+    )
     trunk, head = workload.value_model(size)
     value = Value(size.value.d_model, T5Policy(trunk, tokenizer, size.input_limit))
     value.head = head
     return PPOTrainer(
-        config, ActorCritic(policy, value), reference, _reward(size, tokenizer, accelerator), workload.prompts(size), None,
-        accelerator)
+        config,
+        ActorCritic(policy, value),
+        reference,
+        _reward(size, tokenizer, accelerator),
+        workload.prompts(size),
+        None,
+        accelerator,
+    )
 
 
 def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
@@ -55,10 +64,14 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
         model = workload.reward_model(size, spec.kind, seed).to(accelerator.device, dtype)
-        scorer = (SegmentScorer if spec.kind == "segment" else SequenceScorer)(model, tokenizer, spec, rm_prefix)
+        scorer = (SegmentScorer if spec.kind == "segment" else SequenceScorer)(
+            model, tokenizer, spec, rm_prefix
+        )
         aspects[name] = (
-            SegmentClassifierReward(scorer, amount, -amount) if spec.kind == "segment"
-            else SequenceScorerReward(scorer, spec.mean, spec.std, amount))
+            SegmentClassifierReward(scorer, amount, -amount)
+            if spec.kind == "segment"
+            else SequenceScorerReward(scorer, spec.mean, spec.std, amount)
+        )
     return CombinedReward(aspects)
 
 
@@ -91,10 +104,17 @@ def score(trainer: PPOTrainer, generated: Generated) -> Rollout:
     texts, ends = decode(policy.tokenizer, *response_BT)
     return Rollout(
         prompts=tuple(prompt for prompt in trainer.prompts for _ in range(samples)),
-        prompt_ids_BP=prompt_BP[0], prompt_mask_BP=prompt_BP[1], response_ids_BT=response_BT[0],
-        response_mask_BT=response_BT[1], logprobs_BT=output.logprobs_BT, ref_logprobs_BT=ref_output.logprobs_BT,
-        values_BT=output.values_BT, texts=texts, char_ends=ends,
-        group_B=torch.arange(len(trainer.prompts), device=policy.device).repeat_interleave(samples))
+        prompt_ids_BP=prompt_BP[0],
+        prompt_mask_BP=prompt_BP[1],
+        response_ids_BT=response_BT[0],
+        response_mask_BT=response_BT[1],
+        logprobs_BT=output.logprobs_BT,
+        ref_logprobs_BT=ref_output.logprobs_BT,
+        values_BT=output.values_BT,
+        texts=texts,
+        char_ends=ends,
+        group_B=torch.arange(len(trainer.prompts), device=policy.device).repeat_interleave(samples),
+    )
 
 
 def rewards(trainer: PPOTrainer, rollout: Rollout) -> TokenReward:

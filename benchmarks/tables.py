@@ -26,5 +26,8 @@ def replace_part(path: str | Path, name: str, text: str) -> None:
     before, opening, rest = Path(path).read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
     _, closing, after = rest.partition(f"<!-- /{name} -->")
     if not closing:
-        raise UserError(f"{path} has no place for `{name}`: put the lines `<!-- {name} -->` and `<!-- /{name} -->` where it belongs")
+        raise UserError(
+            f"{path} has no place for `{name}`: put the lines `<!-- {name} -->` and `<!-- /{name} -->` "
+            "where it belongs"
+        )
     write_text(path, before + opening + text.rstrip() + "\n" + closing + after)
