@@ -13,7 +13,6 @@ from transformers import LogitsProcessor
 
 from benchmarks import baseline, ours, workload
 from benchmarks.workload import Size
-from fgrlhf.policy import InverseCdfSampler, uniform_rows
 from fgrlhf.utils import UserError
 
 PHASES = ("generation", "scoring", "rewards", "updates")
@@ -120,14 +119,14 @@ class PeakMemory:
 class Compared(LogitsProcessor):
     """Draws the recorded responses, and counts how often our sampler would have drawn the same token here."""
 
-    def __init__(self, sampler: InverseCdfSampler, forced_BT: Tensor):
-        self.sampler, self.force = sampler, baseline.Forced(forced_BT)
+    def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
+        self.draw, self.force = draw, baseline.Forced(forced_BT)
         self.real_BT, self.alike, self.drawn = forced_BT != 0, 0, 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         forced = self.force(input_ids, scores)
-        real_B = self.real_BT[:, input_ids.shape[1] - 1]
-        drawn_B = self.sampler(input_ids, scores).argmax(-1)
+        step = input_ids.shape[1] - 1
+        real_B, drawn_B = self.real_BT[:, step], self.draw(step, scores)
         self.alike += int((drawn_B == forced.argmax(-1))[real_B].sum())
         self.drawn += int(real_B.sum())
         return forced
@@ -135,13 +134,6 @@ class Compared(LogitsProcessor):
     @property
     def share(self) -> float:
         return self.alike / max(self.drawn, 1)
-
-
-def _compared(state: baseline.State) -> Compared:
-    size = state.size
-    sampling = state.config.model.policy_model.train_generation_kwargs.sampling(size.answer_tokens)
-    uniform_BT = uniform_rows(ours.row_seeds(size), size.answer_tokens)
-    return Compared(InverseCdfSampler(sampling, uniform_BT, 1), state.forced_BT)
 
 
 def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
@@ -197,7 +189,7 @@ def check(size: Size) -> Equality:
     responses = mine.generated.responses()
     other_state = baseline.build(size, responses)
     other_weights = Weights(baseline.modules(other_state))
-    compared = _compared(other_state)
+    compared = Compared(ours.drawing(size), other_state.forced_BT)
     batch = baseline.generate(other_state, compared)
     if not torch.equal(batch.response_ids_BT, other_state.forced_BT):
         raise UserError(f"{size.name}: the baseline did not sample the recorded responses")

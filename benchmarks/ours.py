@@ -1,5 +1,6 @@
 """Our side: the library's own step in the four phases that are timed. All calls into the loop are here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, Size
-from fgrlhf.policy import T5Policy
+from fgrlhf.policy import InverseCdfSampler, Sampling, T5Policy, uniform_rows
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models import SegmentScorer, SequenceScorer
+from fgrlhf.rl_config import RLConfig
 from fgrlhf.rollout import decode, response_seeds
 from fgrlhf.types import Rollout, TokenReward
 from fgrlhf.value import ActorCritic, Value
@@ -75,20 +77,26 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
     return CombinedReward(aspects)
 
 
-def row_seeds(size: Size) -> list[int]:
-    return response_seeds(0, 0, 0, size.prompts, size.samples)
+def _sampling(config: RLConfig) -> Sampling:
+    return config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
+
+
+def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
+    """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
+    uniform_BT = uniform_rows(response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens)
+    sampler = InverseCdfSampler(_sampling(workload.config(size)), uniform_BT, prefix_length=0)
+    return lambda step, logits_BV: sampler(logits_BV[:, :step], logits_BV).argmax(-1)
 
 
 def generate(trainer: PPOTrainer) -> Generated:
     """As `fgrlhf.rollout.collect` begins."""
     config, policy = trainer.config, trainer.actor_critic.policy
     samples = config.env.train_num_samples_per_input
-    sampling = config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
     seeds = response_seeds(0, 0, 0, len(trainer.prompts), samples)
     trainer.actor_critic.train(config.dropout_in_rollouts)
     with trainer.accelerator.autocast():
         prompt_GP = policy.encode([prompt.text for prompt in trainer.prompts])
-        return Generated(*prompt_GP, *policy.generate(*prompt_GP, sampling, seeds, samples))
+        return Generated(*prompt_GP, *policy.generate(*prompt_GP, _sampling(config), seeds, samples))
 
 
 @torch.no_grad()

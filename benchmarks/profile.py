@@ -111,7 +111,8 @@ def run(settings: Settings) -> str:
         profiled.export_chrome_trace(settings.trace)
     total, prompts = sum(seconds.values()), ", ".join(map(str, workload.prompt_lengths(size)))
     parts = [
-        f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, {size.epochs} epochs",
+        f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, "
+        f"{size.epochs} epochs",
         table(
             ["phase", "s", "share"], [[name, number(s), f"{s / total:.1%}"] for name, s in seconds.items()]
         ),
