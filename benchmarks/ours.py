@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
 import torch
 from accelerate import Accelerator
@@ -10,13 +11,20 @@ from torch import Tensor, nn
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, Size
-from fgrlhf.policy import InverseCdfSampler, Sampling, T5Policy, uniform_rows
+from fgrlhf.decoding import Sampling, draw, uniform_rows
+from fgrlhf.policy import T5Policy
 from fgrlhf.ppo import PPOTrainer
-from fgrlhf.reward import BasicReward, CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models import SegmentScorer, SequenceScorer
+from fgrlhf.reward import (
+    BasicReward,
+    CombinedReward,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+)
+from fgrlhf.reward_models import load_reward_model
 from fgrlhf.rl_config import RLConfig
-from fgrlhf.rollout import decode, response_seeds
-from fgrlhf.types import Rollout, TokenReward
+from fgrlhf.rollout import response_seeds
+from fgrlhf.rollout import score as score_responses
+from fgrlhf.types import Response, Rollout, TokenReward
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.feedback import rm_prefix
 
@@ -27,13 +35,12 @@ class Generated:
 
     prompt_ids_GP: Tensor
     prompt_mask_GP: Tensor
-    response_ids_BT: Tensor
-    response_mask_BT: Tensor
+    response: Response
 
     def responses(self) -> list[list[int]]:
         """The tokens of each response, without padding."""
-        lengths = self.response_mask_BT.sum(1).tolist()
-        return [row[:length] for row, length in zip(self.response_ids_BT.tolist(), lengths)]
+        lengths = self.response.mask_BT.sum(1).tolist()
+        return [row[:length] for row, length in zip(self.response.ids_BT.tolist(), lengths)]
 
 
 def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
@@ -62,13 +69,15 @@ def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
 
 
 def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
+    """The reward models are saved and loaded, as a run loads them."""
     aspects = {}
-    dtype = torch.bfloat16 if size.bf16 else torch.float32
     for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
-        model = workload.reward_model(size, spec.kind, seed).to(accelerator.device, dtype)
-        scorer = (SegmentScorer if spec.kind == "segment" else SequenceScorer)(
-            model, tokenizer, spec, rm_prefix
-        )
+        with TemporaryDirectory() as folder:
+            workload.reward_model(size, spec.kind, seed).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            spec.save(folder)
+            dtype = "bf16" if size.bf16 else "fp32"
+            scorer = load_reward_model(folder, rm_prefix, str(accelerator.device), dtype)
         aspects[name] = (
             SegmentClassifierReward(scorer, amount, -amount)
             if spec.kind == "segment"
@@ -84,8 +93,8 @@ def _sampling(config: RLConfig) -> Sampling:
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
     """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
     uniform_BT = uniform_rows(response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens)
-    sampler = InverseCdfSampler(_sampling(workload.config(size)), uniform_BT, prefix_length=0)
-    return lambda step, logits_BV: sampler(logits_BV[:, :step], logits_BV).argmax(-1)
+    sampling = _sampling(workload.config(size))
+    return lambda step, logits_BV: draw(logits_BV, sampling, uniform_BT[:, step].to(logits_BV.device))
 
 
 def generate(trainer: PPOTrainer) -> Generated:
@@ -96,33 +105,26 @@ def generate(trainer: PPOTrainer) -> Generated:
     trainer.actor_critic.train(config.dropout_in_rollouts)
     with trainer.accelerator.autocast():
         prompt_GP = policy.encode([prompt.text for prompt in trainer.prompts])
-        return Generated(*prompt_GP, *policy.generate(*prompt_GP, _sampling(config), seeds, samples))
+        return Generated(
+            *prompt_GP,
+            policy.generate(*prompt_GP, _sampling(config), seeds, samples, config.logprob_temperature),
+        )
 
 
-@torch.no_grad()
 def score(trainer: PPOTrainer, generated: Generated) -> Rollout:
     """As `fgrlhf.rollout.collect` ends."""
-    policy, samples = trainer.actor_critic.policy, trainer.config.env.train_num_samples_per_input
-    temperature = trainer.config.logprob_temperature
-    prompt_BP = [x.repeat_interleave(samples, 0) for x in (generated.prompt_ids_GP, generated.prompt_mask_GP)]
-    response_BT = (generated.response_ids_BT, generated.response_mask_BT)
+    config = trainer.config
     with trainer.accelerator.autocast():
-        output = trainer.actor_critic(*prompt_BP, *response_BT, temperature=temperature)
-        ref_output, _ = trainer.reference(*prompt_BP, *response_BT, temperature=temperature)
-    texts, ends = decode(policy.tokenizer, *response_BT)
-    return Rollout(
-        prompts=tuple(prompt for prompt in trainer.prompts for _ in range(samples)),
-        prompt_ids_BP=prompt_BP[0],
-        prompt_mask_BP=prompt_BP[1],
-        response_ids_BT=response_BT[0],
-        response_mask_BT=response_BT[1],
-        logprobs_BT=output.logprobs_BT,
-        ref_logprobs_BT=ref_output.logprobs_BT,
-        values_BT=output.values_BT,
-        texts=texts,
-        char_ends=ends,
-        group_B=torch.arange(len(trainer.prompts), device=policy.device).repeat_interleave(samples),
-    )
+        return score_responses(
+            trainer.actor_critic,
+            trainer.reference,
+            trainer.prompts,
+            generated.prompt_ids_GP,
+            generated.prompt_mask_GP,
+            generated.response,
+            config.env.train_num_samples_per_input,
+            config.logprob_temperature,
+        )
 
 
 def rewards(trainer: PPOTrainer, rollout: Rollout) -> TokenReward:
