@@ -267,6 +267,7 @@ def document(results: dict[str, dict]) -> str:
 def run(settings: Settings, sizes: Sequence[Size] | None = None) -> dict[str, dict]:
     """Measure; write `bench.json` after every size and `bench.md` at the end."""
     transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
     folder, say = Path(settings.output_dir), Progress()
     results: dict[str, dict] = {"about": machine(settings.threads)}

@@ -98,6 +98,7 @@ def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
 def run(settings: Settings) -> str:
     """One step to warm up, one timed, one profiled. Returns the text that is printed."""
     transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
     size, side = settings.chosen(), SIDES[settings.side]
     responses = None if side is ours else ours.generate(ours.build(size)).responses()
