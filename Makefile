@@ -1,4 +1,4 @@
-# make setup | test | test-slow | demo | probe | science          ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | test | test-slow | demo | probe | science | bench | profile     ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs started from here find the environment the way they would with it activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: setup test test-slow demo probe science
+.PHONY: setup test test-slow demo probe science bench profile
 
 setup: $(STAMP)
 
@@ -31,3 +31,11 @@ probe: setup
 # Five seeds of reward models and RL on the world of `make demo`.
 science: setup
 	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)
+
+# A step beside the published way of computing it: seconds, memory. ARGS="sizes=tiny reps=5", --help lists the keys.
+bench: setup
+	@$(RUN) python -m benchmarks.bench $(ARGS)
+
+# Where a step's time goes. ARGS="size=t5_small prompts=1"
+profile: setup
+	@$(RUN) python -m benchmarks.profile $(ARGS)

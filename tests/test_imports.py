@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks")
+PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks", "benchmarks")
 LIBRARY = ("fgrlhf", "sft", "reward_modeling")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 

@@ -1,0 +1,317 @@
+"""The other side: one PPO step written as the published code writes it, over the same networks.
+
+What it does with every sample, and we do not: prompts stand padded to the limit, responses to theirs; the
+prompt is encoded again for each sample and in each of policy, reference and critic; a forward pass gives the
+whole log-softmax, the entropy and transformers' own loss, and policy and reference keep their logits; the
+critic computes logits too; a segment's rewards need its text tokenised prefix by prefix, and reward inputs
+are tokenised twice, then scored in one batch in the order given.
+
+What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and losses.
+`generate` encodes a prompt once for its K samples, because transformers' `num_return_sequences`, which is
+published, does so.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from benchmarks import workload
+from benchmarks.workload import ASPECTS, RM_LENGTH, Size
+from fgrlhf.advantages import gae, kl_penalized
+from fgrlhf.losses import clipped_policy_loss, clipped_value_loss
+from fgrlhf.reward_utils import load_segmenter, rm_words
+from fgrlhf.rl_config import RLConfig
+from fgrlhf.types import Prompt
+from fgrlhf.utils import masked_sum, whiten
+from tasks.qa_feedback.feedback import rm_prefix
+
+
+@dataclass
+class State:
+    size: Size
+    config: RLConfig
+    tokenizer: object
+    prompts: list[Prompt]
+    policy: nn.Module
+    reference: nn.Module
+    value: nn.Module
+    head: nn.Module
+    reward_models: dict[str, nn.Module]
+    optimizer: torch.optim.Optimizer
+    forced_BT: Tensor  # the responses to sample, padded to the limit
+
+    @property
+    def device(self) -> torch.device:
+        return self.forced_BT.device
+
+    def precision(self):
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.size.bf16)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts and responses padded to their limits, one row a sample."""
+
+    prompt_ids_BP: Tensor
+    prompt_mask_BP: Tensor
+    response_ids_BT: Tensor
+    response_mask_BT: Tensor
+    texts: list[str]
+
+    def responses(self) -> list[list[int]]:
+        """The tokens of each response, without padding."""
+        lengths = self.response_mask_BT.sum(1).tolist()
+        return [row[:length] for row, length in zip(self.response_ids_BT.tolist(), lengths)]
+
+    def rows(self, part: slice) -> "Batch":
+        tensors = (self.prompt_ids_BP, self.prompt_mask_BP, self.response_ids_BT, self.response_mask_BT)
+        return Batch(*(tensor[part] for tensor in tensors), self.texts[part])
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What one forward pass of a policy keeps."""
+
+    logits_BTV: Tensor
+    logprobs_BT: Tensor
+    entropy_BT: Tensor
+
+
+@dataclass(frozen=True)
+class Scored:
+    batch: Batch
+    policy: Forward
+    reference: Forward
+    values_BT: Tensor
+
+
+class Forced(LogitsProcessor):
+    """Leaves one token to each row, so that sampling draws the recorded responses."""
+
+    def __init__(self, forced_BT: Tensor):
+        self.forced_BT = forced_BT
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - 1  # the decoder starts from one start token
+        return torch.full_like(scores, -torch.inf).scatter(-1, self.forced_BT[:, step : step + 1], 0.0)
+
+
+def build(size: Size, responses: list[list[int]] | None = None) -> State:
+    """Networks and optimiser at step 0; `responses` are those our side sampled."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    config = workload.config(size)
+    policy, reference = workload.policy_model(size).to(device), workload.reference_model(size).to(device)
+    value, head = (module.to(device) for module in workload.value_model(size))
+    dtype = torch.bfloat16 if size.bf16 else torch.float32
+    trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
+    return State(
+        size,
+        config,
+        workload.tokenizer(size.policy.vocab),
+        workload.prompts(size),
+        policy,
+        reference.eval().requires_grad_(False),
+        value,
+        head,
+        {
+            name: workload.reward_model(size, spec.kind, seed).to(device, dtype)
+            for seed, (name, (spec, _)) in enumerate(ASPECTS.items())
+        },
+        torch.optim.AdamW(trained, lr=config.train.lr, eps=config.train.adam_eps, weight_decay=0.0),
+        workload.padded(responses, size.answer_tokens).to(device),
+    )
+
+
+# ---- rollout -----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
+    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the tokens."""
+    size, tokenizer = state.size, state.tokenizer
+    prompts = tokenizer(
+        [prompt.text for prompt in state.prompts],
+        padding="max_length",
+        truncation=True,
+        max_length=size.input_limit,
+        return_tensors="pt",
+    ).to(state.device)
+    _train(state, False)
+    sampling = state.config.model.policy_model.train_generation_kwargs
+    with state.precision():
+        output = state.policy.generate(
+            input_ids=prompts["input_ids"],
+            attention_mask=prompts["attention_mask"],
+            do_sample=True,
+            top_k=sampling.top_k,
+            temperature=sampling.temperature,
+            num_return_sequences=size.samples,
+            max_new_tokens=size.answer_tokens,
+            logits_processor=LogitsProcessorList([processor or Forced(state.forced_BT)]),
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    ids_BT = output[:, 1:]
+    ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=tokenizer.pad_token_id)
+    return Batch(
+        prompts["input_ids"].repeat_interleave(size.samples, 0),
+        prompts["attention_mask"].repeat_interleave(size.samples, 0),
+        ids_BT,
+        (ids_BT != tokenizer.pad_token_id).long(),
+        tokenizer.batch_decode(ids_BT, skip_special_tokens=True),
+    )
+
+
+def _train(state: State, on: bool) -> None:
+    for module in (state.policy, state.value, state.head):
+        module.train(on)
+
+
+def _outputs(model: nn.Module, batch: Batch):
+    labels_BT = batch.response_ids_BT.masked_fill(batch.response_mask_BT == 0, -100)
+    return model(
+        input_ids=batch.prompt_ids_BP,
+        attention_mask=batch.prompt_mask_BP,
+        labels=labels_BT,
+        output_hidden_states=True,
+    )
+
+
+def policy_forward(model: nn.Module, batch: Batch) -> Forward:
+    logits_BTV = _outputs(model, batch).logits.float()
+    logprobs_BTV = F.log_softmax(logits_BTV, -1)
+    mask_BT = batch.response_mask_BT
+    logprobs_BT = logprobs_BTV.gather(-1, batch.response_ids_BT[..., None])[..., 0] * mask_BT
+    entropy_BT = torch.distributions.Categorical(logits=logits_BTV).entropy() * mask_BT
+    return Forward(logits_BTV, logprobs_BT, entropy_BT)
+
+
+def value_forward(state: State, batch: Batch) -> Tensor:
+    """values_BT, 0 on padding."""
+    return state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
+
+
+@torch.no_grad()
+def score(state: State, batch: Batch) -> Scored:
+    _train(state, False)
+    with state.precision():
+        return Scored(
+            batch,
+            policy_forward(state.policy, batch),
+            policy_forward(state.reference, batch),
+            value_forward(state, batch),
+        )
+
+
+# ---- rewards -----------------------------------------------------------------------------------------------
+
+
+def rewards(state: State, scored: Scored) -> Tensor:
+    """rewards_BT, all aspects added up."""
+    rewards_BT = torch.zeros(scored.values_BT.shape)
+    lengths = scored.batch.response_mask_BT.sum(1).tolist()
+    prompts = [prompt for prompt in state.prompts for _ in range(state.size.samples)]
+    for name, (spec, amount) in ASPECTS.items():
+        judge = _segment_rewards if spec.kind == "segment" else _sequence_rewards
+        for row, (token, value) in judge(state, name, prompts, scored.batch.texts, lengths):
+            rewards_BT[row, token] += amount * value
+    return rewards_BT.to(state.device)
+
+
+@torch.no_grad()
+def _logits(state: State, name: str, inputs: list[list[str]]) -> Tensor:
+    batch = state.tokenizer(
+        inputs,
+        is_split_into_words=True,
+        truncation=True,
+        max_length=RM_LENGTH,
+        padding=True,
+        return_tensors="pt",
+    )
+    model = state.reward_models[name]
+    return (
+        model(
+            input_ids=batch["input_ids"].to(state.device),
+            attention_mask=batch["attention_mask"].to(state.device),
+        )
+        .logits.float()
+        .cpu()
+    )
+
+
+def _segment_rewards(state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]):
+    """(row, (token, +1 or -1)) for every segment."""
+    spec, _ = ASPECTS[name]
+    segmenter, inputs, tokens = load_segmenter("auto"), [], []
+    for prompt, text, length in zip(prompts, texts, lengths):
+        spans = segmenter.segments(text, spec.level)
+        inputs.append(rm_words(rm_prefix(prompt, spec.with_passages), text, spans)[0])
+        counts = [len(state.tokenizer.tokenize(text[:end])) for _, end in spans]
+        tokens.append([min(count, length) - 1 for count in counts])
+    logits_BTL = _logits(state, name, inputs)
+    for row, words in enumerate(inputs):  # tokenised again to find the marks
+        ids = state.tokenizer(words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH)[
+            "input_ids"
+        ]
+        marks = [i for i, token in enumerate(ids) if token == state.tokenizer.eos_token_id]
+        for mark, token in zip(marks, tokens[row]):
+            error, ok = logits_BTL[row, mark].tolist()
+            yield row, (token, -1.0 if error > ok else 1.0)
+
+
+def _sequence_rewards(state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]):
+    """(row, (last token, z-score))."""
+    spec, _ = ASPECTS[name]
+    inputs = [rm_prefix(prompt, spec.with_passages) + text.split() for prompt, text in zip(prompts, texts)]
+    for row, value in enumerate(_logits(state, name, inputs)[:, 0].tolist()):
+        yield row, (lengths[row] - 1, (value - spec.mean) / spec.std)
+
+
+# ---- update ------------------------------------------------------------------------------------------------
+
+
+def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]:
+    """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the epochs."""
+    ppo, train, mask_BT = state.config.ppo, state.config.train, scored.batch.response_mask_BT
+    penalized_BT = kl_penalized(
+        rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
+    )
+    advantages_BT, returns_BT = gae(
+        whiten(penalized_BT, mask_BT, shift_mean=False), scored.values_BT, mask_BT, ppo.gamma, ppo.lam
+    )
+    advantages_BT = whiten(advantages_BT, mask_BT)
+    totals = {"loss/policy": 0.0, "loss/value": 0.0, "entropy": 0.0}
+    _train(state, train.dropout)
+    for _ in range(train.n_ppo_epoch_per_rollout):
+        state.optimizer.zero_grad()
+        for first in range(0, len(mask_BT), train.training_batch_size_per_card):
+            part = slice(first, first + train.training_batch_size_per_card)
+            losses = _micro_batch(state, scored, part, advantages_BT, returns_BT, mask_BT.sum())
+            totals = {
+                name: total + losses[name] / train.n_ppo_epoch_per_rollout for name, total in totals.items()
+            }
+        state.optimizer.step()
+    return totals
+
+
+def _micro_batch(
+    state: State, scored: Scored, part: slice, advantages_BT: Tensor, returns_BT: Tensor, n_tokens: Tensor
+) -> dict[str, float]:
+    ppo, batch = state.config.ppo, scored.batch.rows(part)
+    with state.precision():
+        new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
+    policy_BT, _, _ = clipped_policy_loss(
+        new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
+    )
+    value_BT, _ = clipped_value_loss(values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value)
+    tokens = {"loss/policy": policy_BT, "loss/value": value_BT, "entropy": new.entropy_BT}
+    means = {name: masked_sum(x_BT, batch.response_mask_BT) / n_tokens for name, x_BT in tokens.items()}
+    (ppo.pg_coef * means["loss/policy"] + ppo.vf_coef * means["loss/value"]).backward()
+    return {name: float(mean.detach()) for name, mean in means.items()}
+
+
+def modules(state: State) -> dict[str, nn.Module]:
+    """What training changes: the same names and weights on both sides."""
+    return {"policy": state.policy, "value": state.value, "head": state.head}

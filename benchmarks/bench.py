@@ -1,0 +1,286 @@
+"""`make bench`: seconds, tokens per second and peak memory of a step, ours beside the published way, on equal
+work.
+
+    make bench ARGS="sizes=tiny reps=5"       python -m benchmarks.bench --help lists the keys
+
+Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps; they take turns in
+one process, and what they compute is equal to 1e-4 before anything is timed. Writes `bench.json` and
+`bench.md`.
+"""
+
+import gc
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import transformers
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from transformers.utils import logging as transformers_logging
+
+from benchmarks import baseline, ours, workload
+from benchmarks.child import measured
+from benchmarks.flops import step_flops
+from benchmarks.measure import (
+    PHASES,
+    Equality,
+    Weights,
+    check,
+    paired,
+    response_tokens,
+    run_step,
+    with_total,
+    workload_facts,
+)
+from benchmarks.tables import number, replace_part, table
+from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import UserError, run_main, write_json, write_text
+from tasks.qa_feedback.data.command_line import settings_from
+
+CHECKED_EPOCHS = 2  # of the equality check: in the second one the ratio is not 1
+
+
+class Settings(StrictModel):
+    """`make bench`."""
+
+    sizes: str = Field("auto", description=f"of {', '.join(SIZES)}, with commas; auto: those of the machine")
+    reps: PositiveInt | None = Field(
+        None, description="steps of each side, medians are reported; null: the size's own"
+    )
+    prompts: PositiveInt | None = Field(None, description="likewise")
+    samples: PositiveInt | None = Field(None, description="likewise")
+    epochs: PositiveInt | None = Field(None, description="likewise")
+    dropout: NonNegativeFloat = Field(
+        0.0, description="of policy and critic in updates, on both sides; the check has none"
+    )
+    threads: PositiveInt = Field(2, description="CPU threads")
+    memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
+    peak_tflops: PositiveFloat | None = Field(None, description="the GPU's, for the share of it that is used")
+    output_dir: str = "outputs"
+    results: str | None = Field(None, description="a document with a place for `bench`, to put the table in")
+
+    def chosen(self) -> list[Size]:
+        auto = (*CPU_SIZES, *GPU_SIZES) if torch.cuda.is_available() else CPU_SIZES
+        names = list(auto) if self.sizes == "auto" else self.sizes.split(",")
+        unknown = [name for name in names if name not in SIZES]
+        if unknown:
+            raise UserError(f"unknown size {', '.join(unknown)}: known are {', '.join(SIZES)}")
+        changes = {
+            name: getattr(self, name)
+            for name in ("reps", "prompts", "samples", "epochs")
+            if getattr(self, name) is not None
+        }
+        return [replace(SIZES[name], dropout=self.dropout, **changes) for name in names]
+
+
+class Progress:
+    """Lines with the seconds since the start."""
+
+    def __init__(self):
+        self.started = perf_counter()
+
+    def __call__(self, text: str) -> None:
+        print(f"[{perf_counter() - self.started:5.0f} s] {text}", flush=True)
+
+
+# ---- one size ----------------------------------------------------------------------------------------------
+
+
+def checked(size: Size, say: Progress) -> Equality:
+    """The equality of both sides in fp32 without dropout. Raises `UserError` where they differ."""
+    equality = check(replace(size, bf16=False, dropout=0.0, epochs=min(size.epochs, CHECKED_EPOCHS)))
+    differences = ", ".join(f"{name} {value:.1e}" for name, value in equality.differences.items())
+    say(f"{size.name}: {differences} apart, {equality.sampled_alike:.2%} of the tokens drawn alike")
+    equality.require(size.name)
+    return equality
+
+
+def timed(size: Size, say: Progress) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
+    """Steps of both sides in turn, each from the same weights.
+
+    Returns:
+      side -> one {phase: seconds} per repetition; the responses; tokens of the reward models' inputs.
+    """
+    trainer = ours.build(size)
+    generated = ours.generate(trainer)
+    responses = generated.responses()
+    judged = ours.judged_tokens(trainer, ours.score(trainer, generated))
+    sides = {"baseline": (baseline, baseline.build(size, responses)), "ours": (ours, trainer)}
+    weights = {name: Weights(side.modules(state)) for name, (side, state) in sides.items()}
+    seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    warm_ups = int(
+        torch.cuda.is_available()
+    )  # its first step chooses kernels; a CPU has the check to warm up
+    for rep in range(-warm_ups, size.reps):
+        for name in list(sides)[:: 1 if rep % 2 == 0 else -1]:
+            step = run_step(*sides[name])
+            weights[name].restore()
+            if step.generated.responses() != responses:
+                raise UserError(
+                    f"{size.name}: {name} sampled other tokens than before, so its work is not the same"
+                )
+            if rep >= 0:
+                seconds[name].append(with_total(step.seconds))
+            del step
+        if rep >= 0:
+            latest = ", ".join(f"{name} {steps[-1]['step']:.2f} s" for name, steps in seconds.items())
+            say(f"{size.name}: repetition {rep + 1} of {size.reps}: {latest}")
+    return seconds, responses, judged
+
+
+def memory_of(
+    size: Size, responses: list[list[int]], threads: int, say: Progress
+) -> dict[str, dict[str, float]]:
+    """`peak_mb` and each phase's peaks, every side in a fresh process."""
+    enough = replace(
+        size, epochs=min(size.epochs, 2)
+    )  # from the second epoch on Adam's moments are there too
+    found = {side: measured(enough, side, threads, responses) for side in ("baseline", "ours")}
+    peaks = {
+        side: {**answer["peak_mb"], "step": max(answer["peak_mb"].values())} for side, answer in found.items()
+    }
+    imports = found["ours"]["imports_mb"]
+    net = [max(peaks[side]["step"] - found[side]["imports_mb"], 1.0) for side in ("baseline", "ours")]
+    both = ", ".join(f"{side} {peak['step']:.0f} MB" for side, peak in peaks.items())
+    say(f"{size.name}: peak memory: {both}, of which imports {imports:.0f} MB")
+    phases = {
+        name: {"baseline_peak_mb": peaks["baseline"][name], "ours_peak_mb": peaks["ours"][name]}
+        for name in (*PHASES, "step")
+    }
+    total = {
+        "baseline": peaks["baseline"]["step"],
+        "ours": peaks["ours"]["step"],
+        "ratio": peaks["baseline"]["step"] / peaks["ours"]["step"],
+        "imports": imports,
+        "ratio_without_imports": net[0] / net[1],
+        "models": found["ours"]["built_mb"] - imports,
+    }
+    return {**phases, "peak_mb": total}
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # another process needs it now
+
+
+def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
+    """One size: `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload`, `equality`."""
+    prompts = workload.prompt_lengths(size)
+    say(f"{size.name}: {size.samples} samples for each prompt of {', '.join(map(str, prompts))} tokens")
+    equality = checked(size, say)
+    seconds, responses, judged = timed(size, say)
+    _free()
+    memory = memory_of(size, responses, settings.threads, say) if settings.memory else {}
+    lengths = [len(row) for row in responses]
+    answers = [lengths[at : at + size.samples] for at in range(0, len(lengths), size.samples)]
+    flops = step_flops(size, prompts, answers, judged)
+    result: dict[str, dict] = {}
+    for name in (*PHASES, "step"):
+        times = paired(*([step[name] for step in seconds[side]] for side in ("baseline", "ours")))
+        rates = {}
+        for side in ("baseline", "ours"):
+            rates[f"{side}_tokens_per_s"] = response_tokens(responses) / times[f"{side}_s"]
+            rates[f"{side}_gflops"] = flops[name] / times[f"{side}_s"] / 1e9
+            if settings.peak_tflops:
+                rates[f"{side}_mfu"] = rates[f"{side}_gflops"] / 1e3 / settings.peak_tflops
+        result[name] = {**times, **rates, **memory.get(name, {})}
+    if "peak_mb" in memory:
+        result["peak_mb"] = memory["peak_mb"]
+    return {
+        **result,
+        "workload": workload_facts(size, responses),
+        "equality": {**equality.differences, "sampled_alike": equality.sampled_alike},
+    }
+
+
+# ---- tables ------------------------------------------------------------------------------------------------
+
+
+def machine(threads: int) -> dict[str, object]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "gpu": gpu,
+        "cpu": platform.processor() or platform.machine(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def _row(name: str, row: dict[str, float]) -> list[str]:
+    cells = [name, *(number(row[key]) for key in ("baseline_s", "ours_s")), f"{row['ratio']:.2f}"]
+    for key in ("tokens_per_s", "gflops", "peak_mb"):
+        cells += [
+            number(row[f"{side}_{key}"]) if f"{side}_{key}" in row else "" for side in ("baseline", "ours")
+        ]
+    return cells
+
+
+def size_table(name: str, result: dict[str, dict]) -> str:
+    """One size's phases, and in words what they were measured on."""
+    header = [
+        "phase",
+        "baseline s",
+        "ours s",
+        "ratio",
+        "baseline tokens/s",
+        "ours tokens/s",
+        "baseline GFLOP/s",
+        "ours GFLOP/s",
+        "baseline MB",
+        "ours MB",
+    ]
+    facts = result["workload"]
+    prompt, answer = (statistics.mean(facts[f"{kind}_tokens"]) for kind in ("prompt", "answer"))
+    lines = [
+        f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average) with "
+        f"{facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of "
+        f"{facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}. "
+        f"Medians of {facts['reps']} steps of each side in turn.",
+        "",
+        table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),
+    ]
+    if "peak_mb" in result:
+        peak = result["peak_mb"]
+        lines += [
+            "",
+            f"Peak memory {peak['ratio']:.2f} times ours; {peak['ratio_without_imports']:.2f} times without "
+            f"the {peak['imports']:.0f} MB that importing takes.",
+        ]
+    return "\n".join(lines)
+
+
+def document(results: dict[str, dict]) -> str:
+    about = results["about"]
+    versions = f"torch {about['torch']}, transformers {about['transformers']}"
+    where = f"{about['gpu'] or about['cpu']}, {about['threads']} CPU threads, {versions}"
+    tables = [size_table(name, result) for name, result in results.items() if name != "about"]
+    return "\n\n".join([f"{where}.", *tables]) + "\n"
+
+
+def run(settings: Settings, sizes: Sequence[Size] | None = None) -> dict[str, dict]:
+    """Measure; write `bench.json` after every size and `bench.md` at the end."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(settings.threads)
+    folder, say = Path(settings.output_dir), Progress()
+    results: dict[str, dict] = {"about": machine(settings.threads)}
+    for size in sizes or settings.chosen():
+        results[size.name] = bench_size(size, settings, say)
+        write_json(folder / "bench.json", results)
+    text = document(results)
+    write_text(folder / "bench.md", text)
+    if settings.results:
+        replace_part(settings.results, "bench", text)
+    print(f"\n{text}\n{folder / 'bench.json'}, {folder / 'bench.md'}", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    run_main(lambda: run(settings_from(Settings)))

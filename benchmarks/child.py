@@ -1,0 +1,69 @@
+"""One side in a fresh process: seconds and peak memory of its steps. JSON in on stdin, JSON out on stdout."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks.measure import SIDES, PeakMemory, run_step
+from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.utils import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def measured(
+    size: Size, side: str, threads: int, responses: list[list[int]] | None = None, reps: int = 1
+) -> dict:
+    """Run this file on `size` and return what it says.
+
+    Returns:
+      imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per repetition, each
+      from the weights the one before left; peak_mb: {phase: MB}.
+    """
+    spec = {"size": asdict(size), "side": side, "threads": threads, "responses": responses, "reps": reps}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.child"],
+        input=json.dumps(spec),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    if done.returncode:
+        raise UserError(f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _size(tree: dict) -> Size:
+    dims = {
+        "policy": T5Dims(**tree["policy"]),
+        "value": T5Dims(**tree["value"]),
+        "reward": RMDims(**tree["reward"]),
+    }
+    return Size(**{**tree, **dims})
+
+
+def main() -> None:
+    spec = json.load(sys.stdin)
+    torch.set_num_threads(spec["threads"])
+    side, memory = SIDES[spec["side"]], PeakMemory()
+    memory.reset()
+    imports_mb = memory.peak_mb()
+    state = side.build(_size(spec["size"]), spec["responses"])
+    built_mb = memory.peak_mb()
+    seconds, peak_mb = [], {}
+    for _ in range(spec["reps"]):
+        step = run_step(side, state, memory)
+        seconds.append(step.seconds)
+        peak_mb = {name: max(peak, peak_mb.get(name, 0.0)) for name, peak in step.peak_mb.items()}
+        del step
+    print(
+        json.dumps({"imports_mb": imports_mb, "built_mb": built_mb, "seconds": seconds, "peak_mb": peak_mb})
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""One step of either side in its four phases: what it takes, and whether both sides compute the same."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import psutil
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from benchmarks import baseline, ours, workload
+from benchmarks.workload import Size
+from fgrlhf.utils import UserError
+
+PHASES = ("generation", "scoring", "rewards", "updates")
+SIDES = {"baseline": baseline, "ours": ours}
+TOLERANCE = 1e-4
+SAMPLED_ALIKE = 0.99  # of the tokens: where two are almost as probable, rounding may order them otherwise
+MB = 2**20
+
+
+@dataclass
+class Step:
+    """One step's outputs, and what each phase took. `peak_mb` is filled where memory is measured."""
+
+    generated: object = None
+    scored: object = None
+    rewards: object = None
+    losses: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_mb: dict[str, float] = field(default_factory=dict)
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
+    """Generation, scoring, rewards, updates, one after the other; the clock stops for nothing in between."""
+    step = Step()
+
+    def phase(name: str, function: Callable, *arguments):
+        if memory is not None:
+            memory.reset()
+        _synchronize()
+        started = perf_counter()
+        result = function(*arguments)
+        _synchronize()
+        step.seconds[name] = perf_counter() - started
+        if memory is not None:
+            step.peak_mb[name] = memory.peak_mb()
+        return result
+
+    step.generated = phase("generation", side.generate, state)
+    step.scored = phase("scoring", side.score, state, step.generated)
+    step.rewards = phase("rewards", side.rewards, state, step.scored)
+    step.losses = phase("updates", side.update, state, step.scored, step.rewards)
+    return step
+
+
+class Weights:
+    """The trained weights as they were: every repetition starts from them and samples the same tokens."""
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module]):
+        self.modules = modules
+        self.before = {name: parameter.detach().clone() for name, parameter in self._parameters()}
+
+    def _parameters(self):
+        for part, module in self.modules.items():
+            for name, parameter in module.named_parameters():
+                yield f"{part}.{name}", parameter
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, parameter in self._parameters():
+            parameter.copy_(self.before[name])
+
+    @torch.no_grad()
+    def change(self) -> dict[str, Tensor]:
+        return {name: (parameter - self.before[name]).cpu() for name, parameter in self._parameters()}
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+
+class PeakMemory:
+    """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's resident set.
+
+    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`. Where that
+    is not allowed the mark is that of the whole life of the process.
+    """
+
+    def reset(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text("5")
+        except OSError:
+            pass
+
+    def peak_mb(self) -> float:
+        if torch.cuda.is_available():
+            return torch.cuda.max_memory_allocated() / MB
+        try:
+            status = Path("/proc/self/status").read_text()
+            return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        except (OSError, IndexError, ValueError):
+            return psutil.Process().memory_info().rss / MB
+
+
+# ---- equality ----------------------------------------------------------------------------------------------
+
+
+class Compared(LogitsProcessor):
+    """Draws the recorded responses, and counts how often our sampler would have drawn the same token here."""
+
+    def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
+        self.draw, self.force = draw, baseline.Forced(forced_BT)
+        self.real_BT, self.alike, self.drawn = forced_BT != 0, 0, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        forced = self.force(input_ids, scores)
+        step = input_ids.shape[1] - 1
+        real_B, drawn_B = self.real_BT[:, step], self.draw(step, scores)
+        self.alike += int((drawn_B == forced.argmax(-1))[real_B].sum())
+        self.drawn += int(real_B.sum())
+        return forced
+
+    @property
+    def share(self) -> float:
+        return self.alike / max(self.drawn, 1)
+
+
+def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
+    """The largest difference; `b_BT` may have more columns of padding, which must hold zeros."""
+    T = a_BT.shape[1]
+    return max(
+        float((a_BT - b_BT[:, :T]).abs().max()), float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0
+    )
+
+
+def _changes_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """|d - d'| / |d| over all parameters, d being what an update changed.
+
+    An update at a small learning rate leaves any two parameters within 1e-4, so the change is compared.
+    """
+    squared = sum(float((mine[name] - other[name]).double().square().sum()) for name in mine)
+    return (squared / sum(float(change.double().square().sum()) for change in mine.values())) ** 0.5
+
+
+@dataclass(frozen=True)
+class Equality:
+    """How far apart the sides are: largest differences; for parameters see `_changes_apart`."""
+
+    differences: dict[str, float]
+    sampled_alike: float
+    responses: list[list[int]]
+
+    def failures(self) -> list[str]:
+        found = [
+            f"{name} differ by {value:.2g}"
+            for name, value in self.differences.items()
+            if not value <= TOLERANCE
+        ]
+        return found + (
+            [f"only {self.sampled_alike:.2%} of the tokens are drawn alike"]
+            if self.sampled_alike < SAMPLED_ALIKE
+            else []
+        )
+
+    def require(self, name: str) -> None:
+        if self.failures():
+            raise UserError(
+                f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}), so "
+                "there is nothing to time"
+            )
+
+
+def check(size: Size) -> Equality:
+    """One fp32 step without dropout on both sides, on the same tokens."""
+    state = ours.build(size)
+    weights = Weights(ours.modules(state))
+    mine = run_step(ours, state)
+    responses = mine.generated.responses()
+    other_state = baseline.build(size, responses)
+    other_weights = Weights(baseline.modules(other_state))
+    compared = Compared(ours.drawing(size), other_state.forced_BT)
+    batch = baseline.generate(other_state, compared)
+    if not torch.equal(batch.response_ids_BT, other_state.forced_BT):
+        raise UserError(f"{size.name}: the baseline did not sample the recorded responses")
+    scored = baseline.score(other_state, batch)
+    rewards_BT = baseline.rewards(other_state, scored)
+    losses = baseline.update(other_state, scored, rewards_BT)
+    differences = {
+        "logprobs": _apart(mine.scored.logprobs_BT, scored.policy.logprobs_BT),
+        "reference logprobs": _apart(mine.scored.ref_logprobs_BT, scored.reference.logprobs_BT),
+        "values": _apart(mine.scored.values_BT, scored.values_BT),
+        "rewards": _apart(mine.rewards.total_BT, rewards_BT),
+        "losses": max(abs(mine.losses[name] - losses[name]) for name in losses),
+        "parameters": _changes_apart(weights.change(), other_weights.change()),
+    }
+    return Equality(differences, compared.share, responses)
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------
+
+
+def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {**seconds, "step": sum(seconds.values())}
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """Medians of both, and the median of the ratios of what was measured one after the other."""
+    return {
+        "baseline_s": statistics.median(first),
+        "ours_s": statistics.median(second),
+        "ratio": statistics.median(a / b for a, b in zip(first, second, strict=True)),
+    }
+
+
+def response_tokens(responses: Sequence[Sequence[int]]) -> int:
+    return sum(map(len, responses))
+
+
+def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
+    """What a table of timings has to say of its workload."""
+    return {
+        "prompt_tokens": workload.prompt_lengths(size),
+        "answer_tokens": [len(row) for row in responses],
+        "samples": size.samples,
+        "epochs": size.epochs,
+        "micro_batch": size.micro_batch,
+        "dropout": size.dropout,
+        "reps": size.reps,
+        "precision": "bf16" if size.bf16 else "fp32",
+    }

@@ -1,0 +1,149 @@
+"""Our side: the library's own step in the four phases that are timed. All calls into the loop are here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from benchmarks import workload
+from benchmarks.workload import ASPECTS, Size
+from fgrlhf.decoding import Sampling, draw, uniform_rows
+from fgrlhf.policy import T5Policy
+from fgrlhf.ppo import PPOTrainer
+from fgrlhf.reward import (
+    BasicReward,
+    CombinedReward,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+)
+from fgrlhf.reward_models import load_reward_model
+from fgrlhf.rl_config import RLConfig
+from fgrlhf.rollout import response_seeds
+from fgrlhf.rollout import score as score_responses
+from fgrlhf.types import Response, Rollout, TokenReward
+from fgrlhf.value import ActorCritic, Value
+from tasks.qa_feedback.feedback import rm_prefix
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Sampled responses, the K of one prompt side by side (G prompts, B = G * K)."""
+
+    prompt_ids_GP: Tensor
+    prompt_mask_GP: Tensor
+    response: Response
+
+    def responses(self) -> list[list[int]]:
+        """The tokens of each response, without padding."""
+        lengths = self.response.mask_BT.sum(1).tolist()
+        return [row[:length] for row, length in zip(self.response.ids_BT.tolist(), lengths)]
+
+
+def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
+    """A trainer at step 0. `responses` is for the other side: here they are sampled."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
+    accelerator = Accelerator(
+        mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available()
+    )
+    config, tokenizer = workload.config(size), workload.tokenizer(size.policy.vocab)
+    policy, reference = (
+        T5Policy(model, tokenizer, size.input_limit)
+        for model in (workload.policy_model(size), workload.reference_model(size))
+    )
+    trunk, head = workload.value_model(size)
+    value = Value(size.value.d_model, T5Policy(trunk, tokenizer, size.input_limit))
+    value.head = head
+    return PPOTrainer(
+        config,
+        ActorCritic(policy, value),
+        reference,
+        _reward(size, tokenizer, accelerator),
+        workload.prompts(size),
+        None,
+        accelerator,
+    )
+
+
+def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
+    """The reward models are saved and loaded, as a run loads them."""
+    aspects = {}
+    for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
+        with TemporaryDirectory() as folder:
+            workload.reward_model(size, spec.kind, seed).save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            spec.save(folder)
+            dtype = "bf16" if size.bf16 else "fp32"
+            scorer = load_reward_model(folder, rm_prefix, str(accelerator.device), dtype)
+        aspects[name] = (
+            SegmentClassifierReward(scorer, amount, -amount)
+            if spec.kind == "segment"
+            else SequenceScorerReward(scorer, spec.mean, spec.std, amount)
+        )
+    return CombinedReward(aspects)
+
+
+def _sampling(config: RLConfig) -> Sampling:
+    return config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
+
+
+def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
+    """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
+    uniform_BT = uniform_rows(response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens)
+    sampling = _sampling(workload.config(size))
+    return lambda step, logits_BV: draw(logits_BV, sampling, uniform_BT[:, step].to(logits_BV.device))
+
+
+def generate(trainer: PPOTrainer) -> Generated:
+    """As `fgrlhf.rollout.collect` begins."""
+    config, policy = trainer.config, trainer.actor_critic.policy
+    samples = config.env.train_num_samples_per_input
+    seeds = response_seeds(0, 0, 0, len(trainer.prompts), samples)
+    trainer.actor_critic.train(config.dropout_in_rollouts)
+    with trainer.accelerator.autocast():
+        prompt_GP = policy.encode([prompt.text for prompt in trainer.prompts])
+        return Generated(
+            *prompt_GP,
+            policy.generate(*prompt_GP, _sampling(config), seeds, samples, config.logprob_temperature),
+        )
+
+
+def score(trainer: PPOTrainer, generated: Generated) -> Rollout:
+    """As `fgrlhf.rollout.collect` ends."""
+    config = trainer.config
+    with trainer.accelerator.autocast():
+        return score_responses(
+            trainer.actor_critic,
+            trainer.reference,
+            trainer.prompts,
+            generated.prompt_ids_GP,
+            generated.prompt_mask_GP,
+            generated.response,
+            config.env.train_num_samples_per_input,
+            config.logprob_temperature,
+        )
+
+
+def rewards(trainer: PPOTrainer, rollout: Rollout) -> TokenReward:
+    return trainer.reward.token_rewards(rollout)
+
+
+def update(trainer: PPOTrainer, rollout: Rollout, token_rewards: TokenReward) -> dict[str, float]:
+    """Advantages and all epochs. Returns the losses' mean over the epochs."""
+    rewards_BT = trainer.reward.penalized(token_rewards, rollout, trainer.kl.coef)
+    return trainer.update(rollout, trainer.algorithm.advantages(rollout, rewards_BT))
+
+
+def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:
+    """Tokens of every input of every reward model."""
+    scorers = [aspect.scorer for aspect in trainer.reward.aspects.values()]
+    return [read.length for scorer in scorers for read in scorer.encode(rollout.prompts, rollout.texts)]
+
+
+def modules(trainer: PPOTrainer) -> dict[str, nn.Module]:
+    """What training changes: the same names and weights on both sides."""
+    critic = trainer.actor_critic.value
+    return {"policy": trainer.actor_critic.policy.model, "value": critic.trunk.model, "head": critic.head}

@@ -1,0 +1,129 @@
+"""`make profile`: where our step's time goes: seconds of the phases, then the operators with the largest
+shares.
+
+make profile ARGS="size=t5_small prompts=1 top=20"
+"""
+
+from dataclasses import replace
+
+import torch
+from pydantic import Field, PositiveInt
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function
+from transformers.utils import logging as transformers_logging
+
+from benchmarks import ours, workload
+from benchmarks.measure import PHASES, SIDES, run_step
+from benchmarks.tables import number, table
+from benchmarks.workload import SIZES, Size
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import UserError, run_main, write_text
+from tasks.qa_feedback.data.command_line import settings_from
+
+
+class Settings(StrictModel):
+    """`make profile`."""
+
+    size: str = Field("tiny", description=f"one of {', '.join(SIZES)}")
+    side: str = Field("ours", description="ours or baseline")
+    prompts: PositiveInt | None = Field(None, description="null: the size's own")
+    epochs: PositiveInt | None = Field(1, description="null: the size's own")
+    top: PositiveInt = Field(12, description="operators shown of each phase")
+    threads: PositiveInt = Field(2, description="CPU threads")
+    trace: str | None = Field(None, description="a file for chrome://tracing or https://ui.perfetto.dev")
+
+    def chosen(self) -> Size:
+        if self.size not in SIZES or self.side not in SIDES:
+            raise UserError(f"unknown size or side: sizes are {', '.join(SIZES)}, sides {', '.join(SIDES)}")
+        changes = {
+            name: getattr(self, name) for name in ("prompts", "epochs") if getattr(self, name) is not None
+        }
+        return replace(SIZES[self.size], **changes)
+
+
+class _Recorded:
+    """A side whose phases carry their names in the profile."""
+
+    def __init__(self, side):
+        self.side = side
+
+    def __getattr__(self, name: str):
+        function = getattr(self.side, name)
+        phase = dict(zip(("generate", "score", "rewards", "update"), PHASES))[name]
+
+        def recorded(*arguments):
+            with record_function(f"phase/{phase}"):
+                return function(*arguments)
+
+        return recorded
+
+
+def _phase_of(event) -> str | None:
+    """The phase an event ran in, by the events around it. None: a backward pass runs in another thread."""
+    while event is not None:
+        if event.name.startswith("phase/"):
+            return event.name.removeprefix("phase/")
+        event = event.cpu_parent
+    return None
+
+
+def operators(events) -> dict[str, dict[str, tuple[float, int]]]:
+    """phase -> operator -> (its own seconds, calls). What is in no phase is the updates' backward pass."""
+    found: dict[str, dict[str, tuple[float, int]]] = {phase: {} for phase in PHASES}
+    gpu = torch.cuda.is_available()
+    for event in events:
+        if (
+            event.name.startswith("phase/") or event.device_type != DeviceType.CPU
+        ):  # an operator has its kernels' time
+            continue
+        own = (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1e6
+        row = found[_phase_of(event) or "updates"]
+        seconds, calls = row.get(event.name, (0.0, 0))
+        row[event.name] = (seconds + own, calls + 1)
+    return found
+
+
+def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
+    total = sum(seconds for seconds, _ in row.values()) or 1.0
+    ranked = sorted(row.items(), key=lambda item: -item[1][0])[:top]
+    return table(
+        ["operator", "s", "share", "calls"],
+        [
+            [name, number(seconds), f"{seconds / total:.1%}", f"{calls:,}"]
+            for name, (seconds, calls) in ranked
+        ],
+    )
+
+
+def run(settings: Settings) -> str:
+    """One step to warm up, one timed, one profiled. Returns the text that is printed."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(settings.threads)
+    size, side = settings.chosen(), SIDES[settings.side]
+    responses = None if side is ours else ours.generate(ours.build(size)).responses()
+    state = side.build(size, responses)
+    run_step(side, state)
+    seconds = run_step(side, state).seconds
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities) as profiled:
+        run_step(_Recorded(side), state)
+    if settings.trace:
+        profiled.export_chrome_trace(settings.trace)
+    total, prompts = sum(seconds.values()), ", ".join(map(str, workload.prompt_lengths(size)))
+    parts = [
+        f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, "
+        f"{size.epochs} epochs",
+        table(
+            ["phase", "s", "share"], [[name, number(s), f"{s / total:.1%}"] for name, s in seconds.items()]
+        ),
+    ]
+    for phase, row in operators(profiled.events()).items():
+        parts += [f"{phase}, by operators' own time:", operator_table(row, settings.top)]
+    text = "\n\n".join(parts) + "\n"
+    print(text, flush=True)
+    return text
+
+
+if __name__ == "__main__":
+    run_main(lambda: write_text("outputs/profile.md", run(settings_from(Settings))))

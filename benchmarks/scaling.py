@@ -1,0 +1,215 @@
+"""How our step's cost grows: seconds and memory against prompt length, answer length, K, batch and model
+size.
+
+    python -m benchmarks.scaling axes=prompt_tokens,samples reps=3        --help lists the keys
+
+One axis at a time around one base; every point is a process of its own. The slope of log(cost) against
+log(x), fitted over the largest points of an axis, says how cost grows there: 1 is linear. Writes
+`scaling.json`, one picture an axis.
+"""
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import Field, PositiveInt
+
+from benchmarks.bench import Progress
+from benchmarks.child import measured
+from benchmarks.measure import PHASES, with_total
+from benchmarks.tables import number, replace_part, table
+from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import UserError, run_main, write_json, write_text
+from tasks.qa_feedback.data.command_line import settings_from
+
+
+def _t5(width: int) -> T5Dims:
+    return T5Dims(width, 4 * width, 16, width // 16, 2, 2000)
+
+
+def _sized(size: Size, width: int) -> Size:
+    return replace(
+        size, policy=_t5(width), value=_t5(width), reward=RMDims(width, 2 * width, width // 16, 2, 128)
+    )
+
+
+BASE = _sized(
+    Size(
+        "scaling",
+        _t5(64),
+        _t5(64),
+        RMDims(64, 128, 4, 2, 128),
+        prompts=4,
+        samples=4,
+        epochs=1,
+        prompt_tokens=512,
+        answer_tokens=100,
+        ends=False,
+    ),
+    128,
+)
+
+# axis -> what it is called, and its points
+AXES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "prompt_tokens": ("tokens of a prompt", (128, 256, 512, 1024)),
+    "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
+    "samples": ("samples of a prompt, K", (1, 2, 4, 8, 16)),
+    "prompts": ("prompts in a batch", (1, 2, 4, 8, 16)),
+    "width": ("weights of the policy", (64, 128, 256, 512)),
+}
+FITTED = 3  # points at the end of an axis: small ones are all fixed cost
+
+
+class Settings(StrictModel):
+    """How cost grows."""
+
+    axes: str = Field("all", description=f"of {', '.join(AXES)}, with commas")
+    points: PositiveInt | None = Field(None, description="the first ones of every axis only; null: all")
+    reps: PositiveInt = Field(
+        3, description="steps of a point; the first is not counted where there are several"
+    )
+    threads: PositiveInt = Field(2, description="CPU threads")
+    output_dir: str = "outputs"
+    plots: str = Field("outputs/plots", description="where the pictures go")
+    results: str | None = Field(
+        None, description="a document with a place for `scaling`, to put table and pictures in"
+    )
+
+    def chosen(self) -> list[str]:
+        names = list(AXES) if self.axes == "all" else self.axes.split(",")
+        if set(names) - set(AXES):
+            raise UserError(f"unknown axes in `{self.axes}`: known are {', '.join(AXES)}")
+        return names
+
+
+def at(axis: str, value: int) -> Size:
+    """The base with one thing changed."""
+    if axis == "width":
+        return _sized(BASE, value)
+    size = replace(BASE, **{axis: value})
+    return replace(size, input_limit=max(size.input_limit, size.prompt_tokens))
+
+
+def weights_of(dims: T5Dims) -> int:
+    """Matrices and embedding: d V + L (4 d i + 2 d f) + L (8 d i + 2 d f)."""
+    return dims.d_model * dims.vocab + dims.layers * (
+        12 * dims.d_model * dims.inner + 4 * dims.d_model * dims.d_ff
+    )
+
+
+def measure_point(axis: str, value: int, settings: Settings) -> dict[str, float]:
+    """x, median seconds of every phase, and the peak in MB above what importing takes."""
+    size = at(axis, value)
+    found = measured(size, "ours", settings.threads, reps=settings.reps)
+    steps = [with_total(seconds) for seconds in found["seconds"]]
+    steps = steps[1:] or steps
+    medians = {name: statistics.median(step[name] for step in steps) for name in (*PHASES, "step")}
+    x = weights_of(size.policy) if axis == "width" else value
+    return {"x": x, **medians, "peak_mb": max(found["peak_mb"].values()) - found["imports_mb"]}
+
+
+def slope(points: Sequence[Mapping[str, float]], name: str) -> float:
+    """Of the least-squares line through (log x, log y) of the last FITTED points."""
+    last = points[-FITTED:]
+    xs, ys = [math.log(p["x"]) for p in last], [math.log(max(p[name], 1e-9)) for p in last]
+    return statistics.linear_regression(xs, ys).slope if len(last) > 1 else math.nan
+
+
+def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Seconds of the phases and memory against x, both logarithmic, with a line of slope 1."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.hashsalt": axis, "font.size": 9}):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+        xs = [point["x"] for point in points]
+        for name in (*PHASES, "step"):
+            left.plot(
+                xs,
+                [point[name] for point in points],
+                "o-",
+                markersize=3,
+                label=name,
+                color="black" if name == "step" else None,
+            )
+        right.plot(xs, [point["peak_mb"] for point in points], "o-", markersize=3, color="black")
+        for panel, name in ((left, "step"), (right, "peak_mb")):
+            last = points[-1]
+            panel.plot(xs, [last[name] * x / last["x"] for x in xs], ":", color="grey", label="linear")
+            panel.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
+            panel.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
+            panel.minorticks_off()
+        left.set_ylabel("seconds")
+        right.set_ylabel("MB above imports")
+        left.legend(fontsize=7)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
+def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """A row an axis: cost at its ends, and the slopes."""
+    rows = []
+    for axis, points in results.items():
+        ends = [points[0], points[-1]]
+        rows.append(
+            [
+                AXES[axis][0],
+                " .. ".join(f"{p['x']:,}" for p in ends),
+                " .. ".join(number(p["step"]) for p in ends),
+                " .. ".join(number(p["peak_mb"]) for p in ends),
+                *(f"{slope(points, name):.2f}" for name in (*PHASES, "step", "peak_mb")),
+            ]
+        )
+    return table(
+        [
+            "against",
+            "from .. to",
+            "step, s",
+            "memory, MB",
+            *(f"{phase}" for phase in PHASES),
+            "step",
+            "memory",
+        ],
+        rows,
+    )
+
+
+def document(results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path) -> str:
+    """Table and pictures, their links relative to `folder`."""
+    pictures = [
+        f"![cost against {AXES[axis][0]}]({os.path.relpath(plots / f'{axis}.svg', folder)})"
+        for axis in results
+    ]
+    base = (
+        f"Around {BASE.prompts} prompts of {BASE.prompt_tokens} tokens, {BASE.samples} samples of "
+        f"{BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last six columns "
+        "are slopes."
+    )
+    return "\n\n".join([base, growth_table(results), *pictures]) + "\n"
+
+
+def run(settings: Settings) -> dict[str, list[dict[str, float]]]:
+    """Measure, plot and write; returns axis -> points."""
+    say, results, folder, plots = Progress(), {}, Path(settings.output_dir), Path(settings.plots)
+    for axis in settings.chosen():
+        results[axis] = []
+        for value in AXES[axis][1][: settings.points]:
+            results[axis].append(measure_point(axis, value, settings))
+            point = results[axis][-1]
+            say(f"{axis} {point['x']:,}: step {point['step']:.2f} s, {point['peak_mb']:.0f} MB above imports")
+        plot(axis, results[axis], plots / f"{axis}.svg")
+        write_json(folder / "scaling.json", results)
+    write_text(folder / "scaling.md", document(results, plots, folder))
+    if settings.results:
+        replace_part(settings.results, "scaling", document(results, plots, Path(settings.results).parent))
+    print(f"\n{growth_table(results)}\n", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    run_main(lambda: run(settings_from(Settings)))

@@ -1,0 +1,366 @@
+"""What both sides of the benchmark run on: sizes, prompts of real lengths, random weights, one set of
+settings.
+
+Nothing is downloaded and no data is read. Words are made up and each is one token, so lengths are exact: a
+prompt is `question: ... context: wikipage: ... text: ...` with as many tokens as a real row has.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import WordLevel
+from torch import nn
+from transformers import (
+    LongformerConfig,
+    LongformerForSequenceClassification,
+    LongformerForTokenClassification,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from fgrlhf.config import validate
+from fgrlhf.reward_models import RewardModelSpec
+from fgrlhf.rl_config import RLConfig
+from fgrlhf.types import Prompt
+from fgrlhf.utils import derive_seed
+from fgrlhf.value import ValueHead
+from tasks.qa_feedback.feedback import rm_words_prefix
+
+# Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of the 300 rows of qa-feedback that we
+# have, `</s>` included, cut at 1,024, mean 657. T5's own vocabulary could not be had offline: the tokenizer
+# is a Unigram trained on these texts with T5's normalisation (16.7 k pieces, 1.38 tokens a word).
+PROMPT_TOKENS = (
+    15,
+    262,
+    289,
+    302,
+    310,
+    318,
+    324,
+    340,
+    492,
+    543,
+    568,
+    570,
+    577,
+    584,
+    589,
+    597,
+    602,
+    608,
+    614,
+    618,
+    626,
+    643,
+    679,
+    752,
+    784,
+    802,
+    825,
+    844,
+    850,
+    858,
+    863,
+    874,
+    882,
+    887,
+    896,
+    905,
+    908,
+    915,
+    924,
+    945,
+    1024,
+)
+SPECIAL = ("<pad>", "</s>", "<unk>")
+MARKS = ("question:", "context:", "wikipage:", "text:", "answer:")
+EOS_EVERY = (
+    100  # every 100th word ends an answer: about 1 % of what a step may draw, so answers of some 100 tokens
+)
+QUESTION, TITLE, SENTENCE, SENTENCES = 12, 3, 20, 7  # words of each, and sentences of a passage
+RM_LENGTH = 2048  # tokens the published reward models read
+
+
+@dataclass(frozen=True)
+class T5Dims:
+    """Of an encoder and a decoder of `layers` each."""
+
+    d_model: int
+    d_ff: int
+    d_kv: int
+    heads: int
+    layers: int
+    vocab: int
+
+    @property
+    def inner(self) -> int:
+        return self.d_kv * self.heads
+
+
+@dataclass(frozen=True)
+class RMDims:
+    """Of a Longformer. `window`: tokens that one token attends to, both sides together."""
+
+    hidden: int
+    ff: int
+    heads: int
+    layers: int
+    window: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """One workload. `prompt_tokens=None`: lengths of real rows. `ends=False`: every answer is `answer_tokens`
+    long.
+
+    `reps`: steps of each side that are timed.
+    """
+
+    name: str
+    policy: T5Dims
+    value: T5Dims
+    reward: RMDims
+    prompts: int = 8
+    samples: int = 4
+    epochs: int = 4
+    micro_batch: int = 4
+    input_limit: int = 1024
+    answer_tokens: int = 200
+    prompt_tokens: int | None = None
+    ends: bool = True
+    bf16: bool = False
+    dropout: float = 0.0
+    reps: int = 3
+
+
+_TINY = T5Dims(64, 128, 16, 4, 2, 2000)
+_T5_SMALL = T5Dims(512, 2048, 64, 8, 6, 32_128)
+_T5_BASE = T5Dims(768, 3072, 64, 12, 12, 32_128)
+_T5_LARGE = T5Dims(1024, 4096, 64, 16, 24, 32_128)
+_LONGFORMER_BASE = RMDims(768, 3072, 12, 12, 512)
+
+# The reward models of `t5_small` are to it what longformer-base is to t5-large: an eighth of its weights.
+SIZES = {
+    size.name: size
+    for size in (
+        Size("tiny", _TINY, _TINY, RMDims(64, 128, 4, 2, 128), prompts=4, reps=5),
+        Size("t5_small", _T5_SMALL, _T5_SMALL, RMDims(256, 1024, 4, 6, 512), prompts=2, reps=2),
+        Size("t5_base", _T5_BASE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
+        Size("t5_large", _T5_LARGE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
+    )
+}
+CPU_SIZES, GPU_SIZES = ("tiny", "t5_small"), ("t5_base", "t5_large")
+
+
+# ---- words, prompts ----------------------------------------------------------------------------------------
+
+
+def _word(i: int) -> str:
+    """A made-up word. One in 12 ends a sentence, one in 9 a clause: answers have segments as real ones do."""
+    syllables, rest = "", i
+    while rest or len(syllables) < 4:
+        rest, digit = divmod(rest, 70)
+        syllables += "bdfgklmnprstvz"[digit // 5] + "aeiou"[digit % 5]
+    return syllables + ("." if i % 12 == 5 else "," if i % 9 == 4 else "")
+
+
+@cache
+def words(vocab: int) -> tuple[str, ...]:
+    return tuple(_word(i) for i in range(vocab - len(SPECIAL) - len(MARKS)))
+
+
+def tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """Every word a token; `</s>` is put at the end. Policies and reward models share the vocabulary."""
+    listed = [*SPECIAL, *("▁" + word for word in (*MARKS, *words(vocab)))]
+    model = Tokenizer(WordLevel({token: i for i, token in enumerate(listed)}, unk_token="<unk>"))
+    model.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    model.decoder = decoders.Metaspace(prepend_scheme="always")
+    model.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", padding_side="right"
+    )
+
+
+def eos_ids(size: Size) -> list[int]:
+    """Ids that end an answer. Random weights do not choose `</s>` by themselves: many words stand for it."""
+    first = len(SPECIAL) + len(MARKS)
+    return list(range(first + 7, size.policy.vocab, EOS_EVERY)) if size.ends else [SPECIAL.index("</s>")]
+
+
+def prompt_lengths(size: Size) -> list[int]:
+    """Tokens of each prompt: evenly spaced quantiles of the real rows, in an order of no meaning."""
+    if size.prompt_tokens is not None:
+        return [size.prompt_tokens] * size.prompts
+    lengths = []
+    for i in range(size.prompts):
+        place = (i + 0.5) / size.prompts * (len(PROMPT_TOKENS) - 1)
+        low = int(place)
+        lengths.append(
+            round(PROMPT_TOKENS[low] + (place - low) * (PROMPT_TOKENS[low + 1] - PROMPT_TOKENS[low]))
+        )
+    random.Random(0).shuffle(lengths)
+    return [min(length, size.input_limit) for length in lengths]
+
+
+def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
+    """Prompt i with `tokens` tokens, `</s>` included: a question, then passages as long as they fit."""
+    draw = random.Random(derive_seed("benchmark prompt", i))
+    budget = tokens - 2  # `question:` and `</s>`
+    length = budget if budget < QUESTION + 16 else QUESTION
+    question = draw.choices(words(vocab), k=length)
+    budget -= length + 1  # `context:`
+    passages = []
+    while budget > 0:
+        size = min(budget, 2 + TITLE + SENTENCE * SENTENCES)
+        size = budget if budget - size < 2 + TITLE + 1 else size  # the rest is no passage of its own
+        content = draw.choices(words(vocab), k=size - 2)  # less `wikipage:` and `text:`
+        sentences = [" ".join(content[at : at + SENTENCE]) for at in range(TITLE, len(content), SENTENCE)]
+        passages.append([" ".join(content[:TITLE]), *sentences])
+        budget -= size
+    text = " ".join(rm_words_prefix(" ".join(question), passages)[:-1])
+    return Prompt(str(i), text, meta={"question": " ".join(question), "passages": passages})
+
+
+def prompts(size: Size) -> list[Prompt]:
+    return [make_prompt(size.policy.vocab, i, length) for i, length in enumerate(prompt_lengths(size))]
+
+
+# ---- models ------------------------------------------------------------------------------------------------
+
+
+def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
+    """A random T5 whose next token depends on what it has read.
+
+    A random T5 with tied embeddings repeats the token it has just read, for that is the one most like its
+    hidden state: random signs in the last norm undo this. In deep ones the token read is lost among what the
+    layers add, so that the same 20 tokens are always the most probable: the decoder's layers add 0.3 times as
+    much. Special tokens have zero embeddings, hence a logit of 0, and are never among the 20.
+    """
+    torch.manual_seed(derive_seed("benchmark t5", seed))
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=dims.vocab,
+            d_model=dims.d_model,
+            d_ff=dims.d_ff,
+            d_kv=dims.d_kv,
+            num_heads=dims.heads,
+            num_layers=dims.layers,
+            dropout_rate=size.dropout,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+        )
+    )
+    with torch.no_grad():
+        model.get_input_embeddings().weight[: len(SPECIAL)] = 0
+        model.decoder.final_layer_norm.weight.mul_(torch.randint(0, 2, (dims.d_model,)) * 2 - 1)
+        for name, parameter in model.decoder.named_parameters():
+            if name.endswith("o.weight"):
+                parameter.mul_(0.3)
+    model.generation_config.eos_token_id = eos_ids(size)
+    return model
+
+
+def policy_model(size: Size) -> T5ForConditionalGeneration:
+    """The reference a little sharpened, as in the middle of a run: the KL is not 0."""
+    model = t5(size.policy, size, seed=0)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.02)
+    return model
+
+
+def reference_model(size: Size) -> T5ForConditionalGeneration:
+    return t5(size.policy, size, seed=0)
+
+
+def value_model(size: Size) -> tuple[T5ForConditionalGeneration, ValueHead]:
+    """Trunk and head. The head's last layer is random: a fresh one would hide the trunk behind zeros."""
+    trunk = t5(size.value, size, seed=1)
+    head = ValueHead(size.value.d_model)
+    nn.init.normal_(head.layers[-1].weight, std=size.value.d_model**-0.5)
+    return trunk, head
+
+
+def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
+    """A random Longformer that judges segments or scores answers."""
+    torch.manual_seed(derive_seed("benchmark reward", seed))
+    dims = size.reward
+    config = LongformerConfig(
+        vocab_size=size.policy.vocab,
+        hidden_size=dims.hidden,
+        intermediate_size=dims.ff,
+        num_hidden_layers=dims.layers,
+        num_attention_heads=dims.heads,
+        attention_window=dims.window,
+        max_position_embeddings=RM_LENGTH + 2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        sep_token_id=1,
+        type_vocab_size=1,
+        initializer_range=0.1,
+        num_labels=2 if kind == "segment" else 1,
+    )
+    network = LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification
+    return network(config).eval().requires_grad_(False)
+
+
+def _segments(level: str, with_passages: bool) -> RewardModelSpec:
+    return RewardModelSpec("segment", "encoder", level, with_passages, RM_LENGTH, ("ERR", "O"), "ERR", "O")
+
+
+# aspect -> what its reward model is, and what a good and a bad segment earn
+ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
+    "relevance": (_segments("subsentence", with_passages=False), 0.3),
+    "factuality": (_segments("sentence", with_passages=True), 0.5),
+    "completeness": (
+        RewardModelSpec("sequence", "encoder", "sequence", True, RM_LENGTH, mean=0.0, std=1.0),
+        0.3,
+    ),
+}
+
+
+# ---- settings ----------------------------------------------------------------------------------------------
+
+
+def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
+    """The published hyper-parameters at this size; advantages and loss as the library has them by default."""
+    generation = {"do_sample": True, "top_k": 20, "temperature": 0.7}
+    tree = {
+        "model": {
+            "policy_model": {"ckpt": "made here", "train_generation_kwargs": generation},
+            "value_model": {"ckpt": "made here"},
+            "dtype": "bf16" if size.bf16 else "fp32",
+        },
+        "reward": {name: {"kind": spec.kind} for name, (spec, _) in ASPECTS.items()},
+        "env": {
+            "max_input_len": size.input_limit,
+            "max_generated_len": size.answer_tokens,
+            "train_num_samples_per_input": size.samples,
+            "logprob_temperature": 1.0,
+        },
+        "ppo": {"kl_coef": 0.3, "lam": 0.95},
+        "train": {
+            "sampling_batch_size_per_card": size.prompts,
+            "training_batch_size_per_card": size.micro_batch,
+            "n_ppo_epoch_per_rollout": size.epochs,
+            "lr": 1e-5,
+            "lr_schedule": "constant",
+            "n_warmup_steps": 0,
+            "clip_grad": False,
+            "dropout": size.dropout > 0,
+            "dropout_in_rollouts": False,
+        },
+        "logging": {"save_dir": folder},
+    }
+    return validate(RLConfig, tree, "the benchmark's settings")
+
+
+def padded(rows: Sequence[Sequence[int]], width: int, pad: int = 0) -> torch.Tensor:
+    """ids_BT of `width` columns."""
+    return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])

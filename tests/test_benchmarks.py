@@ -1,0 +1,255 @@
+"""The benchmark compares equal work: both sides compute the same, its numbers are what they are called."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import baseline, bench, child, flops, measure, ours, profile, scaling, tables, workload
+from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.utils import UserError
+
+ROOT = Path(__file__).parents[1]
+DIMS = T5Dims(32, 48, 8, 4, 2, 300)
+SMALL = Size(
+    "small",
+    DIMS,
+    DIMS,
+    RMDims(32, 48, 4, 1, 8),
+    prompts=2,
+    samples=2,
+    epochs=2,
+    micro_batch=2,
+    input_limit=64,
+    answer_tokens=12,
+    prompt_tokens=40,
+    reps=2,
+)
+
+
+@pytest.fixture(scope="module")
+def equality():
+    return measure.check(SMALL)
+
+
+def test_both_sides_compute_the_same(equality):
+    assert equality.failures() == []
+    assert set(equality.differences) == {
+        "logprobs",
+        "reference logprobs",
+        "values",
+        "rewards",
+        "losses",
+        "parameters",
+    }
+    assert equality.sampled_alike > 0.99 and len(equality.responses) == 4
+
+
+@pytest.mark.parametrize(
+    "name, fault, caught",
+    [
+        ("clipped_value_loss", lambda *a: [0.99 * x for x in measured_loss(*a)], {"losses", "parameters"}),
+        ("kl_penalized", lambda rewards_BT, *rest: rewards_BT, {"losses", "parameters"}),
+        ("rm_words", lambda prefix, *rest: words(prefix[1:], *rest), {"rewards"}),
+    ],
+)
+def test_a_difference_is_noticed(monkeypatch, name, fault, caught):
+    monkeypatch.setattr(baseline, name, fault)
+    found = measure.check(SMALL)
+    assert caught <= {name for name, value in found.differences.items() if value > measure.TOLERANCE}
+    with pytest.raises(UserError, match="nothing to time"):
+        found.require("small")
+
+
+measured_loss, words = baseline.clipped_value_loss, baseline.rm_words
+
+
+def test_the_models_answers_are_no_copies_and_end(equality):
+    """Answers end at different lengths, by a token that ends them, and hold many different words."""
+    size = replace(SMALL, answer_tokens=60, prompts=8)
+    responses = ours.generate(ours.build(size)).responses()
+    ended = [row for row in responses if len(row) < size.answer_tokens]
+    assert 0 < len(ended) and all(row[-1] in workload.eos_ids(size) for row in ended)
+    assert all(len(set(row)) > len(row) / 3 for row in responses)
+    without = ours.generate(ours.build(replace(SMALL, ends=False))).responses()
+    assert [len(row) for row in without] == [12] * 4
+
+
+@pytest.mark.parametrize("tokens", [3, 15, 30, 31, 32, 40, 200, 657, 1024])
+def test_a_prompt_has_the_tokens_it_is_asked_for(tokens):
+    prompt = workload.make_prompt(2000, 0, tokens)
+    ids = workload.tokenizer(2000)(prompt.text)["input_ids"]
+    assert len(ids) == tokens and workload.tokenizer(2000).unk_token_id not in ids
+
+
+def test_prompt_lengths_are_quantiles_of_real_ones():
+    lengths = workload.prompt_lengths(replace(SMALL, prompts=41, prompt_tokens=None, input_limit=1024))
+    assert sum(lengths) / 41 == pytest.approx(657, rel=0.03)
+    assert (
+        max(workload.prompt_lengths(replace(SMALL, prompts=41, prompt_tokens=None, input_limit=500))) == 500
+    )
+
+
+def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
+    fake = {
+        "imports_mb": 100.0,
+        "built_mb": 110.0,
+        "seconds": [],
+        "peak_mb": dict.fromkeys(measure.PHASES, 200.0),
+    }
+    monkeypatch.setattr(
+        bench,
+        "measured",
+        lambda size, side, *rest: {
+            **fake,
+            "peak_mb": {**fake["peak_mb"], "updates": {"baseline": 400.0, "ours": 250.0}[side]},
+        },
+    )
+    bench.run(bench.Settings(output_dir=str(tmp_path), threads=1), [SMALL])
+    written = json.loads((tmp_path / "bench.json").read_text())["small"]
+    for name in (*measure.PHASES, "step"):
+        assert {"baseline_s", "ours_s", "ratio", "ours_peak_mb", "ours_tokens_per_s", "ours_gflops"} <= set(
+            written[name]
+        )
+        assert written[name]["ratio"] > 0
+    assert (
+        written["peak_mb"]["baseline"] == 400
+        and written["peak_mb"]["ours"] == 250
+        and written["peak_mb"]["ratio"] == 1.6
+    )
+    assert written["peak_mb"]["ratio_without_imports"] == 2.0
+    assert "| updates |" in (tmp_path / "bench.md").read_text()
+
+
+def test_unknown_sizes_are_refused():
+    with pytest.raises(UserError, match="huge.*known are tiny"):
+        bench.Settings(sizes="tiny,huge").chosen()
+    assert [size.samples for size in bench.Settings(sizes="tiny", samples=2).chosen()] == [2]
+
+
+def test_ratios_are_medians_of_pairs():
+    assert measure.paired([2.0, 8.0, 9.0], [1.0, 2.0, 9.0]) == {
+        "baseline_s": 8.0,
+        "ours_s": 2.0,
+        "ratio": 2.0,
+    }
+
+
+def counted(function) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        function()
+    return counter.get_total_flops()
+
+
+def test_t5_flops_are_those_torch_counts():
+    model = workload.t5(DIMS, SMALL, seed=0).eval()
+    model.set_attn_implementation("eager")  # matrix products, all of which the counter knows
+    prompt_BP, answer_BT = torch.full((1, 50), 9), torch.full((1, 30), 9)
+    with_logits = flops.forward_flops(DIMS, [50], [[30]], logits=True)
+    assert counted(
+        lambda: model(input_ids=prompt_BP, decoder_input_ids=answer_BT, use_cache=False)
+    ) == pytest.approx(with_logits, rel=0.01)
+    assert flops.encoder_flops(DIMS, 50) == pytest.approx(
+        counted(lambda: model.encoder(input_ids=prompt_BP)), rel=0.01
+    )
+    two = flops.forward_flops(DIMS, [50], [[30, 30]], logits=False)
+    one = flops.forward_flops(DIMS, [50], [[30]], logits=False)
+    assert two - one == flops.decoder_flops(DIMS, 30, 50)
+
+
+def test_generations_flops_are_those_torch_counts():
+    size = replace(SMALL, ends=False)
+    model = workload.t5(DIMS, size, seed=0).eval()
+    model.set_attn_implementation("eager")
+    found = counted(
+        lambda: model.generate(
+            input_ids=torch.full((1, 50), 9), do_sample=False, max_new_tokens=30, min_new_tokens=30
+        )
+    )
+    assert found == pytest.approx(flops.forward_flops(DIMS, [50], [[30]], logits=True, cached=True), rel=0.03)
+
+
+def test_longformer_flops_are_no_more_than_torch_counts():
+    """transformers computes blocks of keys wider than the window; what lies in the window is counted."""
+    model, tokens = workload.reward_model(SMALL, "segment", 0), 64
+    found = counted(
+        lambda: model(
+            input_ids=torch.full((1, tokens), 9), attention_mask=torch.ones(1, tokens, dtype=torch.long)
+        )
+    )
+    formula = flops.longformer_flops(SMALL.reward, tokens)
+    head = 2 * tokens * SMALL.reward.hidden * 2
+    assert formula <= found - head <= 1.2 * formula
+
+
+def test_step_flops_by_hand():
+    size = replace(SMALL, epochs=2)
+    phases = flops.step_flops(size, [50], [[30]], judged=[20, 20])
+    forward = flops.forward_flops(DIMS, [50], [[30]], logits=True) + flops.forward_flops(
+        DIMS, [50], [[30]], logits=False
+    )
+    assert phases["updates"] == 6 * forward and phases["scoring"] == forward
+    assert phases["step"] == sum(phases[name] for name in measure.PHASES)
+
+
+def test_slopes_and_tables(tmp_path):
+    points = [{"x": x, "step": 3.0 * x**2} for x in (1, 2, 4, 8)]
+    assert scaling.slope(points, "step") == pytest.approx(2)
+    assert [tables.number(x) for x in (0, 0.01234, 1.234, 123.4, 12345.0)] == [
+        "0",
+        "0.0123",
+        "1.23",
+        "123",
+        "12,345",
+    ]
+    document = tmp_path / "a.md"
+    document.write_text("x\n<!-- bench -->\nold\n<!-- /bench -->\ny\n")
+    tables.replace_part(document, "bench", "new\n")
+    assert document.read_text() == "x\n<!-- bench -->\nnew\n<!-- /bench -->\ny\n"
+    with pytest.raises(UserError, match="no place for `other`"):
+        tables.replace_part(document, "other", "new")
+
+
+def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
+    answer = {"imports_mb": 50.0, "built_mb": 60.0, "peak_mb": {"updates": 90.0}}
+    times = lambda size: [dict.fromkeys(measure.PHASES, 1.0 * size.samples)] * 2
+    monkeypatch.setattr(scaling, "measured", lambda size, *rest, **more: {**answer, "seconds": times(size)})
+    results = scaling.run(
+        scaling.Settings(axes="samples", output_dir=str(tmp_path), plots=str(tmp_path / "plots"))
+    )
+    assert (
+        scaling.slope(results["samples"], "step") == pytest.approx(1)
+        and results["samples"][0]["peak_mb"] == 40
+    )
+    assert (tmp_path / "plots" / "samples.svg").stat().st_size > 1000
+    assert "plots/samples.svg" in (tmp_path / "scaling.md").read_text()
+
+
+def test_weights_are_counted_without_norms_and_biases():
+    counts = sum(
+        p.numel()
+        for name, p in workload.t5(DIMS, SMALL, 0).named_parameters()
+        if "norm" not in name and "bias" not in name
+    )
+    assert scaling.weights_of(DIMS) == counts
+
+
+def test_profile_names_every_phase(monkeypatch):
+    monkeypatch.setitem(profile.SIZES, "small", SMALL)
+    text = profile.run(profile.Settings(size="small", threads=1, top=3))
+    assert all(
+        f"| {phase} |" in text and f"{phase}, by operators' own time" in text for phase in measure.PHASES
+    )
+    assert len(re.findall("aten::", text)) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["baseline", "ours"])
+def test_a_side_in_a_process_of_its_own(side, equality):
+    found = child.measured(SMALL, side, 1, equality.responses, reps=2)
+    assert len(found["seconds"]) == 2 and set(found["peak_mb"]) == set(measure.PHASES)
+    assert 0 < found["imports_mb"] <= found["built_mb"] <= max(found["peak_mb"].values())
