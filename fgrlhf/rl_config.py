@@ -97,7 +97,7 @@ class PPOConfig(StrictModel):
     vf_coef: NonNegativeFloat = 1.0
     cliprange: PositiveFloat = 0.2
     cliprange_value: PositiveFloat | None = Field(0.2, description="in units of the (whitened) return; null: not clipped")
-    whiten_rewards: bool = True
+    whiten_rewards: bool = Field(False, description="divide a batch's token rewards by their standard deviation; true: as published")
     whiten_divides_by: Literal["std", "sqrt_std"] = Field("std", description="sqrt_std: as published (deviation D1)")
     gae_start: Literal["own_end", "longest"] = Field("own_end", description="longest: as published (D3)")
 

@@ -51,7 +51,7 @@ class OnPolicyTrainer:
         self.folder = Path(config.logging.save_dir)
         self.reference = reference.to(accelerator.device).eval().requires_grad_(False)
         self.actor_critic = actor_critic.to(accelerator.device)
-        self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True)
         self.model = accelerator.prepare_model(self.actor_critic) if accelerator.num_processes > 1 else self.actor_critic
         self.kl = KLController(config.ppo.kl_coef, config.ppo.kl_target, config.ppo.kl_horizon)
         self.step, self.high_kl_count = 0, 0
