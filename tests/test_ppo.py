@@ -10,7 +10,7 @@ from fgrlhf.rl_config import PPOConfig
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
-# The two values that select the published arithmetic, as they stand in a YAML file.
+# The values that select the published arithmetic, as they stand in a YAML file.
 PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
 SETTINGS = ("whiten_rewards", "lam", "gamma", "kl_coef", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
 
@@ -110,7 +110,7 @@ def test_published_gae_does_let_padding_matter():
         results.append(
             [
                 PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT).returns_BT[:, :5]
-                for switch in ({}, PUBLISHED)
+                for switch in ({}, {**PUBLISHED, "whiten_rewards": True})
             ]
         )
     assert torch.equal(results[0][0], results[1][0])
