@@ -22,7 +22,7 @@ from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, scr
 from tasks.qa_feedback.summary import by_question
 
 REWARD_MODELS = {"rel_rm": "run_fg_rm", "fact_rm": "run_fg_rm", "comp_rm": "run_pref_rm", "baseline_rm": "run_pref_rm"}
-END = ("reward.gold.place=end",)
+END = ("reward.gold.place=end", "ppo.lam=1.0")  # the better lambda on dev for one scalar, as 0.95 is for dense rewards
 # run -> (its config, overrides, the reward models it needs under their names in the config)
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "fine_grained": ("mini_fine_grained_config.yml", (), {
