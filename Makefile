@@ -9,6 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
 .PHONY: setup test test-slow demo probe science
+.PHONY: bench-peers
 
 setup: $(STAMP)
 
@@ -31,3 +32,7 @@ probe: setup
 # Five seeds of reward models and RL on the world of `make demo`.
 science: setup
 	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)
+
+# Ours beside other packages on equal work; needs the extra `peers`. ARGS="--tune" tries all their settings first.
+bench-peers: setup
+	@$(RUN) python -m benchmarks.peers $(ARGS)
