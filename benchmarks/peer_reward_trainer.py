@@ -1,9 +1,9 @@
-"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: the six decided pairs of four answers to a question.
+"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers each.
 
 Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL, cut by our
-`RMInputs`), with the same optimiser settings and as many pairs in every step. What neither does here: dropout,
-evaluation, checkpoints, logging, gradient checkpointing. TRL reads every pair's two texts, 12 of a question; ours reads
-the question's four and takes the six differences of their scores.
+`RMInputs`), with the same optimiser settings and the same pairs in every step. What neither does here:
+dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads both texts of every pair, 12
+of a question; ours reads the question's four and takes the six differences of their scores.
 """
 
 import random
@@ -33,7 +33,7 @@ from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
 from fgrlhf.rm_inputs import RMInput, RMInputs
 from fgrlhf.utils import UserError, derive_seed, seeded, write_json
-from reward_modeling.data import FIRST, PAIRS, PairCollator, pair_prefix, read_pair_rows
+from reward_modeling.data import FIRST, PAIRS, PairCollator, read_pair_rows
 from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss
 from reward_modeling.training import load_network, training_arguments
 
@@ -43,7 +43,9 @@ SPECIAL = ("<pad>", "</s>", "<unk>")
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `questions` per optimiser step, the first of `steps` untimed."""
+    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser step; the
+    first of `steps` is not timed.
+    """
 
     vocab: int = 8192
     width: int = 256
@@ -73,7 +75,7 @@ class Work:
         return self.size.questions * len(PAIRS)
 
 
-# ---- the work ------------------------------------------------------------------------------------------------------
+# ---- the work ----------------------------------------------------------------------------------------------
 
 
 class _Words:
@@ -92,7 +94,7 @@ class _Words:
 
 
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
-    """Rows of a pair file, every pair decided: question, passages, four answers in a random order of merit."""
+    """Rows of a pair file, every pair decided: question, passages, four answers of random merit."""
     draw = random.Random(derive_seed("peers", "rows"))
     words, rows = _Words(size, draw), []
     for _ in range(size.questions * size.steps):
@@ -102,31 +104,57 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
             passages.append(["title " + words.text(2), words.text(min(left, 110))])
             left -= 110
         merit = draw.sample(range(4), 4)
-        rows.append({
-            "question": words.text(12), "passages": passages,
-            **{f"prediction {i + 1}": words.text(draw.randint(*size.answer_words)) for i in range(4)},
-            "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
-        })
+        rows.append(
+            {
+                "question": words.text(12),
+                "passages": passages,
+                **{f"prediction {i + 1}": words.text(draw.randint(*size.answer_words)) for i in range(4)},
+                "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
+            }
+        )
     return rows
 
 
 def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
     model = Tokenizer(models.BPE())
-    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    model.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=list(SPECIAL), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
-    return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    model.pre_tokenizer, model.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    model.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=list(SPECIAL),
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def _checkpoint(folder: Path, size: Size) -> Path:
-    """A random GPT-2 and a tokenizer. Without dropout: TRL turns it off, ours keeps what the checkpoint says."""
+    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint says."""
     words = _Words(size, random.Random(derive_seed("peers", "rows")))
     tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
     with seeded("peers", "gpt2"):
-        network = GPT2LMHeadModel(GPT2Config(
-            vocab_size=size.vocab, n_embd=size.width, n_layer=size.layers, n_head=size.heads, n_positions=1024,
-            bos_token_id=1, eos_token_id=1, pad_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        network = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size.vocab,
+                n_embd=size.width,
+                n_layer=size.layers,
+                n_head=size.heads,
+                n_positions=1024,
+                bos_token_id=1,
+                eos_token_id=1,
+                pad_token_id=0,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -139,7 +167,11 @@ def prepare(folder: Path, size: Size) -> Work:
     file = folder / "pairs.json"
     write_json(file, feedback_rows(size))
     tree = {
-        "model": {"ckpt": str(_checkpoint(folder / "start", size)), "shape": "causal", "max_length": size.max_length},
+        "model": {
+            "ckpt": str(_checkpoint(folder / "start", size)),
+            "shape": "causal",
+            "max_length": size.max_length,
+        },
         "data": {"train_file": str(file), "dev_file": str(file)},
         "train": {"max_steps": size.steps, "batch_size": size.questions, "lr": 1e-4, "warmup": 1},
         "logging": {"save_dir": str(folder / "ours")},
@@ -150,11 +182,11 @@ def prepare(folder: Path, size: Size) -> Work:
     return Work(folder, size, config, inputs, encode(inputs, read_pair_rows(file), with_passages=True))
 
 
-# ---- the two trainers ----------------------------------------------------------------------------------------------
+# ---- the two trainers --------------------------------------------------------------------------------------
 
 
 class Clock(TrainerCallback):
-    """Seconds from the end of the first optimiser step to the end of the last, on the wall and of the processor."""
+    """Seconds from the end of the first optimiser step to the end of the last: wall's, processor's."""
 
     def __init__(self):
         self.ends: list[tuple[float, float]] = []
@@ -187,8 +219,13 @@ def _arguments(work: Work, micro: int):
 def our_trainer(work: Work, choice: Choice) -> Trainer:
     network, tokenizer = _network(work)
     return PairTrainer(
-        network, _arguments(work, choice["micro"]), data_collator=PairCollator(work.inputs),
-        train_dataset=work.examples, processing_class=tokenizer, compute_loss_func=pair_loss)
+        network,
+        _arguments(work, choice["micro"]),
+        data_collator=PairCollator(work.inputs),
+        train_dataset=work.examples,
+        processing_class=tokenizer,
+        compute_loss_func=pair_loss,
+    )
 
 
 def trl_rows(work: Work) -> list[dict[str, Any]]:
@@ -197,9 +234,13 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
     for read, preference in work.examples:
         for (i, j), better in zip(PAIRS, preference, strict=True):
             chosen, rejected = (i, j) if better == FIRST else (j, i)
-            rows.append({
-                "chosen_ids": read[chosen].input_ids, "rejected_ids": read[rejected].input_ids,
-                "length": max(read[chosen].length, read[rejected].length)})
+            rows.append(
+                {
+                    "chosen_ids": read[chosen].input_ids,
+                    "rejected_ids": read[rejected].input_ids,
+                    "length": max(read[chosen].length, read[rejected].length),
+                }
+            )
     return rows
 
 
@@ -218,8 +259,10 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 
     same = _arguments(work, 1)
     names = (
-        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon "
-        "max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy save_strategy logging_strategy")
+        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 "
+        "adam_epsilon max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy save_strategy "
+        "logging_strategy"
+    )
     arguments = RewardConfig(
         output_dir=str(work.folder / "peer"),
         **{name: getattr(same, name) for name in names.split()},
@@ -236,8 +279,11 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return RewardTrainer(
-        _same_start(work), arguments, train_dataset=Dataset.from_list(trl_rows(work)),
-        processing_class=work.inputs.tokenizer)
+        _same_start(work),
+        arguments,
+        train_dataset=Dataset.from_list(trl_rows(work)),
+        processing_class=work.inputs.tokenizer,
+    )
 
 
 def _run(trainer: Trainer, work: Work) -> Measured:
@@ -249,7 +295,7 @@ def _run(trainer: Trainer, work: Work) -> Measured:
     return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss)
 
 
-# ---- equal work ----------------------------------------------------------------------------------------------------
+# ---- equal work --------------------------------------------------------------------------------------------
 
 
 def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
@@ -274,7 +320,9 @@ def check(work: Work) -> dict[str, Any]:
             raise UserError(f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time")
     weights = sum(p.numel() for p in ours.model.parameters()), sum(p.numel() for p in peer.model.parameters())
     return {
-        **asdict(size), "pairs_per_step": work.pairs, "loss": {"ours": mine, "peer": other},
+        **asdict(size),
+        "pairs_per_step": work.pairs,
+        "loss": {"ours": mine, "peer": other},
         "loss_over_steps": dict(zip(("ours", "peer"), learned)),
         "tokens_of_first_step": {"ours": read, "peer": peer_read},
         "text_tokens_mean": sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4,
@@ -286,14 +334,22 @@ def comparison(size: Size = Size()) -> Comparison:
     micros = [m for m in (1, 2, 4) if size.questions % m == 0]
     pairs = size.questions * len(PAIRS)
     return Comparison(
-        name="reward_trainer", package="trl", unit="pairs", at_least=1.3,
+        name="reward_trainer",
+        package="trl",
+        unit="pairs",
+        at_least=1.3,
         what=f"TRL's RewardTrainer and run_pref_rm, GPT-2 of {size.layers} layers, d {size.width}, fp32, "
         f"six decided pairs of four answers to a question, {pairs} pairs a step",
         prepare=lambda folder: prepare(folder, size),
         check=check,
         ours=Side(lambda work, choice: _run(our_trainer(work, choice), work), [{"micro": m} for m in micros]),
-        peer=Side(lambda work, choice: _run(trl_trainer(work, choice), work), [
-            {"micro": m, "sampling": sampling}
-            for sampling in ("sequential", "group_by_length") for m in (1, 2, 3, 6, 12) if pairs % m == 0
-        ]),
+        peer=Side(
+            lambda work, choice: _run(trl_trainer(work, choice), work),
+            [
+                {"micro": m, "sampling": sampling}
+                for sampling in ("sequential", "group_by_length")
+                for m in (1, 2, 3, 6, 12)
+                if pairs % m == 0
+            ],
+        ),
     )

@@ -2,16 +2,17 @@
 
     python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
 
-A row of the table is a `Comparison`: two sides that do the same work in one process, one after the other and the other
-way round in the next round, so that whatever else the machine does meets both. Reported are the medians, the ratio of
-every round and their median, and each side's peak memory in a process of its own. Before anything is timed the row's
-own `check` must find that both sides compute the same.
+A row of the table is a `Comparison`: two sides that do the same work in one process, one after the other and
+the other way round in the next round, so that whatever else the machine does meets both. Reported are the
+medians, the ratio of every round and their median, and each side's peak memory in a process of its own.
+Before anything is timed the row's own `check` must find that both sides compute the same.
 
-`--tune` first tries every setting that a row names for its sides and times the fastest ones; without it each side's
-first setting is taken. Written are `bench_peers.json` and `bench_peers.md`, the table of benchmarks/RESULTS.md.
+`--tune` first tries every setting that a row names for its sides and times the fastest ones; without it each
+side's first setting is taken. Written are `bench_peers.json` and `bench_peers.md`, the table of
+benchmarks/PEERS.md.
 
-The peers are the extra `peers` of setup.py, never a dependency. To add a row: a module that gives a `Comparison`, and
-a line in `ROWS`.
+The peers are the extra `peers` of setup.py, never a dependency. To add a row: a module that gives a
+`Comparison`, and a line in `ROWS`.
 """
 
 import argparse
@@ -77,7 +78,8 @@ class Side:
 class Comparison:
     """One row of the table.
 
-    package: what must be installed. unit: what a rate counts. prepare: a folder -> the work, the same in every process.
+    package: what must be installed. unit: what a rate counts.
+    prepare: a folder -> the work, the same in every process.
     check: raises `UserError` where the sides do not compute the same, else gives facts about the work.
     """
 
@@ -106,29 +108,38 @@ def row(name: str) -> Comparison:
     return importlib.import_module(ROWS[name]).comparison()
 
 
-# ---- numbers -------------------------------------------------------------------------------------------------------
+# ---- numbers -----------------------------------------------------------------------------------------------
 
 
 def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]:
-    """Medians of both rates, and the ratios of the rates of one round; `cpu_ratio` counts this process's time alone."""
+    """Medians of both rates, and the rounds' ratios. `cpu_ratio`: by this process's CPU time."""
     both = list(zip(ours, peer, strict=True))
     ratios = [a.rate / b.rate for a, b in both]
     return {
-        "ours": statistics.median(a.rate for a in ours), "peer": statistics.median(b.rate for b in peer),
-        "ratio": statistics.median(ratios), "ratio_rounds": ratios,
-        "cpu_ratio": statistics.median((a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both),
+        "ours": statistics.median(a.rate for a in ours),
+        "peer": statistics.median(b.rate for b in peer),
+        "ratio": statistics.median(ratios),
+        "ratio_rounds": ratios,
+        "cpu_ratio": statistics.median(
+            (a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both
+        ),
         "rounds": {"ours": [asdict(a) for a in ours], "peer": [asdict(b) for b in peer]},
     }
 
 
-def alternate(comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int) -> dict[str, Any]:
+def alternate(
+    comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
+) -> dict[str, Any]:
     """Each round runs both sides; every other round begins with the peer."""
     found: dict[str, list[Measured]] = {side: [] for side in SIDES}
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
             found[side].append(comparison.side(side).run(work, choices[side]))
         ours, peer = (found[side][-1].rate for side in SIDES)
-        print(f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g} {comparison.unit}/s", flush=True)
+        print(
+            f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g} {comparison.unit}/s",
+            flush=True,
+        )
     return paired(found["ours"], found["peer"])
 
 
@@ -145,7 +156,7 @@ def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[
     return best, tried
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
+# ---- memory ------------------------------------------------------------------------------------------------
 
 
 def peak_mb() -> float:
@@ -177,13 +188,15 @@ def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-# ---- the table -----------------------------------------------------------------------------------------------------
+# ---- the table ---------------------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _processor(),
-        "cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
     }
@@ -197,7 +210,9 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def compare(comparison: Comparison, rounds: int, tune: bool = False, memory: Callable = memory_of) -> dict[str, Any]:
+def compare(
+    comparison: Comparison, rounds: int, tune: bool = False, memory: Callable = memory_of
+) -> dict[str, Any]:
     """One row's results."""
     require(comparison.package)
     print(f"{comparison.name}: {comparison.what}", flush=True)
@@ -209,20 +224,27 @@ def compare(comparison: Comparison, rounds: int, tune: bool = False, memory: Cal
             choices, tried = fastest(comparison, work)
         result = alternate(comparison, work, choices, rounds)
     return {
-        "what": comparison.what, "unit": comparison.unit, "at_least": comparison.at_least,
-        "package": comparison.package, "version": importlib.metadata.version(comparison.package),
-        "work": facts, "choices": {side: dict(choice) for side, choice in choices.items()}, "tried": tried, **result,
+        "what": comparison.what,
+        "unit": comparison.unit,
+        "at_least": comparison.at_least,
+        "package": comparison.package,
+        "version": importlib.metadata.version(comparison.package),
+        "work": facts,
+        "choices": {side: dict(choice) for side, choice in choices.items()},
+        "tried": tried,
+        **result,
         "memory": {side: memory(comparison.name, side, choices[side]) for side in SIDES},
     }
 
 
 HEAD = (
     "| | peer | ours | peer's | ratio (rounds) | of CPU time | goal | peak memory, ours / peer's |\n"
-    "|---|---|---|---|---|---|---|---|")
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line per row: rates are medians, the ratio is the median of those of single rounds, in brackets the extremes."""
+    """A line per row: medians of the rates and of the rounds' ratios, in brackets the extreme ones."""
     lines = [HEAD]
     for name, found in results.items():
         goal = found["at_least"]
@@ -232,7 +254,8 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g} {found['unit']}/s "
             f"| {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}** ({low:.2f} to {high:.2f}) "
-            f"| {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} / {peer:.0f} MB |")
+            f"| {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} / {peer:.0f} MB |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The table of ours beside other packages: its numbers by hand, on toy sides; equal work with TRL where it is installed."""
+"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where installed."""
 
 import importlib.util
 import json
@@ -12,9 +12,12 @@ from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.utils import UserError
 from reward_modeling.data import PAIRS
 
-TINY = Size(vocab=400, width=32, layers=2, heads=2, max_length=60, prompt_words=(20, 30), answer_words=(4, 8), steps=3)
+TINY = Size(
+    vocab=400, width=32, layers=2, heads=2, max_length=60, prompt_words=(20, 30), answer_words=(4, 8), steps=3
+)
 needs_trl = pytest.mark.skipif(
-    importlib.util.find_spec("trl") is None, reason=f"trl is not installed: {peers.INSTALL}")
+    importlib.util.find_spec("trl") is None, reason=f"trl is not installed: {peers.INSTALL}"
+)
 
 
 def toy(calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3) -> Comparison:
@@ -27,14 +30,24 @@ def toy(calls: list, check=lambda work: {"size": work}, package="numpy", at_leas
 
         return Side(run, [{"times": 1}, {"times": 5}])
 
-    return Comparison("toy", package, "a toy", "units", lambda folder: 10, check, side("ours", 1.0), side("peer", 2.0), at_least)
+    return Comparison(
+        "toy",
+        package,
+        "a toy",
+        "units",
+        lambda folder: 10,
+        check,
+        side("ours", 1.0),
+        side("peer", 2.0),
+        at_least,
+    )
 
 
 def no_memory(name, side, choice):
     return {"peak_mb": 100.0 if side == "ours" else 200.0, "added_mb": 1.0}
 
 
-# ---- the harness ---------------------------------------------------------------------------------------------------
+# ---- the harness -------------------------------------------------------------------------------------------
 
 
 def test_ratios_are_those_of_single_rounds():
@@ -64,9 +77,16 @@ def test_tuning_takes_the_fastest_setting_of_each_side():
 
 
 def test_the_table():
-    results = {"a": peers.compare(toy([]), 3, memory=no_memory), "b": peers.compare(toy([], at_least=3), 1, memory=no_memory)}
+    results = {
+        "a": peers.compare(toy([]), 3, memory=no_memory),
+        "b": peers.compare(toy([], at_least=3), 1, memory=no_memory),
+    }
     head, _, a, b = peers.table(json.loads(json.dumps(results))).splitlines()
-    assert "10 units/s" in a and "**2.00** (2.00 to 2.00) | 1.00 | 1.3: met | 100 / 200 MB |" in a and "3: missed" in b
+    assert (
+        "10 units/s" in a
+        and "**2.00** (2.00 to 2.00) | 1.00 | 1.3: met | 100 / 200 MB |" in a
+        and "3: missed" in b
+    )
     assert head.count("|") == a.count("|") == b.count("|")
 
 
@@ -101,7 +121,7 @@ def test_an_unknown_row_is_refused():
         peers.row("dpoo")
 
 
-# ---- the reward trainers -------------------------------------------------------------------------------------------
+# ---- the reward trainers -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -114,7 +134,9 @@ def test_both_sides_are_given_the_same_pairs(work):
     rows = trl_rows(work)
     assert len(rows) == TINY.steps * work.pairs
     read, preference = work.examples[0]
-    assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, "nothing was cut"
+    assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, (
+        "nothing was cut"
+    )
     for row, (i, j), better in zip(rows, PAIRS, preference):
         won, lost = (i, j) if better == 1 else (j, i)
         assert (row["chosen_ids"], row["rejected_ids"]) == (read[won].input_ids, read[lost].input_ids)
@@ -141,12 +163,14 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
     ours, peer = row.ours.run(work, {"micro": 2}), row.peer.run(work, {"micro": 3, "sampling": "sequential"})
     assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
     other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
-    assert other.units == peer.units and other.loss != pytest.approx(peer.loss, abs=1e-4)  # other pairs in a step
+    assert other.units == peer.units and other.loss != pytest.approx(
+        peer.loss, abs=1e-4
+    )  # other pairs in a step
     assert "train_runtime" not in capsys.readouterr().out
 
 
 @needs_trl
-def test_another_start_is_not_equal_work(work, monkeypatch):
+def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     monkeypatch.setattr("benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1])  # TRL's pairs are mixed up
     with pytest.raises(UserError, match="the losses before training differ"):
