@@ -1,6 +1,7 @@
 from setuptools import find_packages, setup
 
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
+PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
 setup(
     name="fgrlhf",
@@ -28,5 +29,5 @@ setup(
         "pyyaml>=6",
         "tqdm>=4.67",
     ],
-    extras_require={**TRACKERS, "test": ["pytest>=9", "hypothesis>=6.100"]},
+    extras_require={**TRACKERS, **PEERS, "test": ["pytest>=9", "hypothesis>=6.100"]},
 )

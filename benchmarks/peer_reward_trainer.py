@@ -1,0 +1,355 @@
+"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers each.
+
+Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL, cut by our
+`RMInputs`), with the same optimiser settings and the same pairs in every step. What neither does here:
+dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads both texts of every pair, 12
+of a question; ours reads the question's four and takes the six differences of their scores.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+)
+from transformers.trainer_utils import IntervalStrategy
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.peers import Choice, Comparison, Measured, Side
+from fgrlhf.config import validate
+from fgrlhf.rm_inputs import RMInput, RMInputs
+from fgrlhf.utils import UserError, derive_seed, seeded, write_json
+from reward_modeling.data import FIRST, PAIRS, PairCollator, read_pair_rows
+from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss
+from reward_modeling.training import load_network, training_arguments
+
+TOLERANCE = 1e-4
+SPECIAL = ("<pad>", "</s>", "<unk>")
+
+
+@dataclass(frozen=True)
+class Size:
+    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser step; the
+    first of `steps` is not timed.
+    """
+
+    vocab: int = 8192
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    max_length: int = 640
+    prompt_words: tuple[int, int] = (240, 470)
+    answer_words: tuple[int, int] = (55, 105)
+    questions: int = 2
+    steps: int = 4
+    words: int = 12_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides are given. examples: (four RMInputs, six preferences) of every question."""
+
+    folder: Path
+    size: Size
+    config: PreferenceRMConfig
+    inputs: RMInputs
+    examples: Sequence[tuple[Sequence[RMInput], Sequence[int]]]
+
+    @property
+    def pairs(self) -> int:
+        """Of one optimiser step."""
+        return self.size.questions * len(PAIRS)
+
+
+# ---- the work ----------------------------------------------------------------------------------------------
+
+
+class _Words:
+    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and pieces."""
+
+    def __init__(self, size: Size, draw: random.Random):
+        syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
+        found: set[str] = set()
+        while len(found) < size.words:
+            found.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
+        self.words, self.draw = sorted(found, key=lambda word: (len(word), word)), draw
+        self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
+
+    def text(self, words: int) -> str:
+        return " ".join(self.draw.choices(self.words, cum_weights=self.weights, k=words))
+
+
+def feedback_rows(size: Size) -> list[dict[str, Any]]:
+    """Rows of a pair file, every pair decided: question, passages, four answers of random merit."""
+    draw = random.Random(derive_seed("peers", "rows"))
+    words, rows = _Words(size, draw), []
+    for _ in range(size.questions * size.steps):
+        left = draw.randint(*size.prompt_words) - 12
+        passages = []
+        while left > 0:
+            passages.append(["title " + words.text(2), words.text(min(left, 110))])
+            left -= 110
+        merit = draw.sample(range(4), 4)
+        rows.append(
+            {
+                "question": words.text(12),
+                "passages": passages,
+                **{f"prediction {i + 1}": words.text(draw.randint(*size.answer_words)) for i in range(4)},
+                "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
+            }
+        )
+    return rows
+
+
+def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer, model.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    model.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=list(SPECIAL),
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def _checkpoint(folder: Path, size: Size) -> Path:
+    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint says."""
+    words = _Words(size, random.Random(derive_seed("peers", "rows")))
+    tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
+    with seeded("peers", "gpt2"):
+        network = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size.vocab,
+                n_embd=size.width,
+                n_layer=size.layers,
+                n_head=size.heads,
+                n_positions=1024,
+                bos_token_id=1,
+                eos_token_id=1,
+                pad_token_id=0,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def prepare(folder: Path, size: Size) -> Work:
+    """Checkpoint and pair file in `folder`, read as run_pref_rm.py reads them."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    file = folder / "pairs.json"
+    write_json(file, feedback_rows(size))
+    tree = {
+        "model": {
+            "ckpt": str(_checkpoint(folder / "start", size)),
+            "shape": "causal",
+            "max_length": size.max_length,
+        },
+        "data": {"train_file": str(file), "dev_file": str(file)},
+        "train": {"max_steps": size.steps, "batch_size": size.questions, "lr": 1e-4, "warmup": 1},
+        "logging": {"save_dir": str(folder / "ours")},
+    }
+    config = validate(PreferenceRMConfig, tree, "the benchmark's settings")
+    _, tokenizer = load_network(config.model, "sequence")
+    inputs = RMInputs(tokenizer, "causal", "sequence", size.max_length)
+    return Work(folder, size, config, inputs, encode(inputs, read_pair_rows(file), with_passages=True))
+
+
+# ---- the two trainers --------------------------------------------------------------------------------------
+
+
+class Clock(TrainerCallback):
+    """Seconds from the end of the first optimiser step to the end of the last: wall's, processor's."""
+
+    def __init__(self):
+        self.ends: list[tuple[float, float]] = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.ends.append((perf_counter(), process_time()))
+
+    def seconds(self) -> tuple[float, float]:
+        return tuple(last - first for first, last in zip(self.ends[0], self.ends[-1]))
+
+
+def _network(work: Work):
+    """Ours with its fresh head, the same at every call."""
+    with seeded(work.config.train.seed, "head"):
+        return load_network(work.config.model, "sequence")
+
+
+def _arguments(work: Work, micro: int):
+    """run_pref_rm.py's, less evaluation, checkpoints and logging. micro: questions of one forward pass."""
+    train = work.config.train.model_copy(update={"micro_batch_size": micro})
+    arguments = training_arguments(work.config.model_copy(update={"train": train}), work.folder / "ours")
+    arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = IntervalStrategy.NO
+    arguments.load_best_model_at_end = False
+    arguments.train_sampling_strategy = "sequential"  # the pairs of a step are those of the peer's
+    return arguments
+
+
+def our_trainer(work: Work, choice: Choice) -> Trainer:
+    network, tokenizer = _network(work)
+    return PairTrainer(
+        network,
+        _arguments(work, choice["micro"]),
+        data_collator=PairCollator(work.inputs),
+        train_dataset=work.examples,
+        processing_class=tokenizer,
+        compute_loss_func=pair_loss,
+    )
+
+
+def trl_rows(work: Work) -> list[dict[str, Any]]:
+    """TRL's pretokenised form, question by question; its collator reads the ids, its sampler the length."""
+    rows = []
+    for read, preference in work.examples:
+        for (i, j), better in zip(PAIRS, preference, strict=True):
+            chosen, rejected = (i, j) if better == FIRST else (j, i)
+            rows.append(
+                {
+                    "chosen_ids": read[chosen].input_ids,
+                    "rejected_ids": read[rejected].input_ids,
+                    "length": max(read[chosen].length, read[rejected].length),
+                }
+            )
+    return rows
+
+
+def _same_start(work: Work) -> GPT2ForSequenceClassification:
+    """transformers' own network, the one TRL would load, with the weights ours starts from."""
+    network, _ = _network(work)
+    peer = GPT2ForSequenceClassification.from_pretrained(work.config.model.ckpt, num_labels=1)
+    peer.transformer.load_state_dict(network.trunk.state_dict())
+    peer.score.load_state_dict(network.head.state_dict())
+    return peer
+
+
+def trl_trainer(work: Work, choice: Choice) -> Trainer:
+    """micro: pairs of one forward pass. sampling: their order, `sequential` is question by question."""
+    from trl import RewardConfig, RewardTrainer
+
+    same = _arguments(work, 1)
+    names = (
+        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 "
+        "adam_epsilon max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy save_strategy "
+        "logging_strategy"
+    )
+    arguments = RewardConfig(
+        output_dir=str(work.folder / "peer"),
+        **{name: getattr(same, name) for name in names.split()},
+        per_device_train_batch_size=choice["micro"],
+        gradient_accumulation_steps=work.pairs // choice["micro"],
+        train_sampling_strategy=choice["sampling"],
+        remove_unused_columns=False,  # else the sampler finds no lengths
+        max_length=None,  # TRL drops what is longer; ours has cut the prompts already
+        bf16=False,
+        activation_checkpointing=False,  # `gradient_checkpointing` until 5.22; TRL turns it on by default
+        dataloader_num_workers=0,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return RewardTrainer(
+        _same_start(work),
+        arguments,
+        train_dataset=Dataset.from_list(trl_rows(work)),
+        processing_class=work.inputs.tokenizer,
+    )
+
+
+def _run(trainer: Trainer, work: Work) -> Measured:
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    loss = trainer.train().training_loss
+    assert len(clock.ends) == work.size.steps
+    return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+
+
+# ---- equal work --------------------------------------------------------------------------------------------
+
+
+def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
+    """Loss of the first step's rows in one forward pass; tokens in it, padding included and not."""
+    batch = trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
+    batch = trainer._prepare_inputs(batch)
+    padded, real = batch["input_ids"].numel(), int(batch["attention_mask"].sum())
+    with torch.no_grad():
+        return trainer.compute_loss(trainer.model, batch).item(), padded, real
+
+
+def check(work: Work) -> dict[str, Any]:
+    """The loss of one step's pairs is the same on both sides, and so it is when all steps are done."""
+    size = work.size
+    ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1, "sampling": "sequential"})
+    (mine, _, read), (other, _, peer_read) = _first_loss(ours, size.questions), _first_loss(peer, work.pairs)
+    learned = [_run(trainer, work).loss for trainer in (ours, peer)]
+    if ours.model.is_activation_checkpointing or peer.model.is_activation_checkpointing:
+        raise UserError("a side computes its activations twice: nothing to time")
+    for what, a, b in (("before training", mine, other), (f"over {size.steps} steps", *learned)):
+        if not abs(a - b) <= TOLERANCE:
+            raise UserError(f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time")
+    weights = sum(p.numel() for p in ours.model.parameters()), sum(p.numel() for p in peer.model.parameters())
+    return {
+        **asdict(size),
+        "pairs_per_step": work.pairs,
+        "loss": {"ours": mine, "peer": other},
+        "loss_over_steps": dict(zip(("ours", "peer"), learned)),
+        "tokens_of_first_step": {"ours": read, "peer": peer_read},
+        "text_tokens_mean": sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4,
+        "parameters": dict(zip(("ours", "peer"), weights)),
+    }
+
+
+def comparison(size: Size = Size()) -> Comparison:
+    micros = [m for m in (1, 2, 4) if size.questions % m == 0]
+    pairs = size.questions * len(PAIRS)
+    return Comparison(
+        name="reward_trainer",
+        package="trl",
+        unit="pairs",
+        at_least=1.3,
+        what=f"TRL's RewardTrainer and run_pref_rm, GPT-2 of {size.layers} layers, d {size.width}, fp32, "
+        f"six decided pairs of four answers to a question, {pairs} pairs a step",
+        prepare=lambda folder: prepare(folder, size),
+        check=check,
+        ours=Side(lambda work, choice: _run(our_trainer(work, choice), work), [{"micro": m} for m in micros]),
+        peer=Side(
+            lambda work, choice: _run(trl_trainer(work, choice), work),
+            [
+                {"micro": m, "sampling": sampling}
+                for sampling in ("sequential", "group_by_length")
+                for m in (1, 2, 3, 6, 12)
+                if pairs % m == 0
+            ],
+        ),
+    )

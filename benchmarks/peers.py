@@ -1,0 +1,286 @@
+"""Ours beside other packages, in one run and on equal work.
+
+    python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
+
+A row of the table is a `Comparison`: two sides that do the same work in one process, one after the other and
+the other way round in the next round, so that whatever else the machine does meets both. Reported are the
+medians, the ratio of every round and their median, and each side's peak memory in a process of its own.
+Before anything is timed the row's own `check` must find that both sides compute the same.
+
+`--tune` first tries every setting that a row names for its sides and times the fastest ones; without it each
+side's first setting is taken. Written are `bench_peers.json` and `bench_peers.md`, the table of
+benchmarks/PEERS.md.
+
+The peers are the extra `peers` of setup.py, never a dependency. To add a row: a module that gives a
+`Comparison`, and a line in `ROWS`.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from fgrlhf.utils import UserError, run_main, write_json, write_text
+
+# row -> the module whose `comparison()` gives it, read when the row is run
+ROWS = {"reward_trainer": "benchmarks.peer_reward_trainer"}
+SIDES = ("ours", "peer")
+INSTALL = "pip install -c constraints.txt -e '.[peers]'"
+ROOT = Path(__file__).parents[1]
+MB = 2**20
+
+Choice = Mapping[str, Any]  # one way to run a side
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`units` of work done in `seconds`, set-up excluded, and in `cpu_seconds` of this process.
+
+    loss: the mean over the steps, to see that both learn alike.
+    """
+
+    units: int
+    seconds: float
+    cpu_seconds: float
+    loss: float | None = None
+
+    @property
+    def rate(self) -> float:
+        return self.units / self.seconds
+
+
+@dataclass(frozen=True)
+class Side:
+    """One package's way to do the work.
+
+    run: (work, choice) -> Measured. choices: its sane settings, the fastest we know of first.
+    """
+
+    run: Callable[[Any, Choice], Measured]
+    choices: Sequence[Choice] = ({},)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of the table.
+
+    package: what must be installed. unit: what a rate counts.
+    prepare: a folder -> the work, the same in every process.
+    check: raises `UserError` where the sides do not compute the same, else gives facts about the work.
+    """
+
+    name: str
+    package: str
+    what: str
+    unit: str
+    prepare: Callable[[Path], Any]
+    check: Callable[[Any], dict[str, Any]]
+    ours: Side
+    peer: Side
+    at_least: float | None = None
+
+    def side(self, name: str) -> Side:
+        return {"ours": self.ours, "peer": self.peer}[name]
+
+
+def require(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f"{package} is not installed (it is optional, for this comparison only): {INSTALL}")
+
+
+def row(name: str) -> Comparison:
+    if name not in ROWS:
+        raise UserError(f"no row `{name}`; known here: {', '.join(ROWS)}")
+    return importlib.import_module(ROWS[name]).comparison()
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------
+
+
+def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]:
+    """Medians of both rates, and the rounds' ratios. `cpu_ratio`: by this process's CPU time."""
+    both = list(zip(ours, peer, strict=True))
+    ratios = [a.rate / b.rate for a, b in both]
+    return {
+        "ours": statistics.median(a.rate for a in ours),
+        "peer": statistics.median(b.rate for b in peer),
+        "ratio": statistics.median(ratios),
+        "ratio_rounds": ratios,
+        "cpu_ratio": statistics.median(
+            (a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both
+        ),
+        "rounds": {"ours": [asdict(a) for a in ours], "peer": [asdict(b) for b in peer]},
+    }
+
+
+def alternate(
+    comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
+) -> dict[str, Any]:
+    """Each round runs both sides; every other round begins with the peer."""
+    found: dict[str, list[Measured]] = {side: [] for side in SIDES}
+    for i in range(rounds):
+        for side in SIDES if i % 2 == 0 else SIDES[::-1]:
+            found[side].append(comparison.side(side).run(work, choices[side]))
+        ours, peer = (found[side][-1].rate for side in SIDES)
+        print(
+            f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g} {comparison.unit}/s",
+            flush=True,
+        )
+    return paired(found["ours"], found["peer"])
+
+
+def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
+    """Every setting of both sides once: the best of each, and all the rates."""
+    best, tried = {}, {}
+    for side in SIDES:
+        tried[side] = []
+        for choice in comparison.side(side).choices:
+            measured = comparison.side(side).run(work, choice)
+            tried[side].append({"choice": dict(choice), **asdict(measured), "rate": measured.rate})
+            print(f"  {side} {dict(choice)}: {measured.rate:.3g} {comparison.unit}/s", flush=True)
+        best[side] = max(tried[side], key=lambda found: found["rate"])["choice"]
+    return best, tried
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+
+def peak_mb() -> float:
+    """This process's largest memory so far: the GPU's where there is one, else what was resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / MB
+    try:  # not getrusage: its mark is handed down by the process that started this one
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
+    except OSError:  # not Linux
+        return psutil.Process().memory_info().rss / MB
+
+
+def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, float]:
+    """Peak of this process, and how much more that is than imports and the prepared work take."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = comparison.prepare(Path(folder))
+        before = 0.0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / MB
+        comparison.side(side).run(work, choice)
+    peak = peak_mb()
+    return {"peak_mb": peak, "added_mb": max(peak - before, 0.0)}  # Linux counts the two a little differently
+
+
+def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
+    """The same in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.peers", "--rows", name, "--memory", side, json.dumps(choice)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise UserError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def compare(
+    comparison: Comparison, rounds: int, tune: bool = False, memory: Callable = memory_of
+) -> dict[str, Any]:
+    """One row's results."""
+    require(comparison.package)
+    print(f"{comparison.name}: {comparison.what}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        work = comparison.prepare(Path(folder))
+        facts = comparison.check(work)
+        choices, tried = {side: comparison.side(side).choices[0] for side in SIDES}, {}
+        if tune:
+            choices, tried = fastest(comparison, work)
+        result = alternate(comparison, work, choices, rounds)
+    return {
+        "what": comparison.what,
+        "unit": comparison.unit,
+        "at_least": comparison.at_least,
+        "package": comparison.package,
+        "version": importlib.metadata.version(comparison.package),
+        "work": facts,
+        "choices": {side: dict(choice) for side, choice in choices.items()},
+        "tried": tried,
+        **result,
+        "memory": {side: memory(comparison.name, side, choices[side]) for side in SIDES},
+    }
+
+
+HEAD = (
+    "| | peer | ours | peer's | ratio (rounds) | of CPU time | goal | peak memory, ours / peer's |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line per row: medians of the rates and of the rounds' ratios, in brackets the extreme ones."""
+    lines = [HEAD]
+    for name, found in results.items():
+        goal = found["at_least"]
+        verdict = "" if goal is None else f"{goal:g}: {'met' if found['ratio'] >= goal else 'missed'}"
+        low, high = min(found["ratio_rounds"]), max(found["ratio_rounds"])
+        ours, peer = (found["memory"][side]["peak_mb"] for side in SIDES)
+        lines.append(
+            f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g} {found['unit']}/s "
+            f"| {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}** ({low:.2f} to {high:.2f}) "
+            f"| {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} / {peer:.0f} MB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    # Nothing is fetched, and TRL reports its use to nobody: read when huggingface_hub is imported.
+    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", default=list(ROWS), help=f"of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tune", action="store_true", help="try every setting of both sides first")
+    parser.add_argument("--out", type=Path, default=Path("outputs"))
+    parser.add_argument("--memory", nargs=2, metavar=("SIDE", "CHOICE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    comparisons = [row(name) for name in options.rows]
+    for comparison in comparisons:
+        require(comparison.package)
+    if options.memory:
+        side, choice = options.memory
+        print(json.dumps(memory_here(comparisons[0], side, json.loads(choice))))
+        return
+    results = {c.name: compare(c, options.rounds, options.tune) for c in comparisons}
+    write_json(options.out / "bench_peers.json", {"machine": machine(), "rows": results})
+    write_text(options.out / "bench_peers.md", table(results))
+    print(table(results) + f"written to {options.out / 'bench_peers.json'} and .md")
+
+
+if __name__ == "__main__":
+    run_main(main)

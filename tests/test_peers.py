@@ -1,0 +1,177 @@
+"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where installed."""
+
+import importlib.util
+import json
+import math
+
+import pytest
+
+from benchmarks import peers
+from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
+from benchmarks.peers import Comparison, Measured, Side
+from fgrlhf.utils import UserError
+from reward_modeling.data import PAIRS
+
+TINY = Size(
+    vocab=400, width=32, layers=2, heads=2, max_length=60, prompt_words=(20, 30), answer_words=(4, 8), steps=3
+)
+needs_trl = pytest.mark.skipif(
+    importlib.util.find_spec("trl") is None, reason=f"trl is not installed: {peers.INSTALL}"
+)
+
+
+def toy(calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3) -> Comparison:
+    """Ours takes 1 s for 10 units, its slow setting 5 s; the peer 2 s, of which 1 s is its own."""
+
+    def side(name, seconds):
+        def run(work, choice):
+            calls.append((name, *choice.values()))
+            return Measured(work, seconds * choice["times"], 1.0)
+
+        return Side(run, [{"times": 1}, {"times": 5}])
+
+    return Comparison(
+        "toy",
+        package,
+        "a toy",
+        "units",
+        lambda folder: 10,
+        check,
+        side("ours", 1.0),
+        side("peer", 2.0),
+        at_least,
+    )
+
+
+def no_memory(name, side, choice):
+    return {"peak_mb": 100.0 if side == "ours" else 200.0, "added_mb": 1.0}
+
+
+# ---- the harness -------------------------------------------------------------------------------------------
+
+
+def test_ratios_are_those_of_single_rounds():
+    ours = [Measured(6, 1.0, 1.0), Measured(6, 2.0, 1.0), Measured(6, 3.0, 3.0)]
+    peer = [Measured(12, 4.0, 4.0), Measured(12, 4.0, 4.0), Measured(12, 12.0, 6.0)]
+    found = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
+    assert (found["ours"], found["peer"], found["ratio"]) == (3, 3, 2)
+    assert found["ratio_rounds"] == [2, 1, 2] and found["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
+
+
+def test_rounds_alternate_and_begin_with_either_side(capsys):
+    calls = []
+    found = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
+    assert [name for name, _ in calls] == ["ours", "peer", "peer", "ours", "ours", "peer"]
+    assert (found["ours"], found["peer"], found["ratio"], found["cpu_ratio"]) == (10, 5, 2, 1)
+    assert "round 3: ours 10, numpy 5 units/s" in capsys.readouterr().out
+
+
+def test_tuning_takes_the_fastest_setting_of_each_side():
+    calls, slow_first = [], [{"times": 5}, {"times": 1}]
+    row = toy(calls)
+    row = Comparison(**{**vars(row), "peer": Side(row.peer.run, slow_first)})
+    found = peers.compare(row, rounds=1, tune=True, memory=no_memory)
+    assert found["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and found["ratio"] == 2
+    assert [tried["rate"] for tried in found["tried"]["peer"]] == [1, 5]
+    assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # without it the first is taken
+
+
+def test_the_table():
+    results = {
+        "a": peers.compare(toy([]), 3, memory=no_memory),
+        "b": peers.compare(toy([], at_least=3), 1, memory=no_memory),
+    }
+    head, _, a, b = peers.table(json.loads(json.dumps(results))).splitlines()
+    assert (
+        "10 units/s" in a
+        and "**2.00** (2.00 to 2.00) | 1.00 | 1.3: met | 100 / 200 MB |" in a
+        and "3: missed" in b
+    )
+    assert head.count("|") == a.count("|") == b.count("|")
+
+
+def test_nothing_is_timed_where_the_sides_differ():
+    def check(work):
+        raise UserError("they differ")
+
+    calls = []
+    with pytest.raises(UserError, match="they differ"):
+        peers.compare(toy(calls, check), rounds=1, memory=no_memory)
+    assert not calls
+
+
+def test_memory_is_that_of_one_side():
+    calls = []
+    found = peers.memory_here(toy(calls), "peer", {"times": 1})
+    assert calls == [("peer", 1)] and found["peak_mb"] > found["added_mb"] >= 0
+
+
+def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
+    monkeypatch.setattr(peers, "row", lambda name: toy([], package="no_such_peer"))
+    monkeypatch.setattr("sys.argv", ["peers"])
+    with pytest.raises(SystemExit) as stopped:
+        peers.run_main(peers.main)
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and said.count("\n") == 1
+    assert said.startswith("error: no_such_peer is not installed") and peers.INSTALL in said
+
+
+def test_an_unknown_row_is_refused():
+    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer"):
+        peers.row("dpoo")
+
+
+# ---- the reward trainers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(tmp_path):
+    return prepare(tmp_path, TINY)
+
+
+def test_both_sides_are_given_the_same_pairs(work):
+    assert len(work.examples) == TINY.questions * TINY.steps and work.pairs == TINY.questions * 6
+    rows = trl_rows(work)
+    assert len(rows) == TINY.steps * work.pairs
+    read, preference = work.examples[0]
+    assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, (
+        "nothing was cut"
+    )
+    for row, (i, j), better in zip(rows, PAIRS, preference):
+        won, lost = (i, j) if better == 1 else (j, i)
+        assert (row["chosen_ids"], row["rejected_ids"]) == (read[won].input_ids, read[lost].input_ids)
+    assert {1, 2} == {better for _, preference in work.examples for better in preference}
+
+
+def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
+    trainer = our_trainer(work, {"micro": 1})
+    found = comparison(TINY).ours.run(work, {"micro": 2})
+    assert found.units == work.pairs * (TINY.steps - 1) and found.seconds > 0 and math.isfinite(found.loss)
+    assert not [path for path in (work.folder / "ours").rglob("*") if path.is_file()]
+    assert trainer.args.gradient_accumulation_steps == 2
+
+
+@needs_trl
+@pytest.mark.filterwarnings("error:.*deprecated.*:FutureWarning")
+def test_trl_does_equal_work(work, monkeypatch, capsys):
+    monkeypatch.setenv("CI", "1")  # TRL reports its use otherwise
+    row = comparison(TINY)
+    facts = row.check(work)
+    assert facts["loss"]["ours"] == pytest.approx(facts["loss"]["peer"], abs=1e-5)
+    assert facts["parameters"]["ours"] == facts["parameters"]["peer"]
+    assert facts["tokens_of_first_step"]["peer"] == 3 * facts["tokens_of_first_step"]["ours"]
+    ours, peer = row.ours.run(work, {"micro": 2}), row.peer.run(work, {"micro": 3, "sampling": "sequential"})
+    assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
+    other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
+    assert other.units == peer.units and other.loss != pytest.approx(
+        peer.loss, abs=1e-4
+    )  # other pairs in a step
+    assert "train_runtime" not in capsys.readouterr().out
+
+
+@needs_trl
+def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    monkeypatch.setattr("benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1])  # TRL's pairs are mixed up
+    with pytest.raises(UserError, match="the losses before training differ"):
+        comparison(TINY).check(work)
