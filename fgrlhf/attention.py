@@ -1,4 +1,4 @@
-"""Attention over a prompt that several responses share.
+"""Attention of encoder-decoders: a prompt that several responses share, and T5's bias by distance.
 
 K responses to one prompt look at the same encoder states. An ordinary cross-attention wants those states once per
 response, so keys and values are projected, stored and read K times. Here the batch of the keys may be G prompts while
@@ -8,10 +8,16 @@ that of the queries is B = G * K responses, the K of one prompt side by side; th
 
 which is the same sum, since queries do not see each other and cross-attention knows no distance between query and key.
 transformers calls the function by name in every encoder-decoder whose attention it can choose (T5, mT5, BART, ...).
+
+T5 adds a learned number to each score that depends on the distance of key and query alone. transformers looks it up for
+every pair of positions, and its gradient goes back through as many look-ups: a fifth of an update of a small model. Here it
+is looked up once per distance, and the matrix is cut out of that row.
 """
 
+from types import MethodType
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -37,6 +43,26 @@ def shared_prompt_attention(
     out = torch.nn.functional.scaled_dot_product_attention(
         query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.view(G, H, K, T, D).permute(0, 2, 3, 1, 4).reshape(B, T, H, D), None
+
+
+def bias_by_distance(self, query_length: int, key_length: int, device=None, past_seen_tokens: int = 0) -> Tensor:
+    """`T5Attention.compute_bias`, (1, H, query, key): entry (i, j) is the number for distance j - (i + past_seen_tokens)."""
+    device = self.relative_attention_bias.weight.device if device is None else device
+    distances = torch.arange(1 - query_length, key_length, device=device) - past_seen_tokens
+    buckets = self._relative_position_bucket(
+        distances, bidirectional=not self.is_decoder, num_buckets=self.relative_attention_num_buckets,
+        max_distance=self.relative_attention_max_distance)
+    bias_HD = self.relative_attention_bias(buckets).T
+    return bias_HD.unfold(1, key_length, 1).flip(1)[None]  # window w begins at distance w + 1 - query: query query - 1 - w
+
+
+def share_prompts(model: nn.Module) -> nn.Module:
+    """The same encoder-decoder with both of the above."""
+    model.set_attn_implementation(SHARED_PROMPT)
+    for module in model.modules():
+        if getattr(module, "has_relative_attention_bias", False):
+            module.compute_bias = MethodType(bias_by_distance, module)
+    return model
 
 
 AttentionInterface.register(SHARED_PROMPT, shared_prompt_attention)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from fgrlhf.attention import SHARED_PROMPT
+from fgrlhf.attention import share_prompts
 from fgrlhf.decoding import CausalSteps, EncoderDecoderSteps, Sampling, decode, response_mask, uniform_rows
 from fgrlhf.logprobs import chosen_logprobs
 from fgrlhf.types import PolicyOutput, Response
@@ -146,8 +146,7 @@ class T5Policy(Policy):
     padding_side = "right"
 
     def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
-        model.set_attn_implementation(SHARED_PROMPT)
-        super().__init__(model, tokenizer, max_input_len, padding_side)
+        super().__init__(share_prompts(model), tokenizer, max_input_len, padding_side)
 
     def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
         return EncoderDecoderSteps(self.model, self._encode(prompt_ids_GP, prompt_mask_GP), prompt_mask_GP, num_samples)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf.attention import SHARED_PROMPT
+from fgrlhf.attention import SHARED_PROMPT, bias_by_distance, share_prompts
 
 
 def t5():
@@ -42,3 +42,24 @@ def test_a_saved_model_does_not_ask_for_it(tmp_path):
     model.set_attn_implementation(SHARED_PROMPT)
     model.save_pretrained(tmp_path)
     assert SHARED_PROMPT not in (tmp_path / "config.json").read_text()
+
+
+@pytest.mark.parametrize("stack, query, key, past", [("encoder", 9, 9, 0), ("encoder", 1, 1, 0), ("decoder", 7, 7, 0), ("decoder", 1, 12, 11), ("decoder", 3, 200, 197)])
+def test_bias_by_distance_is_t5s(stack, query, key, past):
+    layer = getattr(t5(), stack).block[0].layer[0].SelfAttention
+    expected = layer.compute_bias(query, key, past_seen_tokens=past)
+    found = bias_by_distance(layer, query, key, past_seen_tokens=past)
+    assert found.shape == expected.shape and torch.equal(found, expected)
+    weights = torch.randn(expected.shape)
+    gradients = [torch.autograd.grad((bias * weights).sum(), layer.relative_attention_bias.weight)[0] for bias in (expected, found)]
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
+
+
+def test_share_prompts_changes_no_number():
+    torch.manual_seed(0)
+    model = t5().eval()
+    ids, labels = torch.randint(2, 50, (3, 9)), torch.randint(2, 50, (3, 6))
+    expected = model(input_ids=ids, labels=labels)
+    found = share_prompts(model)(input_ids=ids, labels=labels)
+    assert model.encoder.block[0].layer[0].SelfAttention.compute_bias.__func__ is bias_by_distance
+    torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
