@@ -146,7 +146,7 @@ class _Scorer:
         tokenizer,
         spec: RewardModelSpec,
         prefix_fn: PrefixFn,
-        batch_tokens: int = 32_768,
+        batch_tokens: int = 8_192,
     ):
         if spec.kind != self.kind:
             raise UserError(
