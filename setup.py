@@ -3,13 +3,15 @@ from setuptools import find_packages, setup
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
+TEST = ["pytest>=9", "hypothesis>=6.100", "playwright>=1.60", "axe-playwright-python>=0.1.7"]
+
 setup(
     name="fgrlhf",
     version="0.1.0",
     description="Reinforcement learning from fine-grained human feedback",
     python_requires=">=3.11",
     packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "tasks*"]),
-    package_data={"fgrlhf": ["*.j2", "*.css"], "": ["*.yml", "*.html"]},
+    package_data={"fgrlhf": ["*.j2", "*.css"], "": ["*.yml", "*.html", "*.js", "*.css"]},
     # Lowest releases these are known to work with; constraints.txt pins the ones `make setup` installs.
     install_requires=[
         "torch>=2.13",
@@ -29,5 +31,5 @@ setup(
         "pyyaml>=6",
         "tqdm>=4.67",
     ],
-    extras_require={**TRACKERS, **PEERS, "test": ["pytest>=9", "hypothesis>=6.100"]},
+    extras_require={**TRACKERS, **PEERS, "test": TEST},
 )

@@ -1,6 +1,7 @@
 """Fixtures that more than one test file uses."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,16 @@ def golden() -> Path:
 def qa_feedback() -> Path:
     """Real rows in the published format."""
     return _folder("FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium: the one playwright knows of, else the system's."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no chromium on PATH: the pages are tested where there is one (on Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

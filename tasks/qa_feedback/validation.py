@@ -44,47 +44,46 @@ def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
 
 def _feedback_row(row: Any) -> Iterator[Complaint]:
     if not isinstance(row, dict):
-        yield "row", _not_a(dict, row)
+        yield "row", not_a(dict, row)
         return
-    yield from _texts(row, "", "question", "gold", *(f"prediction {i}" for i in range(1, 5)))
-    bad_passages = _key(row, "", "passages", list)
-    bad_passages = bad_passages or list(_all_items(row["passages"], "passages", _sentences_passage))
+    yield from text_problems(row, "", "question", "gold", *(f"prediction {i}" for i in range(1, 5)))
+    bad_passages = all_sentences_passages(row, "passages")
     yield from bad_passages
     passages = None if bad_passages else row["passages"]
-    yield from _key(row, "", "feedback", dict)
+    yield from key_problems(row, "", "feedback", dict)
     feedback = row.get("feedback")
     if isinstance(feedback, dict):
-        yield from _texts(feedback, "feedback.", "corrected-prediction")
+        yield from text_problems(feedback, "feedback.", "corrected-prediction")
         for key in ("errors", "missing-info"):
-            yield from _key(feedback, "feedback.", key, list)
+            yield from key_problems(feedback, "feedback.", key, list)
         if isinstance(feedback.get("errors"), list):
             yield from _errors(feedback["errors"], row.get("prediction 1"), passages)
         if isinstance(feedback.get("missing-info"), list):
             for i, info in enumerate(feedback["missing-info"]):
-                yield from _missing_info(info, f"feedback.missing-info[{i}]", passages)
+                yield from missing_problems(info, f"feedback.missing-info[{i}]", passages)
     yield from _preference(row)
 
 
 def _example_row(row: Any) -> Iterator[Complaint]:
     if not isinstance(row, dict):
-        yield "row", _not_a(dict, row)
+        yield "row", not_a(dict, row)
         return
-    yield from _texts(row, "", "text", "question")
-    yield from _key(row, "", "answer", list) or _all_items(row["answer"], "answer", _text)
+    yield from text_problems(row, "", "text", "question")
+    yield from key_problems(row, "", "answer", list) or _all_items(row["answer"], "answer", _text)
     if row.get("answer") == []:
         yield "answer", "is empty: at least one reference answer is needed"
-    yield from _key(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
+    yield from key_problems(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
 
 
 def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
-    yield from _key(row, "", "preference", list)
+    yield from key_problems(row, "", "preference", list)
     preference = row.get("preference")
     if not isinstance(preference, list):
         return
     if len(preference) != 6:
         yield "preference", f"has {len(preference)} entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
     for i, value in enumerate(preference):
-        if not _is_int(value) or value not in (0, 1, 2):
+        if not is_int(value) or value not in (0, 1, 2):
             yield f"preference[{i}]", f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
 
 
@@ -96,27 +95,29 @@ def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complain
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
-            yield field, _not_a(dict, error)
+            yield field, not_a(dict, error)
             continue
-        yield from _type(error, field, FACTUAL_ERRORS + NON_FACTUAL_ERRORS)
-        yield from _texts(error, f"{field}.", "explanation")
+        yield from type_problems(error, field, FACTUAL_ERRORS + NON_FACTUAL_ERRORS)
+        yield from text_problems(error, f"{field}.", "explanation")
         if error.get("error type") == "Wrong-Grounding" and isinstance(error.get("explanation"), str):
-            yield from _grounding(error["explanation"], f"{field}.explanation", passages)
-        wrong = _key(error, f"{field}.", "start", int) + _key(error, f"{field}.", "end", int)
+            yield from grounding_problems(error["explanation"], f"{field}.explanation", passages)
+        wrong = key_problems(error, f"{field}.", "start", int) + key_problems(error, f"{field}.", "end", int)
         if not wrong and isinstance(text, str):
-            wrong = list(_span(error["start"], error["end"], text, field))
+            wrong = list(span_problems(error["start"], error["end"], text, field))
             if not any("range" in reason for _, reason in wrong):
                 placed.append((error["start"], error["end"], i))
         yield from wrong
-    yield from _overlaps(placed)
+    yield from overlap_problems(placed)
 
 
-def _span(start: int, end: int, text: str, field: str) -> Iterator[Complaint]:
-    """A span holds whole words: it begins with one, and after it comes white space or the end of the text."""
+def span_problems(
+    start: int, end: int, text: str, field: str, name: str = "prediction 1"
+) -> Iterator[Complaint]:
+    """A span of `name` holds whole words: it begins with one, and after it comes white space or the text's end."""
     if not 0 <= start < len(text):
-        yield f"{field}.start", f"{start} is out of range: prediction 1 has {len(text)} characters"
+        yield f"{field}.start", f"{start} is out of range: {name} has {len(text)} characters"
     if not 0 < end <= len(text):
-        yield f"{field}.end", f"{end} is out of range: prediction 1 has {len(text)} characters"
+        yield f"{field}.end", f"{end} is out of range: {name} has {len(text)} characters"
     elif end <= start:
         yield f"{field}.end", f"{end} is out of range: the span starts at {start} and must not be empty"
     elif 0 <= start:
@@ -130,7 +131,7 @@ def _around(text: str, at: int) -> str:
     return repr(f"{text[max(at - 10, 0):at]}|{text[at:at + 10]}")
 
 
-def _overlaps(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
+def overlap_problems(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
     reach, last = 0, -1
     for start, end, i in sorted(placed):
         if start < reach:
@@ -140,7 +141,7 @@ def _overlaps(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
             reach, last = end, i
 
 
-def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
+def grounding_problems(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
     """A Wrong-Grounding error's explanation: the sentences it contradicts as a JSON object, or free text."""
     if not explanation.startswith("{"):
         return
@@ -149,32 +150,32 @@ def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[
     except json.JSONDecodeError:
         yield field, f"{explanation!r} is not valid JSON; write {{\"passage_id\":1,\"sentence_id\":[2]}}"
         return
-    yield from _ids(ids, field, passages)
+    yield from id_problems(ids, field, passages)
 
 
-def _missing_info(info: Any, field: str, passages: list | None) -> Iterator[Complaint]:
+def missing_problems(info: Any, field: str, passages: list | None) -> Iterator[Complaint]:
     if not isinstance(info, dict):
-        yield field, _not_a(dict, info)
+        yield field, not_a(dict, info)
         return
-    yield from _type(info, field, MISSING_INFO)
-    yield from _ids(info, field, passages)
+    yield from type_problems(info, field, MISSING_INFO)
+    yield from id_problems(info, field, passages)
 
 
-def _ids(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterator[Complaint]:
+def id_problems(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterator[Complaint]:
     """`passage_id` counts from 1; `sentence_id` lists sentences of that passage, 0 its title."""
-    yield from _key(owner, f"{field}.", "passage_id", int)
-    yield from _key(owner, f"{field}.", "sentence_id", list)
+    yield from key_problems(owner, f"{field}.", "passage_id", int)
+    yield from key_problems(owner, f"{field}.", "sentence_id", list)
     passage_id, sentence_ids = owner.get("passage_id"), owner.get("sentence_id")
     passage = None
-    if passages is not None and _is_int(passage_id):
+    if passages is not None and is_int(passage_id):
         if 1 <= passage_id <= len(passages):
             passage = passages[passage_id - 1]
         else:
             reason = f"passage {passage_id} does not exist: the row has {len(passages)}, counted from 1"
             yield f"{field}.passage_id", reason
     for i, sentence_id in enumerate(sentence_ids if isinstance(sentence_ids, list) else ()):
-        if not _is_int(sentence_id):
-            yield f"{field}.sentence_id[{i}]", _not_a(int, sentence_id)
+        if not is_int(sentence_id):
+            yield f"{field}.sentence_id[{i}]", not_a(int, sentence_id)
         elif passage is not None and not 0 <= sentence_id < len(passage):
             known = f"passage {passage_id} has {len(passage) - 1}, and 0 for its title"
             yield f"{field}.sentence_id[{i}]", f"sentence {sentence_id} does not exist: {known}"
@@ -183,9 +184,14 @@ def _ids(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterato
 # ---- values ------------------------------------------------------------------------------------------------
 
 
+def all_sentences_passages(row: Mapping[str, Any], key: str) -> list[Complaint]:
+    """Whether `row[key]` is a list of passages, each a title and sentences."""
+    return key_problems(row, "", key, list) or list(_all_items(row[key], key, _sentences_passage))
+
+
 def _sentences_passage(passage: Any, field: str) -> Iterator[Complaint]:
     if not isinstance(passage, list):
-        yield field, _not_a(list, passage)
+        yield field, not_a(list, passage)
     elif not passage:
         yield field, "is empty: its first entry must be the title"
     else:
@@ -194,7 +200,7 @@ def _sentences_passage(passage: Any, field: str) -> Iterator[Complaint]:
 
 def _any_passage(passage: Any, field: str) -> Iterator[Complaint]:
     if isinstance(passage, dict):
-        yield from _texts(passage, f"{field}.", "wikipage", "content")
+        yield from text_problems(passage, f"{field}.", "wikipage", "content")
     else:
         yield from _sentences_passage(passage, field)
 
@@ -204,21 +210,21 @@ def _all_items(items: list, field: str, check) -> Iterator[Complaint]:
         yield from check(item, f"{field}[{i}]")
 
 
-def _type(owner: Mapping[str, Any], field: str, known: tuple[str, ...]) -> Iterator[Complaint]:
-    missing = _key(owner, f"{field}.", "error type", str)
+def type_problems(owner: Mapping[str, Any], field: str, known: tuple[str, ...]) -> Iterator[Complaint]:
+    missing = key_problems(owner, f"{field}.", "error type", str)
     yield from missing
     if not missing and owner["error type"] not in known:
         yield f"{field}.error type", f"{owner['error type']!r} is none of {', '.join(known)}"
 
 
-def _texts(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
+def text_problems(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
     for key in keys:
-        yield from _key(owner, prefix, key, str) or _text(owner[key], f"{prefix}{key}")
+        yield from key_problems(owner, prefix, key, str) or _text(owner[key], f"{prefix}{key}")
 
 
 def _text(value: Any, field: str) -> Iterator[Complaint]:
     if not isinstance(value, str):
-        yield field, _not_a(str, value)
+        yield field, not_a(str, value)
         return
     try:
         value.encode()
@@ -226,17 +232,17 @@ def _text(value: Any, field: str) -> Iterator[Complaint]:
         yield field, f"holds half of a surrogate pair at character {error.start}, which is no text"
 
 
-def _key(owner: Mapping[str, Any], prefix: str, key: str, kind: type) -> list[Complaint]:
+def key_problems(owner: Mapping[str, Any], prefix: str, key: str, kind: type) -> list[Complaint]:
     if key not in owner:
         return [(f"{prefix}{key}", "missing")]
     value = owner[key]
-    good = _is_int(value) if kind is int else isinstance(value, kind)
-    return [] if good else [(f"{prefix}{key}", _not_a(kind, value))]
+    good = is_int(value) if kind is int else isinstance(value, kind)
+    return [] if good else [(f"{prefix}{key}", not_a(kind, value))]
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _not_a(kind: type, value: Any) -> str:
+def not_a(kind: type, value: Any) -> str:
     return f"must be {_JSON_NAMES[kind]}, is {_JSON_NAMES.get(type(value), 'null')}"

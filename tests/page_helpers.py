@@ -1,0 +1,82 @@
+"""The feedback pages in a browser: opens one, watches it, and reads what it keeps and downloads."""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+from tasks.qa_feedback.interface_html.pages import TEMPLATES
+
+TEXT = "The cat sat on the mat. It was 😀 red. The cat sat on it."
+ITEM = {
+    "id": "one",
+    "question": "Who sat?",
+    "passages": [["Cat", "A cat sat.", "It was\xa0blue.", "It was flat."], ["Mat", "Flat."]],
+    "gold": "A cat.",
+    "prediction 1": TEXT,
+    "prediction 2": "Second.",
+    "prediction 3": "Third.",
+    "prediction 4": "Fourth.",
+}
+
+
+@contextmanager
+def opened(
+    browser, page="annotation", items=(ITEM,), where: str | Path | None = None, tmp_path=None, **options
+):
+    """A page with these items, checked at the end: no error on its console, no request beyond its own files."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    tab = context.new_page()
+    noise, requests, dialogs = [], [], []
+    tab.on(
+        "console",
+        lambda message: noise.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    tab.on("pageerror", lambda error: noise.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    address = Path(where or TEMPLATES / f"{page}.html").as_uri()
+    tab.goto(address)
+    if items and where is None:
+        path = tmp_path / "items.json"
+        path.write_text(json.dumps(list(items)), encoding="utf-8")
+        tab.set_input_files("#file", path)
+        tab.wait_for_selector("#work:not([hidden])")
+    yield tab
+    context.close()
+    assert not noise and not dialogs, (noise, dialogs)
+    outside = [url for url in requests if not url.startswith(("file:", "blob:"))]
+    assert not outside, outside
+
+
+def state(tab, page="annotation") -> dict:
+    """What the page keeps of the first item that it keeps anything of."""
+    return json.loads(
+        tab.evaluate(
+            "page => Object.entries(localStorage).find(([key]) => key.startsWith(`fgrlhf/${FG_SCHEMA.task}/${page}/`) && !key.endsWith('position'))[1]",
+            page,
+        )
+    )
+
+
+def downloaded(tab) -> bytes:
+    with tab.expect_download() as event:
+        tab.click("#download")
+    return Path(event.value.path()).read_bytes()
+
+
+def press(tab, *keys: str) -> None:
+    for key in keys:
+        tab.keyboard.press(key)
+
+
+def word(tab, number: int):
+    return tab.locator(f"#text .w[data-i='{number}']")
+
+
+def drag(tab, first: int, last: int) -> None:
+    """Select words with the mouse, from inside the first to inside the last."""
+    a, b = word(tab, first).bounding_box(), word(tab, last).bounding_box()
+    tab.mouse.move(a["x"] + a["width"] * 0.3, a["y"] + a["height"] / 2)
+    tab.mouse.down()
+    tab.mouse.move(b["x"] + b["width"] * 0.8, b["y"] + b["height"] / 2, steps=4)
+    tab.mouse.up()

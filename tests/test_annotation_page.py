@@ -1,0 +1,367 @@
+"""annotation.html from disk: whole annotations by keyboard, mouse and touch, kept, undone, refused, downloaded."""
+
+import copy
+import json
+
+import pytest
+
+from fgrlhf.utils import write_json
+from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
+from tasks.qa_feedback.interface_html.items import Item, read_items, row_with, rows_text
+from tasks.qa_feedback.interface_html.pages import Settings, TEMPLATES, self_contained, write_page
+from tasks.qa_feedback.interface_html.rules import annotation_problems
+from tasks.qa_feedback.interface_html.schema import QA_SCHEMA, load_schema
+from test_schema import TOXICITY
+
+SCHEMA = load_schema()
+CORRECTED = "The dog sat on the mat. It was 😀 red."
+EXPECTED = {
+    "errors": [
+        {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11},
+        {
+            "error type": "Wrong-Grounding",
+            "explanation": '{"passage_id":1,"sentence_id":[2]}',
+            "start": 31,
+            "end": 37,
+        },
+        {"error type": "Redundant", "explanation": "on the mat.", "start": 50, "end": 56},
+    ],
+    "missing-info": [{"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [0, 1]}],
+    "corrected-prediction": CORRECTED,
+    "no-error": False,
+}
+ROW = {key: value for key, value in ITEM.items() if key != "id"}
+BYTES = rows_text([row_with(SCHEMA, Item("one", ROW), EXPECTED)]).encode()
+
+
+def by_keyboard(tab):
+    """Every step of the annotation, as one list of calls; after each the page may be reloaded."""
+    keys = lambda *names: lambda: press(tab, *names)  # noqa: E731
+    focus = lambda: press(tab, "Escape", *["Home"] * 4)  # noqa: E731
+    return [
+        lambda: (focus(), press(tab, "Home", "ArrowRight", "Shift+ArrowRight", "1")),
+        lambda: (focus(), press(tab, *["ArrowRight"] * 8, "Shift+ArrowRight", "3")),
+        lambda: (
+            focus(),
+            tab.focus("[data-key='errors-1-ids']"),
+            tab.keyboard.type("1:2"),
+            press(tab, "Enter"),
+        ),
+        lambda: (
+            focus(),
+            press(tab, *["End"] * 3, "Shift+ArrowLeft", "2"),
+            press(tab, *["ArrowRight"] * 3, "Shift+ArrowRight", "Shift+End", "Enter"),
+        ),
+        lambda: (keys("6")(), tab.keyboard.type("2:0,1"), press(tab, "Enter")),
+        lambda: (
+            tab.focus("#correction"),
+            press(tab, "Control+a"),
+            tab.keyboard.insert_text(CORRECTED),
+            press(tab, "Escape"),
+        ),
+    ]
+
+
+def test_a_whole_annotation_by_keyboard_with_a_reload_after_every_step(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        for step in by_keyboard(tab):
+            step()
+            before = state(tab)
+            tab.reload()
+            tab.wait_for_selector("#work:not([hidden])")
+            assert state(tab) == before
+            assert tab.locator("#errors > li").count() == len(before["doc"]["errors"])
+        assert state(tab)["doc"] == EXPECTED
+        assert annotation_problems(SCHEMA, ROW, state(tab)["doc"]) == []
+        press(tab, "Control+Enter")
+        assert "Submitted" in tab.inner_text("#message")
+        assert downloaded(tab) == BYTES
+
+
+def test_a_whole_annotation_by_mouse(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        mark = lambda label: tab.locator("#types button", has_text=label).click()  # noqa: E731
+        drag(tab, 1, 2)
+        mark("Irrelevant")
+        drag(tab, 8, 9)
+        mark("Inconsistent")
+        tab.click("[data-sentence='1:2']")
+        drag(tab, 13, 14)
+        mark("Repetitive")
+        drag(tab, 3, 5)
+        tab.locator("#missing-types button", has_text="Missing Answer").click()
+        tab.click("[data-sentence-text='2:1']")
+        tab.click("[data-sentence='2:0']")
+        tab.fill("#correction", CORRECTED)
+        assert state(tab)["doc"] == EXPECTED
+        tab.click("#submit")
+        assert downloaded(tab) == BYTES
+
+
+def test_a_whole_annotation_by_touch(chromium, tmp_path):
+    with opened(
+        chromium, tmp_path=tmp_path, has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}
+    ) as tab:
+
+        def taps(*numbers):
+            for number in numbers:
+                word(tab, number).tap()
+
+        mark = lambda label: tab.locator("#types button", has_text=label).tap()  # noqa: E731
+        taps(1, 2)
+        mark("Irrelevant")
+        taps(8, 9)
+        mark("Inconsistent")
+        tab.locator("[data-sentence='1:2']").tap()
+        taps(13, 14)
+        mark("Repetitive")
+        taps(3, 5)
+        tab.locator("#missing-types button", has_text="Missing Answer").tap()
+        tab.locator("[data-sentence='2:0']").tap()
+        tab.locator("[data-sentence='2:1']").tap()
+        tab.fill("#correction", CORRECTED)
+        assert state(tab)["doc"] == EXPECTED
+        tab.locator("#submit").tap()
+        assert downloaded(tab) == BYTES
+
+
+def test_undo_and_redo_fifty_times_over_reloads(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        docs = []
+        for step in range(50):
+            press(tab, "Escape", "Home", "1") if step % 2 == 0 else press(tab, "Delete")
+            docs.append(state(tab)["doc"])
+        for back in range(49):
+            press(tab, "Control+z")
+            assert state(tab)["doc"] == docs[48 - back]
+            if back % 10 == 0:
+                tab.reload()
+        press(tab, "Control+z", "Control+z")
+        assert state(tab)["doc"]["errors"] == []
+        for doc in docs:
+            press(tab, "Control+Shift+Z")
+            assert state(tab)["doc"] == doc
+
+
+def test_every_refusal_says_why(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        said = lambda: tab.inner_text("#message")  # noqa: E731
+        tab.click("#types button >> nth=0")
+        assert "nothing is selected" in said()
+        press(tab, "Control+Enter")
+        assert "mark what is wrong, or tick it" in said()
+        drag(tab, 1, 2)
+        press(tab, "1")
+        drag(tab, 2, 3)
+        press(tab, "4")
+        assert "overlaps error 1 (Irrelevant)" in said() and len(state(tab)["doc"]["errors"]) == 1
+        press(tab, "n")
+        assert "is not ticked: 1 error" in said() and not tab.is_checked("#no-error")
+        press(tab, "Control+Enter")
+        assert "The correction is the text itself" in said()
+        drag(tab, 0, 0)
+        press(tab, "2")
+        assert "nothing stands before" in said()
+        drag(tab, 13, 14)
+        press(tab, "2")
+        drag(tab, 13, 14)
+        assert "must stand before error 2 (Repetitive)" in said()
+        press(tab, "Escape", "6")
+        tab.keyboard.type("7:1")
+        press(tab, "Enter")
+        assert "passage 7 does not exist" in said()
+        tab.fill("[data-key='missing-info-0-ids']", "1:1")
+        tab.click("[data-sentence='2:1']")
+        assert "one item points to one passage" in said()
+        press(tab, "Escape")
+        tab.fill("#correction", "x")
+        press(tab, "Escape", "Control+Enter")
+        assert "Error 2 (Repetitive): evidence is empty" in said()
+        assert not state(tab)["submitted"]
+
+
+def test_no_error_needs_the_text_as_it_is(chromium, tmp_path):
+    item = {**ITEM, "prediction 1": "One\r\ntwo\rthree 😀"}
+    with opened(chromium, items=[item], tmp_path=tmp_path) as tab:
+        assert not tab.is_checked("#no-error")
+        tab.check("#no-error")
+        tab.focus("#correction")
+        tab.keyboard.type("x")
+        press(tab, "Control+Enter")
+        assert "differs from the text although no error" in tab.inner_text("#problems")
+        press(tab, "Backspace", "End", "Control+Enter")
+        if not state(tab)["submitted"]:  # the x was typed at the start of the field
+            tab.click("#reset")
+            press(tab, "Control+Enter")
+        said = json.loads(downloaded(tab))[0]["feedback"]
+        assert said == {"errors": [], "missing-info": [], "corrected-prediction": item["prediction 1"]}
+
+
+def test_keys_are_off_in_fields_and_warnings_are_live(chromium, tmp_path):
+    with opened(chromium, tmp_path=tmp_path) as tab:
+        drag(tab, 1, 1)
+        press(tab, "1")
+        tab.focus("#correction")
+        press(tab, "Control+End")
+        tab.keyboard.type(" 1n2?e")
+        assert len(state(tab)["doc"]["errors"]) == 1 and not tab.is_visible("#help")
+        assert tab.locator("#diff ins").inner_text().strip() == "1n2?e"
+        tab.fill("#correction", TEXT.replace("mat", "rug"))
+        warnings = tab.inner_text("#warnings")
+        assert "leaves it as it was" in warnings and "not all of it is marked" in warnings
+        press(tab, "Control+z", "Control+z")
+        assert tab.input_value("#correction") == TEXT
+
+
+def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
+    with opened(chromium, items=None) as tab:
+        for split in ("train", "dev"):
+            path = qa_feedback / f"{split}_feedback.json"
+            tab.set_input_files("#file", path)
+            tab.wait_for_function(
+                "() => document.querySelector('#position').textContent.includes('of "
+                + ("300" if split == "train" else "50")
+                + "')"
+            )
+            assert downloaded(tab) == path.read_bytes()
+            tab.reload()
+            assert downloaded(tab) == path.read_bytes()
+
+
+def test_without_storage_it_works_and_says_so(chromium, tmp_path):
+    with opened(chromium, items=None) as tab:
+        tab.add_init_script(
+            "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
+        )
+        tab.reload()
+        assert "a reload loses your work" in tab.inner_text("#notice")
+        write_json(tmp_path / "i.json", [ITEM])
+        tab.set_input_files("#file", tmp_path / "i.json")
+        tab.wait_for_selector("#work:not([hidden])")
+        press(tab, "n", "Control+Enter")
+        assert json.loads(downloaded(tab))[0]["feedback"]["errors"] == []
+
+
+def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
+    with opened(chromium, items=None) as tab:
+        for text, reason in (
+            ("{", "not valid JSON"),
+            ("[]", "at least one row"),
+            (json.dumps([ITEM, {**ITEM, "gold": 1}]), "row 1 of the file: `gold` must be text"),
+        ):
+            (tmp_path / "bad.json").write_text(text)
+            tab.set_input_files("#file", tmp_path / "bad.json")
+            tab.wait_for_function(
+                "reason => document.querySelector('#notice').textContent.includes(reason)", arg=reason
+            )
+
+
+HOSTILE = [
+    "<script>window.hit=1</script>",
+    "<img src=x onerror=window.hit=1>",
+    "</script><script>hit=1</script>",
+    "<!--<script>",
+    "{{7*7}}",
+    "javascript:hit=1",
+    "\u2028hit=1",
+    "`${hit=1}`",
+    "__proto__",
+    "'\"><svg onload=hit=1>",
+]
+
+
+@pytest.mark.parametrize("page", ["annotation", "comparison"])
+def test_hostile_texts_run_nothing(chromium, tmp_path, page):
+    items = []
+    for i, text in enumerate(HOSTILE):
+        evil = {key: f"{text} {key}" for key in SCHEMA.row if key != "passages"}
+        items.append({"id": text, **evil, "passages": [[text, f"{text}."]]})
+    write_json(tmp_path / "items.json", items)
+    write_page(Settings(items=str(tmp_path / "items.json"), out=str(tmp_path / "page.html"), page=page))
+    for where in (None, tmp_path / "page.html"):
+        with opened(chromium, page=page, items=items, where=where, tmp_path=tmp_path) as tab:
+            for item in items:
+                assert tab.inner_text("#question").strip() == item["question"].strip().replace(
+                    "\u2028", "\u2028"
+                )
+                if page == "annotation":
+                    press(tab, "Escape", "Home", "1")
+                    tab.fill("#correction", item["gold"] + item["id"])
+                tab.click("#next", force=True)
+            assert tab.evaluate(
+                "window.hit === undefined && document.querySelectorAll('main script, main img, main svg').length === 0"
+            )
+
+
+def test_a_self_contained_page_needs_no_other_file(chromium, tmp_path):
+    path = tmp_path / "alone" / "page.html"
+    path.parent.mkdir()
+    path.write_text(
+        self_contained("annotation", read_items(SCHEMA, write(tmp_path, [ITEM]))), encoding="utf-8"
+    )
+    with opened(chromium, where=path) as tab:
+        for step in by_keyboard(tab):
+            step()
+        press(tab, "Control+Enter")
+        assert downloaded(tab) == BYTES
+
+
+def write(folder, rows):
+    write_json(folder / "rows.json", rows)
+    return folder / "rows.json"
+
+
+def test_another_task_is_one_schema_file(chromium, tmp_path):
+    items = write(tmp_path, [{"id": "t", "prompt": "Say", "generation": "Hello there. You fool! Bye."}])
+    path = write_page(Settings(items=str(items), out=str(tmp_path / "toxic.html"), schema_file=str(TOXICITY)))
+    with opened(chromium, where=path) as tab:
+        press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
+        (row,) = json.loads(downloaded(tab))
+        assert row["feedback"] == {
+            "errors": [{"error type": "Insult", "explanation": "", "start": 13, "end": 22}],
+            "missing-info": [],
+            "corrected-prediction": "",
+        }
+        assert (
+            not tab.is_visible("#correction")
+            and not tab.is_visible("#sources")
+            and not tab.is_visible("#missing-part")
+        )
+
+
+@pytest.mark.parametrize("page", ["annotation", "comparison"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 640, 1280])
+def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(chromium, tmp_path, page, scheme, width):
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+    item = copy.deepcopy(ITEM) | {"feedback": {key: EXPECTED[key] for key in list(EXPECTED)[:3]}}
+    item["passages"][0][1] = "https://" + "long" * 40
+    with opened(
+        chromium,
+        page=page,
+        items=[item],
+        tmp_path=tmp_path,
+        bypass_csp=True,
+        color_scheme=scheme,
+        viewport={"width": width, "height": 800},
+    ) as tab:
+        if page == "annotation":
+            word(tab, 2).click()
+        for _ in range(2):
+            tab.wait_for_timeout(200)  # colours fade in
+            found = axe.run(tab, options={"preload": False}).response["violations"]
+            bad = [
+                (one["id"], [node["html"][:150] for node in one["nodes"]][:3])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert bad == []
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            press(tab, "?")
+
+
+def test_the_pages_are_small():
+    files = [QA_SCHEMA, *TEMPLATES.iterdir()]
+    assert sum(path.stat().st_size for path in files) < 150_000

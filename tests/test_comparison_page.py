@@ -1,0 +1,116 @@
+"""comparison.html from disk: the order drawn and kept, pairs and ranks mapped back to the row's six values."""
+
+import json
+
+import pytest
+
+from page_helpers import ITEM, downloaded, opened, press, state
+from tasks.qa_feedback.interface_html.schema import load_schema
+
+PAIRS = load_schema().pairs
+QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good
+EXPECTED = [0 if QUALITY[i] == QUALITY[j] else 1 if QUALITY[i] > QUALITY[j] else 2 for i, j in PAIRS]
+
+
+def shown_quality(tab) -> list[int]:
+    """The quality of the answers in the order shown, by what is read on the page."""
+    texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
+    return [QUALITY[texts.index(text)] for text in tab.locator(".candidate .answer").all_inner_texts()]
+
+
+def judge(tab):
+    quality = shown_quality(tab)
+    for i, j in PAIRS:
+        yield 0 if quality[i] == quality[j] else 1 if quality[i] > quality[j] else 2
+
+
+def test_pairs_by_keyboard_with_reloads(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        assert tab.locator("#choices input:checked").count() == 0
+        order = state(tab, "comparison")["order"]
+        for number, value in enumerate(judge(tab)):
+            press(tab, *["ArrowDown"] * number, str(value))
+            tab.reload()
+            tab.wait_for_selector(".pair")
+        assert state(tab, "comparison")["order"] == order
+        press(tab, "Control+Enter")
+        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
+
+
+def test_every_order_is_mapped_back(chromium, tmp_path):
+    orders = set()
+    with opened(
+        chromium,
+        "comparison",
+        items=[{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(24)],
+        tmp_path=tmp_path,
+    ) as tab:
+        for _ in range(24):
+            orders.add(tuple(tab.locator(".candidate .answer").all_inner_texts()))
+            press(tab, *map(str, judge(tab)), "Control+Enter")
+        assert [row["preference"] for row in json.loads(downloaded(tab))] == [EXPECTED] * 24
+    assert len(orders) > 8  # 24 draws of 24 orders: fewer than 9 different ones is a chance of 1e-6
+
+
+def test_pairs_by_mouse_then_as_ranks(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        for number, value in enumerate(judge(tab)):
+            tab.locator(f"[data-card='{number}'] input").nth([1, 0, 2][value]).check()
+        tab.check("input[value=ranks]")
+        ranks = state(tab, "comparison")["doc"]["ranks"]
+        assert ranks == [2, 4, 1, 2]
+        tab.click("#submit")
+        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
+
+
+def test_ranks_by_keyboard(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        press(tab, "m")
+        for quality in shown_quality(tab):
+            press(tab, str(4 - quality))
+        press(tab, "Control+Enter")
+        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
+
+
+def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        press(tab, "1", "Control+Enter")
+        assert "A or C is not decided" in tab.inner_text("#message")
+        assert tab.locator("#problems li").count() == 5
+        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")  # A > B > C > A
+        assert "go in a circle: " in tab.inner_text("#message")
+        press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
+        assert "Is that meant?" in tab.inner_text("#warnings")
+        press(tab, "Control+Enter")
+        assert "Submitted" in tab.inner_text("#message")
+
+
+def test_undo_goes_back_to_nothing_chosen(chromium, tmp_path):
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
+        press(tab, *"101201")
+        tab.reload()
+        press(tab, *["Control+z"] * 6)
+        assert tab.locator("#choices input:checked").count() == 0
+        press(tab, *["Control+Shift+Z"] * 6)
+        assert tab.locator("#choices input:checked").count() == 6
+
+
+def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
+    path = qa_feedback / "dev_feedback.json"
+    with opened(chromium, "comparison", items=None) as tab:
+        tab.set_input_files("#file", path)
+        tab.wait_for_selector(".pair")
+        assert downloaded(tab) == path.read_bytes()
+
+
+@pytest.mark.parametrize("first, other", [("annotation", "comparison"), ("comparison", "annotation")])
+def test_both_pages_make_one_row(chromium, tmp_path, first, other):
+    with opened(chromium, first, tmp_path=tmp_path) as tab:
+        for page in (first, other):
+            if page == other:
+                tab.goto(tab.url.replace(first, other))
+            press(tab, *(["n"] if page == "annotation" else map(str, judge(tab))), "Control+Enter")
+        (row,) = json.loads(downloaded(tab))
+        assert (
+            row["preference"] == EXPECTED and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
+        )

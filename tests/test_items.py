@@ -1,0 +1,94 @@
+"""Items from every source, and back to the bytes of a feedback file."""
+
+import json
+
+import pytest
+
+from fgrlhf.utils import write_json, write_jsonl
+from tasks.qa_feedback.feedback import DataError, read_feedback
+from tasks.qa_feedback.interface_html.items import Settings, read_items, row_with, rows_text
+from tasks.qa_feedback.interface_html.schema import load_schema
+from test_rules import ROW, doc, error, missing
+
+SCHEMA = load_schema()
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_import_then_export_is_the_identity(qa_feedback, split):
+    path = qa_feedback / f"{split}_feedback.json"
+    items = read_items(SCHEMA, path)
+    said = [
+        row_with(SCHEMA, item, item.row["feedback"], {"preference": item.row["preference"]}) for item in items
+    ]
+    assert rows_text(said).encode() == path.read_bytes()
+
+
+def test_an_annotated_item_is_a_row_of_the_format(tmp_path):
+    write_json(tmp_path / "items.json", [{"id": "q7", **ROW}])
+    (item,) = read_items(SCHEMA, tmp_path / "items.json")
+    row = row_with(
+        SCHEMA,
+        item,
+        doc([error(quote="The cat")], [missing()]),
+        {"preference": [1] * 6, "order": [0, 1, 2, 3]},
+    )
+    assert list(row) == [*SCHEMA.row, "feedback", "preference"]
+    assert list(row["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
+    (tmp_path / "feedback.json").write_text(rows_text([row]))
+    assert read_feedback(tmp_path / "feedback.json")[0].errors[0].end == 7
+
+
+def test_samples_become_items(tmp_path):
+    passages = [{"wikipage": "Cat", "content": "A cat sat. It was blue."}]
+    write_jsonl(
+        tmp_path / "samples.jsonl",
+        [{"id": "0", "question": "Who sat?", "passages": passages, "predictions": ["a", "b", "c", "d"]}],
+    )
+    write_json(
+        tmp_path / "train.json",
+        [{"text": "t", "question": "Who sat?", "passages": passages, "answer": ["A cat.", "x"]}],
+    )
+    (item,) = read_items(SCHEMA, tmp_path / "samples.jsonl", tmp_path / "train.json")
+    assert item.row["passages"] == [["Cat", "A cat sat.", "It was blue."]]
+    assert (item.id, item.row["gold"], item.row["prediction 4"]) == ("0", "A cat.", "d")
+    assert tuple(item.row) == SCHEMA.row
+
+
+def test_what_the_published_page_embeds_becomes_an_item(tmp_path):
+    inner = {
+        "question": "Who sat?",
+        "passages": [{"wikipage": "Cat", "content": ["A cat sat."]}],
+        "predicted answer": "a",
+        "gold answer": "g",
+        **{f"predicted answer {i}": "x" for i in range(2, 6)},
+    }
+    write_json(tmp_path / "page.json", {"id": "600", "question": json.dumps(inner)})
+    (item,) = read_items(SCHEMA, tmp_path / "page.json")
+    assert item.id == "600"
+    assert (item.row["passages"], item.row["gold"], item.row["prediction 1"]) == (
+        [["Cat", "A cat sat."]],
+        "g",
+        "a",
+    )
+
+
+def test_mistakes_are_told_with_row_and_field(tmp_path):
+    good = {"id": "a", **ROW}
+    rows = [
+        good,
+        {**good, "prediction 2": " "},
+        {**good, "passages": [[]]},
+        3,
+        {**good, "gold": None},
+        {"question": "{"},
+        good,
+    ]
+    write_json(tmp_path / "rows.json", rows)
+    with pytest.raises(DataError) as raised:
+        read_items(SCHEMA, tmp_path / "rows.json")
+    found = [(problem.row, problem.field) for problem in raised.value.problems]
+    assert found[:5] == [(1, "prediction 2"), (2, "passages[0]"), (3, "row"), (4, "gold"), (5, "question")]
+
+
+def test_settings_are_read():
+    assert Settings(source="a", out="b").questions is None

@@ -1,0 +1,177 @@
+"""The browser and Python agree: offsets, words, sentences, hashes, JSON, rules. Random texts of every kind."""
+
+import hashlib
+import json
+import random
+
+import pytest
+
+from page_helpers import ITEM, opened
+from tasks.qa_feedback.interface_html.items import rows_text
+from tasks.qa_feedback.interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
+from tasks.qa_feedback.interface_html.schema import load_schema
+
+SCHEMA = load_schema()
+PIECES = [
+    "😀",
+    "👩‍👩‍👧",
+    "e\u0301",
+    "ก\u0e49",
+    "مرحبا",
+    "שלום",
+    "\u202e",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\ufeff",
+    "\u200b",
+    "\x1c",
+    "\x85",
+    "\r\n",
+    "\r",
+    "\n",
+    "\t",
+    " ",
+    "  ",
+    "<b>",
+    "</script>",
+    "&amp;",
+    "a",
+    "word",
+    "It.",
+    "No!",
+    "why?”",
+    "…",
+    "。",
+    "x.y",
+    '"',
+    "\\",
+    "\x7f",
+    "\x00",
+    "𝒳",
+]
+
+
+@pytest.fixture(scope="module")
+def tab(chromium, tmp_path_factory):
+    with opened(chromium, tmp_path=tmp_path_factory.mktemp("page")) as page:
+        yield page
+
+
+def texts(rng: random.Random, count: int, longest: int = 30) -> list[str]:
+    return ["".join(rng.choices(PIECES, k=rng.randint(1, longest))) for _ in range(count)]
+
+
+def test_ten_thousand_random_spans(tab):
+    rng = random.Random(0)
+    cases = []
+    for text in texts(rng, 500):
+        for _ in range(20):
+            a, b = sorted(rng.randint(0, len(text)) for _ in range(2))
+            cases.append((text, a, b))
+    cut = tab.evaluate("cases => cases.map(([t, a, b]) => FG.cut(FG.points(t), a, b))", cases)
+    assert len(cases) == 10_000 and cut == [text[a:b] for text, a, b in cases]
+
+
+def test_words_sentences_strip_hash_and_json(tab):
+    some = [
+        *texts(random.Random(1), 1500),
+        "",
+        " ",
+        *map(chr, range(0x3100)),
+        *(chr(i) + "a" for i in range(0x2000, 0x2070)),
+    ]
+    found = tab.evaluate(
+        """texts => texts.map((text) => {
+        const p = FG.points(text);
+        return [FG.words(p), FG.sentences(p), FG.strip(text), FG.sha256(text), FG.pythonJson([{ text, list: [], object: {}, n: -1 }])];
+    })""",
+        some,
+    )
+    for text, (words, parts, strip, digest, dumped) in zip(some, found):
+        assert [text[a:b] for a, b in words] == text.split()
+        assert [tuple(part) for part in parts] == sentences(text)
+        assert strip == text.strip()
+        assert digest == hashlib.sha256(text.encode()).hexdigest()
+        assert dumped == rows_text([{"text": text, "list": [], "object": {}, "n": -1}])
+
+
+def random_doc(rng: random.Random, text: str) -> dict:
+    edges = sorted(
+        {0, len(text), *(i for i in range(1, len(text)) if text[i - 1].isspace() != text[i].isspace())}
+    )
+
+    def place():
+        return rng.choice(edges) if rng.random() < 0.9 else rng.randint(-2, len(text) + 2)
+
+    def evidence():
+        return {
+            "passage_id": rng.randint(0, 3),
+            "sentence_id": [rng.randint(-1, 5) for _ in range(rng.randint(0, 3))],
+        }
+
+    explanations = [
+        "",
+        "",
+        "The cat",
+        "It was ",
+        json.dumps(evidence(), separators=(",", ":")),
+        '{"passage_id":1,"sentence_id":[2]}',
+    ]
+    names = [kind.name for kind in SCHEMA.errors]
+    errors = [
+        {
+            "error type": rng.choice(names),
+            "explanation": rng.choice(explanations),
+            "start": place(),
+            "end": place(),
+        }
+        for _ in range(rng.randint(0, 4))
+    ]
+    infos = [{"error type": rng.choice(SCHEMA.missing).name, **evidence()} for _ in range(rng.randint(0, 3))]
+    return {
+        "errors": errors,
+        "missing-info": infos,
+        "corrected-prediction": rng.choice([text, text + " x", ""]),
+        "no-error": rng.random() < 0.2,
+    }
+
+
+def test_the_rules_are_the_same(tab):
+    rng = random.Random(2)
+    docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(3000)]
+    found = tab.evaluate(
+        "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) => one.field))",
+        [ITEM, docs],
+    )
+    for doc, fields in zip(docs, found):
+        expected = [field for field, _ in annotation_problems(SCHEMA, ITEM, doc)]
+        assert sorted(fields) == sorted(expected), doc
+    assert sum(not fields for fields in found) > 20  # some are right
+
+
+def test_circles_and_rankings_are_the_same(tab):
+    rng = random.Random(3)
+    cases = [[rng.choice([0, 1, 2]) for _ in SCHEMA.pairs] for _ in range(729)]
+    found = tab.evaluate(
+        "cases => cases.map((c) => [FG.findCycle(4, FG.pairs(FG_SCHEMA), c), FG.brokenTriple(4, FG.pairs(FG_SCHEMA), c)])",
+        cases,
+    )
+    for case, (cycle, broken) in zip(cases, found):
+        assert cycle == find_cycle(4, SCHEMA.pairs, case)
+        assert (broken is None) == is_weak_order(4, SCHEMA.pairs, case)
+
+
+def test_patches_go_back_and_forth_and_diffs_hold_both_texts(tab):
+    rng = random.Random(4)
+    pairs = list(zip(texts(rng, 400), texts(rng, 400)))
+    pairs += [(a, a[: len(a) // 2] + b + a[len(a) // 2 :]) for a, b in pairs]
+    ok = tab.evaluate(
+        """pairs => pairs.every(([a, b]) => {
+        const x = { t: a, l: [a] }, y = { t: b, l: [b] }, patch = FG.patch(x, y), d = FG.diff(a, b);
+        const join = (skip) => d.filter((p) => p.op !== skip).map((p) => p.text).join("");
+        return FG.same(FG.applyPatch(x, patch, false), y) && FG.same(FG.applyPatch(y, patch, true), x) && join("ins") === a && join("del") === b;
+    })""",
+        pairs,
+    )
+    assert ok
