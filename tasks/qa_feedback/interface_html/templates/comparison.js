@@ -159,7 +159,7 @@
   function open(next) {
     work = next;
     at = 0;
-    if (!work.state.order) { work.state.order = draw(count); work.save(); }
+    if (!work.state.order) { work.state.order = work.item.order || draw(count); work.save(); }
     FG.showSources(schema, work.item.row, null);
     $("answers").replaceChildren(...order().map((answer, i) => FG.el("article", { class: "candidate" },
       FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` Answer ${names[i]}`), FG.el("p", { dir: "auto", class: "answer" }, work.item.row[schema.fields.answers[answer]]))));

@@ -148,7 +148,7 @@ window.FG = window.FG || {};
     const { store, at } = shell, total = store.items.length;
     const done = store.items.filter((item) => store.isDone(item)).length;
     const own = !work.state.submitted ? (store.isDone(work.item) ? "said in the file" : "not submitted") : work.changed ? "changed since submitted" : "submitted";
-    $("position").textContent = store.served ? own : `Item ${at + 1} of ${total} (${own}), ${done} done`;
+    $("position").textContent = store.served ? `${store.progress} (this one: ${own})` : `Item ${at + 1} of ${total} (${own}), ${done} done`;
     $("previous").disabled = at <= 0;
     $("next").disabled = at >= total - 1;
     $("undo").disabled = !work.state.undo.length;
@@ -164,14 +164,32 @@ window.FG = window.FG || {};
   };
 
   // After a submission: the next item that is not done, if there is one.
-  FG.afterSubmit = function () {
+  FG.afterSubmit = async function () {
     const { store, at } = shell, n = store.items.length;
+    if (store.served) {
+      try { await store.advance(); } catch (error) { FG.say(`Submitted. The next item did not come: ${error.message}.`, "bad"); return; }
+      if (!store.items.length) { shell.work = null; showEmpty(); return; }
+      shell.open(0);
+      FG.say("Submitted. This is the next item.", "good");
+      return;
+    }
     for (let k = 1; k < n; k++) {
       if (!store.isDone(store.items[(at + k) % n])) { shell.open((at + k) % n); FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good"); return; }
     }
-    FG.say(store.served ? "Submitted." : "Submitted. All items are done: Download feedback.json.", "good");
-    $("download") && $("download").focus();
+    FG.say("Submitted. All items are done: Download feedback.json.", "good");
+    $("download").focus();
   };
+
+  function showEmpty() {
+    const { served, progress } = shell.store;
+    $("empty").replaceChildren(...(served
+      ? [FG.el("h2", {}, "Nothing left to do"), FG.el("p", {}, `${progress}. What you submitted is kept. Reload to ask for more.`)]
+      : [FG.el("h2", {}, "No items yet"), FG.el("p", {}, "Open a file of items: feedback.json, or what python -m tasks.qa_feedback.interface_html.items wrote."),
+        FG.el("button", { type: "button", class: "main", onclick: () => $("file").click() }, "Open items…")]));
+    $("empty").hidden = false;
+    $("work").hidden = true;
+    $("undo").disabled = $("redo").disabled = $("previous").disabled = $("next").disabled = true;
+  }
 
   function onKey(event) {
     const field = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
@@ -208,19 +226,12 @@ window.FG = window.FG || {};
     document.title = `${schema.title}: ${page}`;
     try {
       shell.store = await FG.openStore(schema, page, shell);
-    } catch (error) { FG.notice(`Items could not be read: ${error.message}.`); return shell; }
+    } catch (error) { FG.notice(`Items could not be read: ${error.message}.`); return; }
     buildBar();
     document.addEventListener("keydown", onKey);
     document.addEventListener("pointerdown", () => shell.work && shell.work.tick());
     if (shell.store.warning) FG.notice(shell.store.warning);
     if (shell.store.items.length) shell.open(Math.min(shell.store.position, shell.store.items.length - 1));
-    else {
-      $("empty").replaceChildren(FG.el("h2", {}, "No items yet"),
-        FG.el("p", {}, shell.store.served ? "There is nothing for you to do at the moment." : "Open a file of items: feedback.json, or what python -m tasks.qa_feedback.interface_html.items wrote."),
-        ...(shell.store.served ? [] : [FG.el("button", { type: "button", class: "main", onclick: () => $("file").click() }, "Open items…")]));
-      $("empty").hidden = false;
-      $("undo").disabled = $("redo").disabled = $("previous").disabled = $("next").disabled = true;
-    }
-    return shell;
+    else showEmpty();
   };
 })(window.FG);

@@ -6,7 +6,7 @@ window.FG = window.FG || {};
   const HISTORY = 200; // steps that can be undone
 
   // localStorage, or a stand-in that forgets, with the reason.
-  function openStorage() {
+  FG.openStorage = function () {
     try {
       const storage = window.localStorage, probe = "fgrlhf/probe";
       storage.setItem(probe, "1");
@@ -17,7 +17,7 @@ window.FG = window.FG || {};
       const storage = { getItem: (k) => kept.has(k) ? kept.get(k) : null, setItem: (k, v) => kept.set(k, v), removeItem: (k) => kept.delete(k) };
       return { storage, reason: "This browser keeps nothing for this page: a reload loses your work. Download feedback.json before you close it." };
     }
-  }
+  };
 
   function checkRow(schema, row, number) {
     const bad = (why) => { throw new Error(`row ${number} of the file: ${why}`); };
@@ -64,7 +64,7 @@ window.FG = window.FG || {};
 
   class DiskStore {
     constructor(schema, page) {
-      Object.assign(this, { schema, page, items: [], served: false, warning: null }, openStorage());
+      Object.assign(this, { schema, page, items: [], served: false, warning: null }, FG.openStorage());
       this.warning = this.reason;
       const inline = document.getElementById("items");
       if (inline) this.items = FG.readItems(schema, inline.textContent);
