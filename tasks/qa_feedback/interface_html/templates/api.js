@@ -16,31 +16,52 @@
 
   class ServerStore {
     constructor(schema, page) {
-      Object.assign(this, { schema, page, items: [], served: true, warning: null, position: 0, timer: null }, FG.openStorage());
+      Object.assign(
+        this,
+        { schema, page, items: [], served: true, warning: null, position: 0, timer: null },
+        FG.openStorage(),
+      );
       // Who is annotating: in the link that was given, kept for reloads, and out of the address.
-      for (const [, key, value] of location.hash.matchAll(/(token|annotator)=([^&]*)/g)) this.write(this.name(key), decodeURIComponent(value));
+      for (const [, key, value] of location.hash.matchAll(/(token|annotator)=([^&]*)/g))
+        this.write(this.name(key), decodeURIComponent(value));
       if (location.hash) history.replaceState(null, "", location.pathname);
     }
 
-    name(what) { return `fgrlhf/served/${this.schema.task}/${what}`; }
+    name(what) {
+      return `fgrlhf/served/${this.schema.task}/${what}`;
+    }
 
     write(name, value) {
-      try { this.storage.setItem(name, value); return true; } catch (error) { return false; }
+      try {
+        this.storage.setItem(name, value);
+        return true;
+      } catch (error) {
+        return false;
+      }
     }
 
     // An answer's JSON. Throws an Error with `status` and `problems`; status 0: no answer came.
     async call(method, path, body) {
-      const token = this.storage.getItem(this.name("token")), annotator = this.storage.getItem(this.name("annotator"));
+      const token = this.storage.getItem(this.name("token")),
+        annotator = this.storage.getItem(this.name("annotator"));
       const headers = { "Content-Type": "application/json" };
       if (token) headers.Authorization = `Bearer ${token}`;
       if (annotator) headers["X-Annotator"] = annotator;
-      const fail = (text, status, problems) => Object.assign(new Error(text), { status, problems: problems || [] });
+      const fail = (text, status, problems) =>
+        Object.assign(new Error(text), { status, problems: problems || [] });
       let response, content;
       try {
         response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
         content = await response.json();
-      } catch (error) { throw fail("the server cannot be reached; your work is kept in this browser, try again", 0); }
-      if (!response.ok) throw fail(content.error || `the server answered ${response.status}`, response.status, content.problems);
+      } catch (error) {
+        throw fail("the server cannot be reached; your work is kept in this browser, try again", 0);
+      }
+      if (!response.ok)
+        throw fail(
+          content.error || `the server answered ${response.status}`,
+          response.status,
+          content.problems,
+        );
       return content;
     }
 
@@ -51,7 +72,8 @@
       this.guideline = found.guideline;
       this.items = [];
       if (!found.assignment) return false;
-      const { id, item, order, draft } = found.assignment, { id: name, ...row } = item;
+      const { id, item, order, draft } = found.assignment,
+        { id: name, ...row } = item;
       this.assignment = id;
       this.revision = draft ? draft.revision : 0;
       this.draft = draft ? draft.state : null;
@@ -59,12 +81,18 @@
       return true;
     }
 
-    backup() { return this.name(`${this.page}/${this.assignment}`); }
+    backup() {
+      return this.name(`${this.page}/${this.assignment}`);
+    }
 
     // The draft; what was not sent before a reload is newer than what the server has.
     read() {
       let unsent = null;
-      try { unsent = JSON.parse(this.storage.getItem(this.backup())); } catch (error) { /* none */ }
+      try {
+        unsent = JSON.parse(this.storage.getItem(this.backup()));
+      } catch (error) {
+        /* none */
+      }
       if (!unsent || unsent.revision !== this.revision) return this.draft;
       this.later(unsent.state);
       return unsent.state;
@@ -83,33 +111,60 @@
 
     // One draft is under way at a time, so that revisions follow each other.
     async send(state) {
-      if (this.sending) { this.later(state); return; }
-      const { assignment } = this, text = JSON.stringify(state);
-      this.sending = this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state }).then((saved) => {
-        if (assignment !== this.assignment) return;
-        this.revision = saved.revision;
-        if (JSON.stringify(state) === text) this.storage.removeItem(this.backup());
-        else this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
-        this.warning = null;
-        FG.notice("");
-      }, (error) => {
-        this.warning = `The draft is not at the server yet: ${error.message}.`;
-        FG.notice(this.warning);
-        if (error.status === 0 || error.status >= 500) setTimeout(() => assignment === this.assignment && this.later(state), 5000);
-      }).finally(() => { this.sending = null; });
+      if (this.sending) {
+        this.later(state);
+        return;
+      }
+      const { assignment } = this,
+        text = JSON.stringify(state);
+      this.sending = this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state })
+        .then(
+          (saved) => {
+            if (assignment !== this.assignment) return;
+            this.revision = saved.revision;
+            if (JSON.stringify(state) === text) this.storage.removeItem(this.backup());
+            else this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
+            this.warning = null;
+            FG.notice("");
+          },
+          (error) => {
+            this.warning = `The draft is not at the server yet: ${error.message}.`;
+            FG.notice(this.warning);
+            if (error.status === 0 || error.status >= 500)
+              setTimeout(() => assignment === this.assignment && this.later(state), 5000);
+          },
+        )
+        .finally(() => {
+          this.sending = null;
+        });
       await this.sending;
     }
 
-    isDone() { return false; }
+    isDone() {
+      return false;
+    }
 
     // What is submitted: the document, with the text each error marks, or the preferences and the order shown.
     content(item, state) {
       const { fields } = this.schema;
       if (this.page === "comparison") {
-        return [fields.answers.map((key) => item.row[key]).join("\0"), { preference: state.doc.preference, order: state.order }];
+        return [
+          fields.answers.map((key) => item.row[key]).join("\0"),
+          { preference: state.doc.preference, order: state.order },
+        ];
       }
-      const text = item.row[fields.text], points = FG.points(text);
-      return [text, { ...state.doc, errors: state.doc.errors.map((error) => ({ ...error, quote: FG.cut(points, error.start, error.end) })) }];
+      const text = item.row[fields.text],
+        points = FG.points(text);
+      return [
+        text,
+        {
+          ...state.doc,
+          errors: state.doc.errors.map((error) => ({
+            ...error,
+            quote: FG.cut(points, error.start, error.end),
+          })),
+        },
+      ];
     }
 
     async submit(item, state) {
@@ -121,8 +176,12 @@
       if (this.sending) await this.sending;
       try {
         await this.call("POST", "/api/submissions", {
-          uuid: state.pending.uuid, assignment: this.assignment, text_sha256: FG.sha256(text),
-          seconds: Math.round(state.seconds * 10) / 10, guideline: this.guideline, doc,
+          uuid: state.pending.uuid,
+          assignment: this.assignment,
+          text_sha256: FG.sha256(text),
+          seconds: Math.round(state.seconds * 10) / 10,
+          guideline: this.guideline,
+          doc,
         });
       } catch (error) {
         FG.say(`Not submitted: ${error.message}.`, "bad");
