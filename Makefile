@@ -1,4 +1,4 @@
-# make setup | test | test-slow | demo | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | test | test-slow | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs started from here find the environment the way they would with it activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: setup test test-slow demo probe science bench profile bench-peers
+.PHONY: feedback-check setup test test-slow demo probe science bench profile bench-peers
 
 setup: $(STAMP)
 
@@ -39,6 +39,11 @@ bench: setup
 # Where a step's time goes. ARGS="size=t5_small prompts=1"
 profile: setup
 	@$(RUN) python -m benchmarks.profile $(ARGS)
+
+# The long versions of the feedback server's tests: 200 kills, 32 annotators, 5,000 random requests. Installs the extra `check`.
+feedback-check: setup
+	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[check]'
+	@FGRLHF_FEEDBACK_CHECK=1 $(RUN) python -m pytest -s tests/test_server_durable.py tests/test_server.py tests/test_served_pages.py $(ARGS)
 
 # Ours beside other packages on equal work; needs the extra `peers`. ARGS="--tune" tries all their settings first.
 bench-peers: setup

@@ -4,6 +4,7 @@ TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
 TEST = ["pytest>=9", "hypothesis>=6.100", "playwright>=1.60", "axe-playwright-python>=0.1.7"]
+CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # what `make feedback-check` adds
 
 setup(
     name="fgrlhf",
@@ -30,6 +31,8 @@ setup(
         "psutil>=6",
         "pyyaml>=6",
         "tqdm>=4.67",
+        "fastapi>=0.115",
+        "uvicorn>=0.30",
     ],
-    extras_require={**TRACKERS, **PEERS, "test": TEST},
+    extras_require={"check": CHECK, **TRACKERS, **PEERS, "test": TEST},
 )

@@ -114,6 +114,22 @@ def annotation(split: str, out: Path) -> Stage:
     )
 
 
+def annotation_page(out: Path) -> Stage:
+    """What people would be sent: the first answers of the SFT policy, ready to be annotated in a browser."""
+    module, folder = "tasks.qa_feedback.interface_html.pages", f"{TASK}/interface_html"
+    command = (
+        sys.executable,
+        "-m",
+        module,
+        f"items={out / 'generated' / 'sft-train' / 'samples.jsonl'}",
+        f"questions={out / 'data' / 'train.json'}",
+        f"out={out / 'annotate.html'}",
+        "first=20",
+    )
+    reads = (f"{folder}/schema.js", f"{folder}/templates/*")
+    return Stage("annotation_page", command, ("generate_train",), ("annotate.html",), reads, (module,))
+
+
 def stages(out: Path) -> list[Stage]:
     """The pipeline, in an order that keeps two lanes busy."""
     data = tuple(f"data/{name}.json" for name in ("train", "dev", "test", "pretrain", "sft", "train_1k"))
@@ -139,6 +155,7 @@ def stages(out: Path) -> list[Stage]:
         ),
         sampling("train", out),
         sampling("dev", out),
+        annotation_page(out),
         annotation("train", out),
         annotation("dev", out),
         script(
@@ -198,6 +215,7 @@ def demo(config: DemoConfig) -> None:
             f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, "
             f"at most {pipeline.whole['peak_mb']:.0f} MB at once"
         )
+    print(f"answers to annotate yourself: {out / 'annotate.html'}")
     print(f"report: {out / 'report.html'}")
 
 

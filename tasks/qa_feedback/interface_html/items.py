@@ -1,9 +1,9 @@
 """Rows and samples to items, feedback to rows.
 
-    python -m tasks.qa_feedback.interface_html.items source=.../samples.jsonl questions=.../train.json out=items.json
+    python -m tasks.qa_feedback.interface_html.items source=samples.jsonl questions=train.json out=items.json
 
-An item is a row of the task with an `id`: the texts to judge and, where it was annotated before, what was said. The
-sources: feedback files, `samples.jsonl` of generate.sh, and what the published pages embed.
+An item is a row of the task with an `id`: the texts to judge and, where it was annotated before, what was said.
+The sources: feedback files, `samples.jsonl` of generate.sh, and what the published pages embed.
 """
 
 import json
@@ -25,7 +25,6 @@ from tasks.qa_feedback.validation import (
     Problem,
     all_sentences_passages,
     feedback_problems,
-    key_problems,
     not_a,
     text_problems,
 )
@@ -101,6 +100,8 @@ def _published_page(row: dict) -> dict:
 
 def _sample(schema: Schema, row: Mapping[str, Any], reference: str) -> dict:
     fields, texts = schema.fields, row["predictions"]
+    if isinstance(texts, list):  # a policy may answer nothing, and that is to be judged too
+        texts = ["No answer." if isinstance(text, str) and not text.strip() else text for text in texts]
     made = {**row, **(dict(zip(fields.answers, texts)) if isinstance(texts, list) else {})}
     if fields.reference:
         made.setdefault(fields.reference, reference)

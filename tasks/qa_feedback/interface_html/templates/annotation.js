@@ -1,19 +1,45 @@
 // The annotation page: marks errors in an answer, missing information, and the corrected answer.
 "use strict";
 (function () {
-  const FG = window.FG, $ = FG.$, schema = window.FG_SCHEMA;
+  const FG = window.FG,
+    $ = FG.$,
+    schema = window.FG_SCHEMA;
   const HINT = `Drag over ${schema.unit}s, or tap the first and the last one, or use the arrow keys with Shift. Then choose a kind.`;
-  let view = null, work = null;
-  const page = { schema, active: null, mode: null, get doc() { return work.doc; }, get row() { return work.item.row; } };
+  let view = null,
+    work = null;
+  const page = {
+    schema,
+    active: null,
+    mode: null,
+    get doc() {
+      return work.doc;
+    },
+    get row() {
+      return work.item.row;
+    },
+  };
   const text = () => page.row[schema.fields.text];
   const labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
-  const replaced = (list, i, entry) => list.map((old, k) => k === i ? entry : old);
+  page.labelOf = labelOf;
+  const replaced = (list, i, entry) => list.map((old, k) => (k === i ? entry : old));
 
   function fresh(item) {
-    const said = item.row.feedback, original = item.row[schema.fields.text];
-    if (!said) return { errors: [], "missing-info": [], "corrected-prediction": schema.correction ? original : "", "no-error": false };
+    const said = item.row.feedback,
+      original = item.row[schema.fields.text];
+    if (!said)
+      return {
+        errors: [],
+        "missing-info": [],
+        "corrected-prediction": schema.correction ? original : "",
+        "no-error": false,
+      };
     const none = !said.errors.length && !said["missing-info"].length;
-    return { errors: FG.clone(said.errors), "missing-info": FG.clone(said["missing-info"]), "corrected-prediction": said["corrected-prediction"], "no-error": none };
+    return {
+      errors: FG.clone(said.errors),
+      "missing-info": FG.clone(said["missing-info"]),
+      "corrected-prediction": said["corrected-prediction"],
+      "no-error": none,
+    };
   }
 
   // ---- changes: each is one new document ---------------------------------------------------------------------
@@ -22,7 +48,10 @@
     render();
   }
 
-  const refuse = (why) => { FG.say(why, "bad"); return false; };
+  const refuse = (why) => {
+    FG.say(why, "bad");
+    return false;
+  };
 
   // Whether something may be marked now, as `kind` and not overlapping another error than `except`.
   function mayMark(range, kind, except) {
@@ -32,21 +61,32 @@
     if (other >= 0) {
       if (except === undefined) page.active = { list: "errors", index: other };
       render();
-      return refuse(`Not marked: the selection overlaps ${labelOf(other)}. Edit it (E) or remove it (Del) first.`);
+      return refuse(
+        `Not marked: the selection overlaps ${labelOf(other)}. Edit it (E) or remove it (Del) first.`,
+      );
     }
     if (kind.needs === "earlier text" && !FG.strip(FG.cut(view.points, 0, range[0]))) {
-      return refuse(`Not marked: nothing stands before the selection, so it repeats nothing. Choose another kind.`);
+      return refuse(
+        `Not marked: nothing stands before the selection, so it repeats nothing. Choose another kind.`,
+      );
     }
     return true;
   }
 
   function chooseError(kind) {
-    if (page.mode === "earlier") return refuse("First choose the earlier text and press Enter, or press Esc.");
-    const editing = page.mode === "span" ? page.active.index : undefined, range = view.range;
+    if (page.mode === "earlier")
+      return refuse("First choose the earlier text and press Enter, or press Esc.");
+    const editing = page.mode === "span" ? page.active.index : undefined,
+      range = view.range;
     if (!mayMark(range, kind, editing)) return false;
     const old = editing === undefined ? null : work.doc.errors[editing];
     const keeps = old && old["error type"] === kind.name;
-    const error = { "error type": kind.name, explanation: keeps ? old.explanation : "", start: range[0], end: range[1] };
+    const error = {
+      "error type": kind.name,
+      explanation: keeps ? old.explanation : "",
+      start: range[0],
+      end: range[1],
+    };
     const errors = old ? replaced(work.doc.errors, editing, error) : [...work.doc.errors, error];
     const index = old ? editing : errors.length - 1;
     page.active = { list: "errors", index };
@@ -60,9 +100,14 @@
   }
 
   function chooseMissing(kind) {
-    if (work.doc["no-error"]) return refuse("Not added: “No error, nothing missing” is ticked. Untick it first (N).");
-    if (!FG.passages(schema, page.row).length) return refuse("Not added: this item has no passages that could say what is missing.");
-    const missing = [...work.doc["missing-info"], { "error type": kind.name, passage_id: 0, sentence_id: [] }];
+    if (work.doc["no-error"])
+      return refuse("Not added: “No error, nothing missing” is ticked. Untick it first (N).");
+    if (!FG.passages(schema, page.row).length)
+      return refuse("Not added: this item has no passages that could say what is missing.");
+    const missing = [
+      ...work.doc["missing-info"],
+      { "error type": kind.name, passage_id: 0, sentence_id: [] },
+    ];
     page.leave();
     page.active = { list: "missing-info", index: missing.length - 1 };
     change({ "missing-info": missing });
@@ -83,22 +128,35 @@
 
   // What clicked sentences are evidence of: the active error that needs some, or the active missing item.
   page.target = function () {
-    const { active } = page, entry = active && work.doc[active.list][active.index];
-    return entry && (active.list === "missing-info" || FG.kind(schema, entry["error type"]).needs === "sentences") ? entry : null;
+    const { active } = page,
+      entry = active && work.doc[active.list][active.index];
+    return entry &&
+      (active.list === "missing-info" || FG.kind(schema, entry["error type"]).needs === "sentences")
+      ? entry
+      : null;
   };
 
   function pickSentence(p, s) {
     const target = page.target();
-    if (!target) return refuse("Sentence not used: choose first what it is evidence of, an error that contradicts the passages or a missing item.");
-    const ids = FG.idsOf(target), { list, index } = page.active;
+    if (!target)
+      return refuse(
+        "Sentence not used: choose first what it is evidence of, an error that contradicts the passages or a missing item.",
+      );
+    const ids = FG.idsOf(target),
+      { list, index } = page.active;
     if (ids.sentence_id.length && ids.passage_id !== p) {
-      return refuse(`Sentence ${p}:${s} not added: the evidence is in passage ${ids.passage_id}, and one item points to one passage. Take ${FG.notation(ids)} away first, or add another item.`);
+      return refuse(
+        `Sentence ${p}:${s} not added: the evidence is in passage ${ids.passage_id}, and one item points to one passage. Take ${FG.notation(ids)} away first, or add another item.`,
+      );
     }
     const has = ids.sentence_id.includes(s);
-    const sentence_id = has ? ids.sentence_id.filter((id) => id !== s) : [...ids.sentence_id, s].sort((a, b) => a - b);
+    const sentence_id = has
+      ? ids.sentence_id.filter((id) => id !== s)
+      : [...ids.sentence_id, s].sort((a, b) => a - b);
     const field = document.querySelector(`[data-key="${list}-${index}-ids"]`);
     page.setIds(list, index, { passage_id: p, sentence_id });
-    if (document.activeElement && document.activeElement.dataset.key === field.dataset.key) document.activeElement.value = FG.notation({ passage_id: p, sentence_id });
+    if (document.activeElement && document.activeElement.dataset.key === field.dataset.key)
+      document.activeElement.value = FG.notation({ passage_id: p, sentence_id });
     FG.say(`Sentence ${p}:${s} ${has ? "taken away" : "added"}.`, "good");
     return true;
   }
@@ -121,7 +179,9 @@
     page.mode = "span";
     view.select(error.start, error.end);
     $("text").focus();
-    FG.say(`Editing ${labelOf(index)}: select other words and press Enter, or choose another kind. Esc leaves it as it is.`);
+    FG.say(
+      `Editing ${labelOf(index)}: select other words and press Enter, or choose another kind. Esc leaves it as it is.`,
+    );
   };
 
   page.remove = function (list, index) {
@@ -146,13 +206,24 @@
   };
 
   page.useEarlier = function () {
-    const range = view.range, { index } = page.active, error = work.doc.errors[index];
+    const range = view.range,
+      { index } = page.active,
+      error = work.doc.errors[index];
     if (!range) return refuse("Nothing is selected: select the earlier text.");
-    if (range[1] > error.start) return refuse(`Not taken: the earlier text must stand before ${labelOf(index)}, which it repeats.`);
+    if (range[1] > error.start)
+      return refuse(`Not taken: the earlier text must stand before ${labelOf(index)}, which it repeats.`);
     page.mode = null;
     view.collapse();
-    change({ errors: replaced(work.doc.errors, index, { ...error, explanation: FG.cut(view.points, range[0], range[1]) }) });
-    FG.say(`Taken: ${labelOf(index)} repeats “${FG.cut(view.points, range[0], Math.min(range[1], range[0] + 60))}”.`, "good");
+    change({
+      errors: replaced(work.doc.errors, index, {
+        ...error,
+        explanation: FG.cut(view.points, range[0], range[1]),
+      }),
+    });
+    FG.say(
+      `Taken: ${labelOf(index)} repeats “${FG.cut(view.points, range[0], Math.min(range[1], range[0] + 60))}”.`,
+      "good",
+    );
     return true;
   };
 
@@ -166,62 +237,38 @@
   function toggleNone() {
     const marked = work.doc.errors.length + work.doc["missing-info"].length;
     if (!work.doc["no-error"] && marked) {
-      refuse(`“No error” is not ticked: ${marked} error${marked > 1 ? "s or missing items are" : " or missing item is"} marked. Remove ${marked > 1 ? "them" : "it"} first.`);
+      refuse(
+        `“No error” is not ticked: ${marked} error${marked > 1 ? "s or missing items are" : " or missing item is"} marked. Remove ${marked > 1 ? "them" : "it"} first.`,
+      );
     } else change({ "no-error": !work.doc["no-error"] });
     render();
   }
 
   // ---- what is seen ------------------------------------------------------------------------------------------
   function render() {
-    const doc = work.doc, { active } = page;
+    const doc = work.doc,
+      { active } = page;
     if (active && !work.doc[active.list][active.index]) page.active = null;
     const current = page.active && page.active.list === "errors" ? page.active.index : -1;
-    view.paint(doc.errors.map((error, i) => ({ ...error, kind: FG.kind(schema, error["error type"]), active: i === current })), earlierRange(doc.errors[current]));
+    view.paint(
+      doc.errors.map((error, i) => ({
+        ...error,
+        kind: FG.kind(schema, error["error type"]),
+        active: i === current,
+      })),
+      FG.earlierRange(schema, view.points, doc.errors[current]),
+    );
     FG.showCards(page);
     $("no-error").checked = doc["no-error"];
     const shown = doc["corrected-prediction"].replace(/\r\n?/g, "\n");
     if ($("correction").value !== shown) $("correction").value = shown;
-    if (schema.correction) showDiff(doc);
+    if (schema.correction) FG.showDiff(page);
     FG.showStatus(work);
   }
 
-  function earlierRange(error) {
-    if (!error || FG.kind(schema, error["error type"]).needs !== "earlier text" || !error.explanation) return null;
-    const before = FG.cut(view.points, 0, error.start), at = before.indexOf(FG.strip(error.explanation));
-    if (at < 0) return null;
-    const start = FG.points(before.slice(0, at)).length;
-    return [start, start + FG.points(FG.strip(error.explanation)).length];
-  }
-
-  function showDiff(doc) {
-    const same = doc["corrected-prediction"] === text();
-    $("diff").replaceChildren(...(same ? [FG.el("span", { class: "hint" }, "Nothing yet.")] : FG.diff(text(), doc["corrected-prediction"]).map((part) =>
-      part.op === "same" ? part.text : FG.el(part.op, {}, part.text))));
-    $("reset").disabled = same;
-    const warnings = FG.correctionWarnings(schema, page.row, doc);
-    $("warnings").replaceChildren(...warnings.map((warning) => FG.el("li", {}, warning)));
-  }
-
   // ---- submitting --------------------------------------------------------------------------------------------
-  function problem({ field, reason }) {
-    const [, list, number, rest] = /^feedback\.(errors|missing-info)\[(\d+)\]\.?(.*)$/.exec(field) || [];
-    if (list) {
-      const i = Number(number), entry = work.doc[list][i], ids = FG.idsOf(entry);
-      const name = list === "errors" ? labelOf(i) : `missing item ${i + 1} (${FG.kind(schema, entry["error type"]).label})`;
-      if (list === "missing-info" && !ids.sentence_id.length) reason = "points to no sentence: type 2:4,5 or click sentence numbers";
-      const what = rest === "explanation" ? "evidence " : rest && !/sentence|passage/.test(rest) ? `${rest} ` : "";
-      return { text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`, go: () => {
-        page.activate(list, i);
-        const place = document.querySelector(`[data-key="${list}-${i}-ids"]`) || document.querySelector(`[data-key="${list}-${i}"]`);
-        place.focus();
-      } };
-    }
-    const where = field === "feedback.no-error" ? ["“No error”", "no-error"] : ["The correction", "correction"];
-    return { text: `${where[0]} ${reason}.`, go: () => $(where[1]).focus() };
-  }
-
   async function submit() {
-    const wrong = FG.annotationProblems(schema, page.row, work.doc).map(problem);
+    const wrong = FG.annotationProblems(schema, page.row, work.doc).map((one) => FG.explained(page, one));
     FG.showProblems(wrong);
     if (wrong.length) {
       FG.say(`Not submitted: ${wrong[0].text}`, "bad");
@@ -236,12 +283,31 @@
   // ---- keys --------------------------------------------------------------------------------------------------
   function key(event) {
     const kind = [...schema.errors, ...schema.missing].find((one) => one.key === event.key);
-    const { active } = page, letter = event.key.toLowerCase();
+    const { active } = page,
+      letter = event.key.toLowerCase();
     const done = () => event.preventDefault();
-    if (kind) { done(); ("needs" in kind ? chooseError : chooseMissing)(kind); return; }
-    if (event.key === "Escape") { done(); page.leave(); $("text").focus(); if (view.cursor < 0) view.move(0, false); return; }
-    if (event.key === "Enter" && page.mode && !event.target.closest("button")) { done(); confirm(); return; }
-    if (letter === "n") { done(); toggleNone(); return; }
+    if (kind) {
+      done();
+      ("needs" in kind ? chooseError : chooseMissing)(kind);
+      return;
+    }
+    if (event.key === "Escape") {
+      done();
+      page.leave();
+      $("text").focus();
+      if (view.cursor < 0) view.move(0, false);
+      return;
+    }
+    if (event.key === "Enter" && page.mode && !event.target.closest("button")) {
+      done();
+      confirm();
+      return;
+    }
+    if (letter === "n") {
+      done();
+      toggleNone();
+      return;
+    }
     if (letter === "e") {
       done();
       if (active && active.list === "errors") page.edit(active.index);
@@ -261,7 +327,10 @@
   }
 
   function fieldKey(event) {
-    if (event.key === "Escape") { event.preventDefault(); $("text").focus(); }
+    if (event.key === "Escape") {
+      event.preventDefault();
+      $("text").focus();
+    }
   }
 
   function moved() {
@@ -281,19 +350,6 @@
     FG.say(`${labelOf(at)[0].toUpperCase()}${labelOf(at).slice(1)}. E edits, Del removes.`);
   }
 
-  function help(table) {
-    const keys = [
-      ["← / → / ↑ / ↓", "move by word and line in the answer"], ["Shift+arrow", "select"], ["Home / End", "the sentence's first and last word; again: of the one before or after"],
-      ["E / Del", "edit or remove the error under the cursor"], ["N", "no error, nothing missing"], ["Esc", "back to the answer"],
-      ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"], ["Ctrl+Enter", "submit"], ["?", "this help"]];
-    return [FG.el("h3", {}, "Kinds"), table([...schema.errors, ...schema.missing].map((kind) => [kind.key, `${kind.label}: ${kind.help}`])), FG.el("h3", {}, "Keys"), table(keys)];
-  }
-
-  function typeButton(kind, onclick) {
-    return FG.el("button", { type: "button", class: "type", color: kind.color, title: kind.help, "aria-keyshortcuts": kind.key, onclick: () => onclick(kind) },
-      FG.badge(kind), ` ${kind.label} `, FG.el("kbd", {}, kind.key));
-  }
-
   function open(next) {
     work = next;
     page.active = page.mode = null;
@@ -306,16 +362,32 @@
     render();
   }
 
-  view = new FG.TextView($("text"), moved, tapped, () => { if (page.mode === "earlier") page.useEarlier(); });
+  view = new FG.TextView($("text"), moved, tapped, () => {
+    if (page.mode === "earlier") page.useEarlier();
+  });
   $("text-hint").textContent = HINT;
-  $("types").replaceChildren(...schema.errors.map((kind) => typeButton(kind, chooseError)));
-  $("missing-types").replaceChildren(...schema.missing.map((kind) => typeButton(kind, chooseMissing)));
+  $("types").replaceChildren(...schema.errors.map((kind) => FG.typeButton(kind, chooseError)));
+  $("missing-types").replaceChildren(...schema.missing.map((kind) => FG.typeButton(kind, chooseMissing)));
   $("missing-part").hidden = !schema.missing.length;
   $("correction-part").hidden = !schema.correction;
-  $("correction").addEventListener("input", (event) => change({ "corrected-prediction": FG.fromField(event.target.value, text()) }, "correction"));
+  $("correction").addEventListener("input", (event) =>
+    change({ "corrected-prediction": FG.fromField(event.target.value, text()) }, "correction"),
+  );
   $("reset").addEventListener("click", () => change({ "corrected-prediction": text() }));
   $("no-error").addEventListener("change", toggleNone);
   $("submit").addEventListener("click", submit);
-  FG.start("annotation", { open, fresh, submit, key, fieldKey, help,
-    step: (back) => { page.mode = null; view.collapse(); if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good"); render(); } });
+  FG.start("annotation", {
+    open,
+    fresh,
+    submit,
+    key,
+    fieldKey,
+    help: (table) => FG.annotationHelp(schema, table),
+    step: (back) => {
+      page.mode = null;
+      view.collapse();
+      if (work.step(back)) FG.say(back ? "Undone." : "Redone.", "good");
+      render();
+    },
+  });
 })();

@@ -3,37 +3,59 @@
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$;
-  const short = (text, n) => { const points = FG.points(text); return points.length > n ? FG.cut(points, 0, n) + "…" : text; };
+  const short = (text, n) => {
+    const points = FG.points(text);
+    return points.length > n ? FG.cut(points, 0, n) + "…" : text;
+  };
 
   // Sentences as they are typed and shown: 2:4,5
-  FG.notation = (ids) => ids && ids.sentence_id.length ? `${ids.passage_id}:${ids.sentence_id.join(",")}` : "";
+  FG.notation = (ids) =>
+    ids && ids.sentence_id.length ? `${ids.passage_id}:${ids.sentence_id.join(",")}` : "";
 
   // {passage_id, sentence_id} an entry points to; none yet: passage 0 without sentences.
-  FG.idsOf = (entry) => ("explanation" in entry ? FG.evidence(entry.explanation) : entry) || { passage_id: 0, sentence_id: [] };
+  FG.idsOf = (entry) =>
+    ("explanation" in entry ? FG.evidence(entry.explanation) : entry) || { passage_id: 0, sentence_id: [] };
 
   FG.withIds = function (entry, ids) {
     const some = ids.sentence_id.length > 0;
-    if ("explanation" in entry) return { ...entry, explanation: some ? FG.evidenceText(ids.passage_id, ids.sentence_id) : "" };
+    if ("explanation" in entry)
+      return { ...entry, explanation: some ? FG.evidenceText(ids.passage_id, ids.sentence_id) : "" };
     return { ...entry, passage_id: some ? ids.passage_id : 0, sentence_id: ids.sentence_id };
   };
 
   // page: {schema, row, doc, active, mode, setIds(list, i, ids), activate(list, i), edit(i), remove(list, i), earlier(i)}.
   function evidenceField(page, list, i, entry, label) {
-    const passages = FG.passages(page.schema, page.row), ids = FG.idsOf(entry), hint = `hint-${list}-${i}`;
+    const passages = FG.passages(page.schema, page.row),
+      ids = FG.idsOf(entry),
+      hint = `hint-${list}-${i}`;
     const quote = ids.sentence_id.map((s) => (passages[ids.passage_id - 1] || [])[s] || "").join(" … ");
-    const why = FG.el("span", { id: hint, class: "hint", dir: "auto" }, quote ? short(quote, 140) : "Click sentence numbers, or type passage:sentences, such as 2:4,5");
+    const why = FG.el(
+      "span",
+      { id: hint, class: "hint", dir: "auto" },
+      quote ? short(quote, 140) : "Click sentence numbers, or type passage:sentences, such as 2:4,5",
+    );
     const input = FG.el("input", {
-      type: "text", "data-key": `${list}-${i}-ids`, autocomplete: "off", spellcheck: "false", "aria-describedby": hint, maxlength: "80", placeholder: "2:4,5",
+      type: "text",
+      "data-key": `${list}-${i}-ids`,
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-describedby": hint,
+      maxlength: "80",
+      placeholder: "2:4,5",
       onfocus: () => page.activate(list, i, true),
       oninput: (event) => {
-        const text = event.target.value, made = text.trim() ? FG.parseEvidence(text, passages) : { sentence_id: [] };
+        const text = event.target.value,
+          made = text.trim() ? FG.parseEvidence(text, passages) : { sentence_id: [] };
         if (!made.problem) page.setIds(list, i, made, `${list}-${i}-ids`);
       },
       onchange: (event) => refuse(event.target, passages, why),
       onkeydown: (event) => {
         if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
-        if (!refuse(event.target, passages, why)) { FG.say(""); $("text").focus(); }
+        if (!refuse(event.target, passages, why)) {
+          FG.say("");
+          $("text").focus();
+        }
       },
     });
     input.value = FG.notation(ids);
@@ -42,46 +64,150 @@ window.FG = window.FG || {};
 
   // Say what is wrong with typed evidence, if anything is.
   function refuse(input, passages, why) {
-    const text = input.value.trim(), problem = text ? FG.parseEvidence(text, passages).problem : null;
+    const text = input.value.trim(),
+      problem = text ? FG.parseEvidence(text, passages).problem : null;
     input.setAttribute("aria-invalid", problem ? "true" : "false");
-    if (problem) { why.textContent = `“${text}” is not taken: ${problem}.`; why.className = "bad"; FG.say(`“${text}” is not taken: ${problem}.`, "bad"); }
+    if (problem) {
+      why.textContent = `“${text}” is not taken: ${problem}.`;
+      why.className = "bad";
+      FG.say(`“${text}” is not taken: ${problem}.`, "bad");
+    }
     return problem;
   }
 
   function card(page, list, i, entry, kind, ...body) {
     const active = page.active && page.active.list === list && page.active.index === i;
-    return FG.el("li", { class: active ? "card active" : "card", color: kind.color },
-      FG.el("div", { class: "row" },
-        FG.el("button", { type: "button", class: "cardtitle", "data-key": `${list}-${i}`, "aria-current": active ? "true" : null, onclick: () => page.activate(list, i) },
-          FG.badge(kind), ` ${i + 1}. ${kind.label}`),
-        list === "errors" ? FG.el("button", { type: "button", "data-key": `${list}-${i}-edit`, "aria-label": `Edit error ${i + 1}`, onclick: () => page.edit(i) }, "Edit") : null,
-        FG.el("button", { type: "button", "data-key": `${list}-${i}-remove`, "aria-label": `Remove ${list === "errors" ? "error" : "missing item"} ${i + 1}`, onclick: () => page.remove(list, i) }, "Remove")),
-      ...body);
+    return FG.el(
+      "li",
+      { class: active ? "card active" : "card", color: kind.color },
+      FG.el(
+        "div",
+        { class: "row" },
+        FG.el(
+          "button",
+          {
+            type: "button",
+            class: "cardtitle",
+            "data-key": `${list}-${i}`,
+            "aria-current": active ? "true" : null,
+            onclick: () => page.activate(list, i),
+          },
+          FG.badge(kind),
+          ` ${i + 1}. ${kind.label}`,
+        ),
+        list === "errors"
+          ? FG.el(
+              "button",
+              {
+                type: "button",
+                "data-key": `${list}-${i}-edit`,
+                "aria-label": `Edit error ${i + 1}`,
+                onclick: () => page.edit(i),
+              },
+              "Edit",
+            )
+          : null,
+        FG.el(
+          "button",
+          {
+            type: "button",
+            "data-key": `${list}-${i}-remove`,
+            "aria-label": `Remove ${list === "errors" ? "error" : "missing item"} ${i + 1}`,
+            onclick: () => page.remove(list, i),
+          },
+          "Remove",
+        ),
+      ),
+      ...body,
+    );
   }
 
   function errorCard(page, error, i) {
-    const kind = FG.kind(page.schema, error["error type"]), points = FG.points(page.row[page.schema.fields.text]);
+    const kind = FG.kind(page.schema, error["error type"]),
+      points = FG.points(page.row[page.schema.fields.text]);
     const quote = FG.el("q", { dir: "auto" }, short(FG.cut(points, error.start, error.end), 160));
-    if (kind.needs === "sentences") return card(page, "errors", i, error, kind, quote, evidenceField(page, "errors", i, error, "Contradicts"));
+    if (kind.needs === "sentences")
+      return card(
+        page,
+        "errors",
+        i,
+        error,
+        kind,
+        quote,
+        evidenceField(page, "errors", i, error, "Contradicts"),
+      );
     if (kind.needs === "nothing") return card(page, "errors", i, error, kind, quote);
     const choosing = page.mode === "earlier" && page.active && page.active.index === i;
     const earlier = FG.strip(error.explanation);
-    return card(page, "errors", i, error, kind, quote, FG.el("div", { class: "evidence" },
-      earlier ? FG.el("span", { class: "hint", dir: "auto" }, `repeats “${short(earlier, 120)}”`) : FG.el("span", { class: "bad" }, "Which earlier text does it repeat?"),
-      FG.el("div", { class: "row" }, choosing
-        ? [FG.el("button", { type: "button", class: "main", "data-key": `errors-${i}-use`, onclick: () => page.useEarlier() }, "Use the selection ", FG.el("kbd", {}, "Enter")),
-           FG.el("button", { type: "button", "data-key": `errors-${i}-cancel`, onclick: () => page.leave() }, "Cancel ", FG.el("kbd", {}, "Esc"))]
-        : FG.el("button", { type: "button", "data-key": `errors-${i}-choose`, onclick: () => page.earlier(i) }, earlier ? "Choose other text" : "Choose earlier text"))));
+    return card(
+      page,
+      "errors",
+      i,
+      error,
+      kind,
+      quote,
+      FG.el(
+        "div",
+        { class: "evidence" },
+        earlier
+          ? FG.el("span", { class: "hint", dir: "auto" }, `repeats “${short(earlier, 120)}”`)
+          : FG.el("span", { class: "bad" }, "Which earlier text does it repeat?"),
+        FG.el(
+          "div",
+          { class: "row" },
+          choosing
+            ? [
+                FG.el(
+                  "button",
+                  {
+                    type: "button",
+                    class: "main",
+                    "data-key": `errors-${i}-use`,
+                    onclick: () => page.useEarlier(),
+                  },
+                  "Use the selection ",
+                  FG.el("kbd", {}, "Enter"),
+                ),
+                FG.el(
+                  "button",
+                  { type: "button", "data-key": `errors-${i}-cancel`, onclick: () => page.leave() },
+                  "Cancel ",
+                  FG.el("kbd", {}, "Esc"),
+                ),
+              ]
+            : FG.el(
+                "button",
+                { type: "button", "data-key": `errors-${i}-choose`, onclick: () => page.earlier(i) },
+                earlier ? "Choose other text" : "Choose earlier text",
+              ),
+        ),
+      ),
+    );
   }
 
   FG.showCards = function (page) {
     const { doc, schema } = page;
-    FG.refill($("errors"), doc.errors.map((error, i) => errorCard(page, error, i)));
-    FG.refill($("missing"), doc["missing-info"].map((info, i) =>
-      card(page, "missing-info", i, info, FG.kind(schema, info["error type"]), evidenceField(page, "missing-info", i, info, "Said in"))));
+    FG.refill(
+      $("errors"),
+      doc.errors.map((error, i) => errorCard(page, error, i)),
+    );
+    FG.refill(
+      $("missing"),
+      doc["missing-info"].map((info, i) =>
+        card(
+          page,
+          "missing-info",
+          i,
+          info,
+          FG.kind(schema, info["error type"]),
+          evidenceField(page, "missing-info", i, info, "Said in"),
+        ),
+      ),
+    );
     $("error-count").textContent = String(doc.errors.length);
     $("missing-count").textContent = String(doc["missing-info"].length);
-    const target = page.target(), ids = target && FG.idsOf(target);
+    const target = page.target(),
+      ids = target && FG.idsOf(target);
     for (const node of document.querySelectorAll("[data-sentence]")) {
       const [p, s] = node.dataset.sentence.split(":").map(Number);
       const on = Boolean(ids && ids.passage_id === p && ids.sentence_id.includes(s));

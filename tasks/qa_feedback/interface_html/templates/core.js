@@ -49,21 +49,25 @@ window.FG = window.FG || {};
 
   FG.strip = function (text) {
     const points = FG.points(text);
-    let start = 0, end = points.length;
+    let start = 0,
+      end = points.length;
     while (start < end && FG.isSpace(points[start])) start++;
     while (end > start && FG.isSpace(points[end - 1])) end--;
     return FG.cut(points, start, end);
   };
 
   // The bytes of Python's json.dumps(value, indent=2).
-  FG.pythonJson = (value) => JSON.stringify(value, null, 2).replace(
-    /[\x7f-\uffff]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+  FG.pythonJson = (value) =>
+    JSON.stringify(value, null, 2).replace(
+      /[\x7f-\uffff]/g,
+      (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"),
+    );
 
   FG.clone = (value) => JSON.parse(JSON.stringify(value));
   FG.same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
   // A field of the page turns "\r\n" and "\r" into "\n"; an unedited text must stay what it was.
-  FG.fromField = (value, original) => value === original.replace(/\r\n?/g, "\n") ? original : value;
+  FG.fromField = (value, original) => (value === original.replace(/\r\n?/g, "\n") ? original : value);
 
   // Words and the white space between them, as pieces of code points [start, end).
   function pieces(points) {
@@ -81,33 +85,59 @@ window.FG = window.FG || {};
   // The longest common subsequence of words: [{op: "same" | "del" | "ins", text, start, end}], offsets into `before`;
   // an insertion has start = end.
   FG.diff = function (before, after) {
-    const p = FG.points(before), q = FG.points(after);
-    const a = pieces(p), b = pieces(q);
-    const A = a.map(([s, e]) => FG.cut(p, s, e)), B = b.map(([s, e]) => FG.cut(q, s, e));
-    let head = 0, tail = 0;
+    const p = FG.points(before),
+      q = FG.points(after);
+    const a = pieces(p),
+      b = pieces(q);
+    const A = a.map(([s, e]) => FG.cut(p, s, e)),
+      B = b.map(([s, e]) => FG.cut(q, s, e));
+    let head = 0,
+      tail = 0;
     while (head < A.length && head < B.length && A[head] === B[head]) head++;
-    while (tail < A.length - head && tail < B.length - head && A[A.length - 1 - tail] === B[B.length - 1 - tail]) tail++;
-    const n = A.length - head - tail, m = B.length - head - tail, width = m + 1;
+    while (
+      tail < A.length - head &&
+      tail < B.length - head &&
+      A[A.length - 1 - tail] === B[B.length - 1 - tail]
+    )
+      tail++;
+    const n = A.length - head - tail,
+      m = B.length - head - tail,
+      width = m + 1;
     const best = new Uint32Array((n + 1) * width); // of what follows (i, j)
-    const weight = (text) => FG.isSpace(text[0]) ? 1 : 4; // a kept word is worth more than a kept gap
-    for (let i = n - 1; i >= 0; i--) for (let j = m - 1; j >= 0; j--) {
-      best[i * width + j] = A[head + i] === B[head + j]
-        ? best[(i + 1) * width + j + 1] + weight(A[head + i])
-        : Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
-    }
+    const weight = (text) => (FG.isSpace(text[0]) ? 1 : 4); // a kept word is worth more than a kept gap
+    for (let i = n - 1; i >= 0; i--)
+      for (let j = m - 1; j >= 0; j--) {
+        best[i * width + j] =
+          A[head + i] === B[head + j]
+            ? best[(i + 1) * width + j + 1] + weight(A[head + i])
+            : Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
+      }
     const made = [];
     const put = (op, text, start, end) => {
       const last = made[made.length - 1];
-      if (last && last.op === op) { last.text += text; last.end = end; } else made.push({ op, text, start, end });
+      if (last && last.op === op) {
+        last.text += text;
+        last.end = end;
+      } else made.push({ op, text, start, end });
     };
-    const at = (i) => i < a.length ? a[i][0] : p.length;
+    const at = (i) => (i < a.length ? a[i][0] : p.length);
     for (let i = 0; i < head; i++) put("same", A[i], a[i][0], a[i][1]);
-    let i = 0, j = 0;
+    let i = 0,
+      j = 0;
     while (i < n || j < m) {
-      const x = head + i, y = head + j;
-      if (i < n && j < m && A[x] === B[y]) { put("same", A[x], a[x][0], a[x][1]); i++; j++; }
-      else if (i < n && (j === m || best[(i + 1) * width + j] >= best[i * width + j + 1])) { put("del", A[x], a[x][0], a[x][1]); i++; }
-      else { put("ins", B[y], at(x), at(x)); j++; }
+      const x = head + i,
+        y = head + j;
+      if (i < n && j < m && A[x] === B[y]) {
+        put("same", A[x], a[x][0], a[x][1]);
+        i++;
+        j++;
+      } else if (i < n && (j === m || best[(i + 1) * width + j] >= best[i * width + j + 1])) {
+        put("del", A[x], a[x][0], a[x][1]);
+        i++;
+      } else {
+        put("ins", B[y], at(x), at(x));
+        j++;
+      }
     }
     for (let k = A.length - tail; k < A.length; k++) put("same", A[k], a[k][0], a[k][1]);
     return made;
@@ -118,12 +148,22 @@ window.FG = window.FG || {};
   FG.patch = function (before, after) {
     const made = [];
     for (const key of Object.keys(after)) {
-      const a = before[key], b = after[key];
+      const a = before[key],
+        b = after[key];
       if (FG.same(a, b)) continue;
-      if (typeof a !== "string" || typeof b !== "string") { made.push([key, a, b]); continue; }
-      let head = 0, tail = 0;
+      if (typeof a !== "string" || typeof b !== "string") {
+        made.push([key, a, b]);
+        continue;
+      }
+      let head = 0,
+        tail = 0;
       while (head < a.length && head < b.length && a[head] === b[head]) head++;
-      while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
+      while (
+        tail < a.length - head &&
+        tail < b.length - head &&
+        a[a.length - 1 - tail] === b[b.length - 1 - tail]
+      )
+        tail++;
       made.push([key, head, a.slice(head, a.length - tail), b.slice(head, b.length - tail)]);
     }
     return made;
@@ -156,22 +196,39 @@ window.FG = window.FG || {};
     const blocks = new Uint8Array(((data.length + 72) >> 6) << 6);
     blocks.set(data);
     blocks[data.length] = 128;
-    const view = new DataView(blocks.buffer), H = H0.slice(), w = new Uint32Array(64);
+    const view = new DataView(blocks.buffer),
+      H = H0.slice(),
+      w = new Uint32Array(64);
     view.setUint32(blocks.length - 8, Math.floor(data.length / 536870912));
     view.setUint32(blocks.length - 4, data.length << 3);
     for (let at = 0; at < blocks.length; at += 64) {
       for (let i = 0; i < 64; i++) {
-        const x = w[i - 15], y = w[i - 2];
-        w[i] = i < 16 ? view.getUint32(at + 4 * i)
-          : w[i - 16] + (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) + w[i - 7] + (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10));
+        const x = w[i - 15],
+          y = w[i - 2];
+        w[i] =
+          i < 16
+            ? view.getUint32(at + 4 * i)
+            : w[i - 16] +
+              (turn(x, 7) ^ turn(x, 18) ^ (x >>> 3)) +
+              w[i - 7] +
+              (turn(y, 17) ^ turn(y, 19) ^ (y >>> 10));
       }
       let [a, b, c, d, e, f, g, h] = H;
       for (let i = 0; i < 64; i++) {
         const s = (h + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i]) >>> 0;
         const t = ((turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & b) ^ (a & c) ^ (b & c))) >>> 0;
-        h = g; g = f; f = e; e = (d + s) >>> 0; d = c; c = b; b = a; a = (s + t) >>> 0;
+        h = g;
+        g = f;
+        f = e;
+        e = (d + s) >>> 0;
+        d = c;
+        c = b;
+        b = a;
+        a = (s + t) >>> 0;
       }
-      [a, b, c, d, e, f, g, h].forEach((x, i) => { H[i] = (H[i] + x) >>> 0; });
+      [a, b, c, d, e, f, g, h].forEach((x, i) => {
+        H[i] = (H[i] + x) >>> 0;
+      });
     }
     return H.map((x) => x.toString(16).padStart(8, "0")).join("");
   };

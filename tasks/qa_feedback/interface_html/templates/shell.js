@@ -1,87 +1,19 @@
-// What both pages share: the bar, notices, items, passages, help, colours, keys. Text enters by textContent only.
+// What both pages share: the bar, items, help, colours, keys, and the start.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  const $ = (id) => document.getElementById(id);
-  FG.$ = $;
-
-  // An element; strings among `children` become text, never markup.
-  FG.el = function (tag, attributes, ...children) {
-    const node = document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes || {})) {
-      if (value === null || value === undefined || value === false) continue;
-      if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-      else if (key === "color") node.style.setProperty("--c", value), node.style.setProperty("--on-c", FG.inkOn(value));
-      else node.setAttribute(key, value === true ? "" : value);
-    }
-    for (const child of children.flat(Infinity)) {
-      if (child !== null && child !== undefined) node.append(child);
-    }
-    return node;
-  };
-
-  FG.luminance = function (color) {
-    const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16) / 255)
-      .map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  // Black or white, whichever is easier to read on a colour: at least 4.58 : 1 on any.
-  FG.inkOn = (color) => (FG.luminance(color) > 0.179 ? "#000000" : "#ffffff");
-
-  FG.badge = (kind) => FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, kind.letter);
-
-  FG.say = function (text, kind) {
-    const node = $("message");
-    node.textContent = text;
-    node.className = kind || "";
-  };
-
-  FG.notice = function (text) {
-    $("notice").textContent = text || "";
-    $("notice").hidden = !text;
-  };
-
-  // Rebuild a list without the reader losing the field or button that has focus: found again by its data-key.
-  FG.refill = function (node, children) {
-    const old = document.activeElement, key = node.contains(old) && old.dataset.key;
-    const field = key && old.matches("input[type=text]") ? [old.value, old.selectionStart, old.selectionEnd] : null;
-    node.replaceChildren(...children);
-    const fresh = key && [...node.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key);
-    if (!fresh) return;
-    fresh.focus({ preventScroll: true });
-    if (field) { fresh.value = field[0]; fresh.setSelectionRange(field[1], field[2]); }
-  };
-
-  // ---- passages ----------------------------------------------------------------------------------------------
-  // onPick(passage, sentence), numbered as in the data: passages from 1, sentence 0 the title.
-  FG.showSources = function (schema, row, onPick) {
-    const passages = FG.passages(schema, row), reference = schema.fields.reference && row[schema.fields.reference];
-    $("sources").hidden = !schema.fields.passages && !schema.fields.reference;
-    $("work").classList.toggle("no-sources", $("sources").hidden);
-    $("reference-part").hidden = !schema.fields.reference;
-    $("reference").textContent = reference || "There is none for this item.";
-    const line = (p, s, text) => {
-      const id = `${p}:${s}`;
-      const button = onPick && FG.el("button", { type: "button", class: "sid", "data-sentence": id, "aria-pressed": "false",
-        "aria-label": `Sentence ${id}${s ? "" : ", title"}`, onclick: () => onPick(p, s) }, s ? String(s) : `${p}:0`);
-      const words = FG.el("span", { dir: "auto", class: "sentence", "data-sentence-text": id }, text);
-      if (onPick) words.addEventListener("click", () => { if (window.getSelection().isCollapsed) onPick(p, s); });
-      return FG.el(s ? "li" : "h4", {}, button, onPick ? " " : null, words);
-    };
-    $("passages").replaceChildren(...(passages.length ? passages.map((passage, i) =>
-      FG.el("article", { class: "passage" }, line(i + 1, 0, passage[0]),
-        FG.el("ul", {}, passage.slice(1).map((text, j) => line(i + 1, j + 1, text)))))
-      : [FG.el("p", { class: "hint" }, "This item has no passages.")]));
-    $("question").textContent = row[schema.fields.question];
-    $("sources").scrollTop = 0;
-  };
+  const $ = FG.$;
 
   // ---- the bar -----------------------------------------------------------------------------------------------
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
   function button(id, label, onclick, key) {
-    return FG.el("button", { type: "button", id, onclick, "aria-keyshortcuts": key || null, title: key || null }, label);
+    return FG.el(
+      "button",
+      { type: "button", id, onclick, "aria-keyshortcuts": key || null, title: key || null },
+      label,
+    );
   }
 
   function setTheme(theme) {
@@ -92,18 +24,43 @@ window.FG = window.FG || {};
 
   function buildBar() {
     const { schema, store, hooks } = shell;
-    const picker = FG.el("input", { type: "file", id: "file", accept: ".json,application/json", class: "hidden", "aria-label": "Items file", onchange: pickFile, tabindex: "-1" });
+    const picker = FG.el("input", {
+      type: "file",
+      id: "file",
+      accept: ".json,application/json",
+      class: "hidden",
+      "aria-label": "Items file",
+      onchange: pickFile,
+      tabindex: "-1",
+    });
     $("bar").replaceChildren(
       FG.el("h1", {}, `${schema.title}: ${shell.page}`),
-      FG.el("nav", { "aria-label": "Items" }, button("previous", "‹ Previous", () => shell.open(shell.at - 1)),
-        FG.el("span", { id: "position" }), button("next", "Next ›", () => shell.open(shell.at + 1))),
-      FG.el("div", { class: "tools", role: "group", "aria-label": "Tools" },
-        button("undo", "Undo", () => hooks.step(true), "Control+Z"), button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
-        store.served ? null : button("pick", "Open items…", () => picker.click()), store.served ? null : picker,
+      FG.el(
+        "nav",
+        { "aria-label": "Items" },
+        button("previous", "‹ Previous", () => shell.open(shell.at - 1)),
+        FG.el("span", { id: "position" }),
+        button("next", "Next ›", () => shell.open(shell.at + 1)),
+      ),
+      FG.el(
+        "div",
+        { class: "tools", role: "group", "aria-label": "Tools" },
+        button("undo", "Undo", () => hooks.step(true), "Control+Z"),
+        button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
+        store.served ? null : button("pick", "Open items…", () => picker.click()),
+        store.served ? null : picker,
         store.served ? null : button("download", "Download feedback.json", download),
         button("help-button", "Help ?", showHelp, "?"),
-        button("theme", "Colours", () => setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]))));
-    setTheme(THEMES.includes(store.storage.getItem(store.name("theme"))) ? store.storage.getItem(store.name("theme")) : "auto");
+        button("theme", "Colours", () =>
+          setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
+        ),
+      ),
+    );
+    setTheme(
+      THEMES.includes(store.storage.getItem(store.name("theme")))
+        ? store.storage.getItem(store.name("theme"))
+        : "auto",
+    );
   }
 
   async function pickFile(event) {
@@ -120,35 +77,70 @@ window.FG = window.FG || {};
   }
 
   function download() {
-    const store = shell.store, done = store.items.filter((item) => store.isDone(item)).length;
-    if (!done) { FG.notice("There is nothing to download yet: submit at least one item."); return; }
+    const store = shell.store,
+      done = store.items.filter((item) => store.isDone(item)).length;
+    if (!done) {
+      FG.notice("There is nothing to download yet: submit at least one item.");
+      return;
+    }
     const url = URL.createObjectURL(new Blob([store.text()], { type: "application/json" }));
     FG.el("a", { href: url, download: "feedback.json" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
     const left = store.items.length - done;
-    FG.notice(`feedback.json has ${done} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`);
+    FG.notice(
+      `feedback.json has ${done} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
+    );
   }
 
   function showHelp() {
     const { schema, hooks } = shell;
-    const table = (rows) => FG.el("table", {}, FG.el("tbody", {}, rows.map(([keys, what]) =>
-      FG.el("tr", {}, FG.el("th", { scope: "row" }, keys.split(" / ").map((key, i) => [i ? " / " : "", FG.el("kbd", {}, key)])), FG.el("td", {}, what)))));
+    const table = (rows) =>
+      FG.el(
+        "table",
+        {},
+        FG.el(
+          "tbody",
+          {},
+          rows.map(([keys, what]) =>
+            FG.el(
+              "tr",
+              {},
+              FG.el(
+                "th",
+                { scope: "row" },
+                keys.split(" / ").map((key, i) => [i ? " / " : "", FG.el("kbd", {}, key)]),
+              ),
+              FG.el("td", {}, what),
+            ),
+          ),
+        ),
+      );
     $("help").replaceChildren(
       FG.el("h2", { id: "help-title" }, "Help"),
       ...schema.guideline.map((text) => FG.el("p", {}, text)),
       ...hooks.help(table),
       FG.el("p", {}, "Keys are off while a field has focus; Esc leaves the field."),
       FG.el("p", { class: "hint" }, `Guideline version ${schema.guideline_version}.`),
-      FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, "Close"));
+      FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, "Close"),
+    );
     $("help").showModal();
     $("help").scrollTop = 0;
   }
 
   FG.showStatus = function (work) {
-    const { store, at } = shell, total = store.items.length;
+    const { store, at } = shell,
+      total = store.items.length;
     const done = store.items.filter((item) => store.isDone(item)).length;
-    const own = !work.state.submitted ? (store.isDone(work.item) ? "said in the file" : "not submitted") : work.changed ? "changed since submitted" : "submitted";
-    $("position").textContent = store.served ? own : `Item ${at + 1} of ${total} (${own}), ${done} done`;
+    const own = !work.state.submitted
+      ? store.isDone(work.item)
+        ? "said in the file"
+        : "not submitted"
+      : work.changed
+        ? "changed since submitted"
+        : "submitted";
+    $("position").textContent = store.served
+      ? `${store.progress} (this one: ${own})`
+      : `Item ${at + 1} of ${total} (${own}), ${done} done`;
     $("previous").disabled = at <= 0;
     $("next").disabled = at >= total - 1;
     $("undo").disabled = !work.state.undo.length;
@@ -158,32 +150,115 @@ window.FG = window.FG || {};
 
   // The list of what stands in the way of submitting; each entry leads to its place.
   FG.showProblems = function (problems) {
-    $("problems").replaceChildren(...(problems.length ? [
-      FG.el("p", {}, `Not submitted: ${problems.length} thing${problems.length > 1 ? "s" : ""} to mend.`),
-      FG.el("ul", {}, problems.map((one) => FG.el("li", {}, FG.el("button", { type: "button", class: "link", onclick: one.go }, one.text))))] : []));
+    $("problems").replaceChildren(
+      ...(problems.length
+        ? [
+            FG.el(
+              "p",
+              {},
+              `Not submitted: ${problems.length} thing${problems.length > 1 ? "s" : ""} to mend.`,
+            ),
+            FG.el(
+              "ul",
+              {},
+              problems.map((one) =>
+                FG.el(
+                  "li",
+                  {},
+                  FG.el("button", { type: "button", class: "link", onclick: one.go }, one.text),
+                ),
+              ),
+            ),
+          ]
+        : []),
+    );
   };
 
   // After a submission: the next item that is not done, if there is one.
-  FG.afterSubmit = function () {
-    const { store, at } = shell, n = store.items.length;
-    for (let k = 1; k < n; k++) {
-      if (!store.isDone(store.items[(at + k) % n])) { shell.open((at + k) % n); FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good"); return; }
+  FG.afterSubmit = async function () {
+    const { store, at } = shell,
+      n = store.items.length;
+    if (store.served) {
+      try {
+        await store.advance();
+      } catch (error) {
+        FG.say(`Submitted. The next item did not come: ${error.message}.`, "bad");
+        return;
+      }
+      if (!store.items.length) {
+        shell.work = null;
+        showEmpty();
+        return;
+      }
+      shell.open(0);
+      FG.say("Submitted. This is the next item.", "good");
+      return;
     }
-    FG.say(store.served ? "Submitted." : "Submitted. All items are done: Download feedback.json.", "good");
-    $("download") && $("download").focus();
+    for (let k = 1; k < n; k++) {
+      if (!store.isDone(store.items[(at + k) % n])) {
+        shell.open((at + k) % n);
+        FG.say(`Item ${at + 1} is submitted. This is item ${shell.at + 1}.`, "good");
+        return;
+      }
+    }
+    FG.say("Submitted. All items are done: Download feedback.json.", "good");
+    $("download").focus();
   };
+
+  function showEmpty() {
+    const { served, progress } = shell.store;
+    $("empty").replaceChildren(
+      ...(served
+        ? [
+            FG.el("h2", {}, "Nothing left to do"),
+            FG.el("p", {}, `${progress}. What you submitted is kept. Reload to ask for more.`),
+          ]
+        : [
+            FG.el("h2", {}, "No items yet"),
+            FG.el(
+              "p",
+              {},
+              "Open a file of items: feedback.json, or what python -m tasks.qa_feedback.interface_html.items wrote.",
+            ),
+            FG.el(
+              "button",
+              { type: "button", class: "main", onclick: () => $("file").click() },
+              "Open items…",
+            ),
+          ]),
+    );
+    $("empty").hidden = false;
+    $("work").hidden = true;
+    $("undo").disabled = $("redo").disabled = $("previous").disabled = $("next").disabled = true;
+  }
 
   function onKey(event) {
     const field = event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select");
     const command = event.ctrlKey || event.metaKey;
     if (shell.work) shell.work.tick();
     if ($("help").open || !shell.work) return;
-    const z = event.key.toLowerCase() === "z", y = event.key.toLowerCase() === "y";
-    if (command && event.key === "Enter") { event.preventDefault(); shell.hooks.submit(); return; }
-    if (command && !event.altKey && (z || y)) { event.preventDefault(); shell.hooks.step(z && !event.shiftKey); return; }
+    const z = event.key.toLowerCase() === "z",
+      y = event.key.toLowerCase() === "y";
+    if (command && event.key === "Enter") {
+      event.preventDefault();
+      shell.hooks.submit();
+      return;
+    }
+    if (command && !event.altKey && (z || y)) {
+      event.preventDefault();
+      shell.hooks.step(z && !event.shiftKey);
+      return;
+    }
     if (command || event.altKey || event.isComposing) return;
-    if (field) { shell.hooks.fieldKey && shell.hooks.fieldKey(event, field); return; }
-    if (event.key === "?") { event.preventDefault(); showHelp(); return; }
+    if (field) {
+      shell.hooks.fieldKey && shell.hooks.fieldKey(event, field);
+      return;
+    }
+    if (event.key === "?") {
+      event.preventDefault();
+      showHelp();
+      return;
+    }
     shell.hooks.key(event);
   }
 
@@ -208,19 +283,15 @@ window.FG = window.FG || {};
     document.title = `${schema.title}: ${page}`;
     try {
       shell.store = await FG.openStore(schema, page, shell);
-    } catch (error) { FG.notice(`Items could not be read: ${error.message}.`); return shell; }
+    } catch (error) {
+      FG.notice(`Items could not be read: ${error.message}.`);
+      return;
+    }
     buildBar();
     document.addEventListener("keydown", onKey);
     document.addEventListener("pointerdown", () => shell.work && shell.work.tick());
     if (shell.store.warning) FG.notice(shell.store.warning);
     if (shell.store.items.length) shell.open(Math.min(shell.store.position, shell.store.items.length - 1));
-    else {
-      $("empty").replaceChildren(FG.el("h2", {}, "No items yet"),
-        FG.el("p", {}, shell.store.served ? "There is nothing for you to do at the moment." : "Open a file of items: feedback.json, or what python -m tasks.qa_feedback.interface_html.items wrote."),
-        ...(shell.store.served ? [] : [FG.el("button", { type: "button", class: "main", onclick: () => $("file").click() }, "Open items…")]));
-      $("empty").hidden = false;
-      $("undo").disabled = $("redo").disabled = $("previous").disabled = $("next").disabled = true;
-    }
-    return shell;
+    else showEmpty();
   };
 })(window.FG);

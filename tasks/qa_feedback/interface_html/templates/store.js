@@ -6,37 +6,60 @@ window.FG = window.FG || {};
   const HISTORY = 200; // steps that can be undone
 
   // localStorage, or a stand-in that forgets, with the reason.
-  function openStorage() {
+  FG.openStorage = function () {
     try {
-      const storage = window.localStorage, probe = "fgrlhf/probe";
+      const storage = window.localStorage,
+        probe = "fgrlhf/probe";
       storage.setItem(probe, "1");
       storage.removeItem(probe);
       return { storage, reason: null };
     } catch (error) {
       const kept = new Map();
-      const storage = { getItem: (k) => kept.has(k) ? kept.get(k) : null, setItem: (k, v) => kept.set(k, v), removeItem: (k) => kept.delete(k) };
-      return { storage, reason: "This browser keeps nothing for this page: a reload loses your work. Download feedback.json before you close it." };
+      const storage = {
+        getItem: (k) => (kept.has(k) ? kept.get(k) : null),
+        setItem: (k, v) => kept.set(k, v),
+        removeItem: (k) => kept.delete(k),
+      };
+      return {
+        storage,
+        reason:
+          "This browser keeps nothing for this page: a reload loses your work. Download feedback.json before you close it.",
+      };
     }
-  }
+  };
 
   function checkRow(schema, row, number) {
-    const bad = (why) => { throw new Error(`row ${number} of the file: ${why}`); };
+    const bad = (why) => {
+      throw new Error(`row ${number} of the file: ${why}`);
+    };
     if (row === null || typeof row !== "object" || Array.isArray(row)) bad("must be an object");
-    if (Array.isArray(row.predictions)) bad("holds `predictions`, it is a sample: make items of it first with python -m tasks.qa_feedback.interface_html.items");
+    if (Array.isArray(row.predictions))
+      bad(
+        "holds `predictions`, it is a sample: make items of it first with python -m tasks.qa_feedback.interface_html.items",
+      );
     for (const key of schema.row) {
       if (key === schema.fields.passages) {
-        const good = Array.isArray(row[key]) && row[key].every((p) => Array.isArray(p) && p.length && p.every((s) => typeof s === "string"));
+        const good =
+          Array.isArray(row[key]) &&
+          row[key].every((p) => Array.isArray(p) && p.length && p.every((s) => typeof s === "string"));
         if (!good) bad(`\`${key}\` must be a list of passages, each a title and sentences`);
-      } else if (typeof row[key] !== "string") bad(`\`${key}\` ${key in row ? "must be text" : "is missing"}`);
+      } else if (typeof row[key] !== "string")
+        bad(`\`${key}\` ${key in row ? "must be text" : "is missing"}`);
     }
-    for (const key of schema.fields.answers) if (!FG.strip(row[key])) bad(`\`${key}\` is empty: there is nothing to judge`);
+    for (const key of schema.fields.answers)
+      if (!FG.strip(row[key])) bad(`\`${key}\` is empty: there is nothing to judge`);
   }
 
   // The items of a file's text: [{id, key, row}]. Throws with row and reason.
   FG.readItems = function (schema, text) {
     let rows;
-    try { rows = JSON.parse(text); } catch (error) { throw new Error(`the file is not valid JSON (${error.message})`); }
-    if (!Array.isArray(rows) || !rows.length) throw new Error("the file must hold a JSON array with at least one row");
+    try {
+      rows = JSON.parse(text);
+    } catch (error) {
+      throw new Error(`the file is not valid JSON (${error.message})`);
+    }
+    if (!Array.isArray(rows) || !rows.length)
+      throw new Error("the file must hold a JSON array with at least one row");
     const seen = new Map();
     return rows.map((row, i) => {
       checkRow(schema, row, i);
@@ -44,7 +67,11 @@ window.FG = window.FG || {};
       const content = FG.sha256(JSON.stringify(schema.row.map((key) => row[key]))).slice(0, 16);
       const copies = seen.get(content) || 0; // two rows of one content are two items
       seen.set(content, copies + 1);
-      return { id: typeof id === "string" ? id : String(i), key: copies ? `${content}.${copies}` : content, row: rest };
+      return {
+        id: typeof id === "string" ? id : String(i),
+        key: copies ? `${content}.${copies}` : content,
+        row: rest,
+      };
     });
   };
 
@@ -53,8 +80,17 @@ window.FG = window.FG || {};
     const { feedback, preference: before, ...row } = item.row;
     if (annotation) {
       row.feedback = {
-        errors: annotation.errors.map((e) => ({ "error type": e["error type"], explanation: e.explanation, start: e.start, end: e.end })),
-        "missing-info": annotation["missing-info"].map((m) => ({ "error type": m["error type"], passage_id: m.passage_id, sentence_id: m.sentence_id })),
+        errors: annotation.errors.map((e) => ({
+          "error type": e["error type"],
+          explanation: e.explanation,
+          start: e.start,
+          end: e.end,
+        })),
+        "missing-info": annotation["missing-info"].map((m) => ({
+          "error type": m["error type"],
+          passage_id: m.passage_id,
+          sentence_id: m.sentence_id,
+        })),
         "corrected-prediction": annotation["corrected-prediction"],
       };
     } else if (feedback !== undefined) row.feedback = feedback;
@@ -64,22 +100,35 @@ window.FG = window.FG || {};
 
   class DiskStore {
     constructor(schema, page) {
-      Object.assign(this, { schema, page, items: [], served: false, warning: null }, openStorage());
+      Object.assign(this, { schema, page, items: [], served: false, warning: null }, FG.openStorage());
       this.warning = this.reason;
       const inline = document.getElementById("items");
       if (inline) this.items = FG.readItems(schema, inline.textContent);
       else {
         const kept = this.storage.getItem(this.name("items"));
-        if (kept) try { this.items = FG.readItems(schema, kept); } catch (error) { this.storage.removeItem(this.name("items")); }
+        if (kept)
+          try {
+            this.items = FG.readItems(schema, kept);
+          } catch (error) {
+            this.storage.removeItem(this.name("items"));
+          }
       }
     }
 
-    name(what) { return `fgrlhf/${this.schema.task}/${what}`; }
-    stateName(item, page) { return this.name(`${page || this.page}/${item.key}`); }
+    name(what) {
+      return `fgrlhf/${this.schema.task}/${what}`;
+    }
+    stateName(item, page) {
+      return this.name(`${page || this.page}/${item.key}`);
+    }
 
     write(name, value) {
-      try { this.storage.setItem(name, value); return true; } catch (error) {
-        this.warning = "This browser's storage is full: what you do now is lost on reload. Download feedback.json, then clear finished work.";
+      try {
+        this.storage.setItem(name, value);
+        return true;
+      } catch (error) {
+        this.warning =
+          "This browser's storage is full: what you do now is lost on reload. Download feedback.json, then clear finished work.";
         return false;
       }
     }
@@ -88,40 +137,62 @@ window.FG = window.FG || {};
     take(text) {
       this.items = FG.readItems(this.schema, text);
       const kept = JSON.stringify(this.items.map((item) => ({ id: item.id, ...item.row })));
-      try { this.storage.setItem(this.name("items"), kept); return null; } catch (error) {
+      try {
+        this.storage.setItem(this.name("items"), kept);
+        return null;
+      } catch (error) {
         this.storage.removeItem(this.name("items"));
         return "The file is too large to be kept here: open it again after a reload. What you annotate is kept.";
       }
     }
 
     read(item, page) {
-      try { return JSON.parse(this.storage.getItem(this.stateName(item, page))); } catch (error) { return null; }
+      try {
+        return JSON.parse(this.storage.getItem(this.stateName(item, page)));
+      } catch (error) {
+        return null;
+      }
     }
 
-    save(item, state) { return this.write(this.stateName(item), JSON.stringify(state)); }
-    get position() { return Number(this.storage.getItem(this.name(`${this.page}/position`))) || 0; }
-    set position(i) { this.write(this.name(`${this.page}/position`), String(i)); }
+    save(item, state) {
+      return this.write(this.stateName(item), JSON.stringify(state));
+    }
+    get position() {
+      return Number(this.storage.getItem(this.name(`${this.page}/position`))) || 0;
+    }
+    set position(i) {
+      this.write(this.name(`${this.page}/position`), String(i));
+    }
 
     // What was said of an item, by this page, by the other one, or before: {annotation, preference}.
     submitted(item) {
-      const a = this.read(item, "annotation"), c = this.read(item, "comparison");
+      const a = this.read(item, "annotation"),
+        c = this.read(item, "comparison");
       return { annotation: a && a.submitted, preference: c && c.submitted ? c.submitted.preference : null };
     }
 
     isDone(item) {
-      const own = this.page === "annotation" ? "feedback" : "preference", state = this.read(item);
+      const own = this.page === "annotation" ? "feedback" : "preference",
+        state = this.read(item);
       return Boolean(state && state.submitted) || item.row[own] !== undefined;
     }
 
     // The rows that this page is done with, as a feedback file.
     text() {
-      return FG.pythonJson(this.items.filter((item) => this.isDone(item)).map((item) => {
-        const said = this.submitted(item);
-        return FG.rowWith(item, said.annotation, said.preference);
-      }));
+      return FG.pythonJson(
+        this.items
+          .filter((item) => this.isDone(item))
+          .map((item) => {
+            const said = this.submitted(item);
+            return FG.rowWith(item, said.annotation, said.preference);
+          }),
+      );
     }
 
-    submit(item, state) { state.submitted = FG.clone(state.doc); return Promise.resolve(this.save(item, state)); }
+    submit(item, state) {
+      state.submitted = FG.clone(state.doc);
+      return Promise.resolve(this.save(item, state));
+    }
   }
 
   FG.openStore = (schema, page) => Promise.resolve(new DiskStore(schema, page));
@@ -130,19 +201,33 @@ window.FG = window.FG || {};
   FG.Work = class {
     constructor(store, item, fresh) {
       const kept = store.read(item);
-      Object.assign(this, { store, item, state: kept && kept.doc ? kept : { doc: fresh, undo: [], redo: [], seconds: 0, submitted: null, ...(kept || {}) } });
+      Object.assign(this, {
+        store,
+        item,
+        state:
+          kept && kept.doc
+            ? kept
+            : { doc: fresh, undo: [], redo: [], seconds: 0, submitted: null, ...(kept || {}) },
+      });
       this.before = null;
     }
 
-    get doc() { return this.state.doc; }
-    get changed() { return !FG.same(this.state.doc, this.state.submitted); }
+    get doc() {
+      return this.state.doc;
+    }
+    get changed() {
+      return !FG.same(this.state.doc, this.state.submitted);
+    }
 
     // Make `after` the document. Changes with one `key` within a second and a half are one step.
     commit(after, key) {
-      const state = this.state, now = Date.now();
+      const state = this.state,
+        now = Date.now();
       if (FG.same(after, state.doc)) return;
-      const joins = key && this.last && this.last.key === key && now - this.last.time < 1500 && state.undo.length;
-      if (joins) state.undo.pop(); else this.before = state.doc;
+      const joins =
+        key && this.last && this.last.key === key && now - this.last.time < 1500 && state.undo.length;
+      if (joins) state.undo.pop();
+      else this.before = state.doc;
       state.undo.push(FG.patch(this.before, after));
       state.undo.splice(0, state.undo.length - HISTORY);
       state.redo = [];
@@ -152,7 +237,9 @@ window.FG = window.FG || {};
     }
 
     step(back) {
-      const state = this.state, from = back ? state.undo : state.redo, to = back ? state.redo : state.undo;
+      const state = this.state,
+        from = back ? state.undo : state.redo,
+        to = back ? state.redo : state.undo;
       if (!from.length) return false;
       const patch = from.pop();
       state.doc = FG.applyPatch(state.doc, patch, back);
@@ -164,12 +251,18 @@ window.FG = window.FG || {};
 
     // Time in which something was done: gaps of more than half a minute do not count.
     tick() {
-      const now = Date.now(), gap = now - (this.moved || now);
+      const now = Date.now(),
+        gap = now - (this.moved || now);
       this.moved = now;
       if (gap < 30000) this.state.seconds += gap / 1000;
     }
 
-    save() { return this.store.save(this.item, this.state); }
-    submit() { this.last = null; return this.store.submit(this.item, this.state); }
+    save() {
+      return this.store.save(this.item, this.state);
+    }
+    submit() {
+      this.last = null;
+      return this.store.submit(this.item, this.state);
+    }
   };
 })(window.FG);

@@ -5,9 +5,20 @@ window.FG = window.FG || {};
   FG.TextView = class {
     // onTap(unit): a single word was tapped; onDrag(): several were dragged over; both after the selection is made.
     constructor(node, onChange, onTap, onDrag) {
-      Object.assign(this, { node, onChange, onTap, onDrag, units: [], cursor: -1, anchor: null, tapped: false });
+      Object.assign(this, {
+        node,
+        onChange,
+        onTap,
+        onDrag,
+        units: [],
+        cursor: -1,
+        anchor: null,
+        tapped: false,
+      });
       node.addEventListener("keydown", (event) => this.key(event));
-      node.addEventListener("focus", () => { if (this.cursor < 0) this.move(0, false); });
+      node.addEventListener("focus", () => {
+        if (this.cursor < 0) this.move(0, false);
+      });
       node.addEventListener("pointerup", (event) => this.pointer(event));
     }
 
@@ -18,8 +29,16 @@ window.FG = window.FG || {};
       this.cursor = -1;
       this.anchor = null;
       this.tapped = false;
-      this.spans = this.units.map(([start, end], i) => FG.el("span", { class: "w", "data-i": i }, FG.cut(this.points, start, end)));
-      this.gaps = this.units.map(([, end], i) => FG.el("span", { class: "g" }, FG.cut(this.points, end, i + 1 < this.units.length ? this.units[i + 1][0] : this.points.length)));
+      this.spans = this.units.map(([start, end], i) =>
+        FG.el("span", { class: "w", "data-i": i }, FG.cut(this.points, start, end)),
+      );
+      this.gaps = this.units.map(([, end], i) =>
+        FG.el(
+          "span",
+          { class: "g" },
+          FG.cut(this.points, end, i + 1 < this.units.length ? this.units[i + 1][0] : this.points.length),
+        ),
+      );
       const head = this.units.length ? FG.cut(this.points, 0, this.units[0][0]) : text;
       this.node.replaceChildren(head, ...this.spans.flatMap((span, i) => [span, this.gaps[i]]));
     }
@@ -55,20 +74,28 @@ window.FG = window.FG || {};
 
     // The first or last word of the sentence; from there, that of the sentence before or after.
     sentenceEdge(last) {
-      const edges = this.sentences.map(([a, b]) => last ? this.units.findLastIndex((unit) => unit[0] < b) : this.units.findIndex((unit) => unit[1] > a));
+      const edges = this.sentences.map(([a, b]) =>
+        last ? this.units.findLastIndex((unit) => unit[0] < b) : this.units.findIndex((unit) => unit[1] > a),
+      );
       const to = last ? edges.find((i) => i > this.cursor) : edges.findLast((i) => i < this.cursor);
       return to === undefined ? this.cursor : to;
     }
 
     // The word nearest to the cursor in the line above or below.
     vertical(down) {
-      const box = this.spans[Math.max(this.cursor, 0)].getClientRects()[0], middle = (box.left + box.right) / 2;
-      let best = -1, cost = Infinity;
+      const box = this.spans[Math.max(this.cursor, 0)].getClientRects()[0],
+        middle = (box.left + box.right) / 2;
+      let best = -1,
+        cost = Infinity;
       this.spans.forEach((span, i) => {
-        const other = span.getClientRects()[0], away = down ? other.top - box.top : box.top - other.top;
+        const other = span.getClientRects()[0],
+          away = down ? other.top - box.top : box.top - other.top;
         if (away < box.height / 2) return;
         const price = away * 10000 + Math.abs((other.left + other.right) / 2 - middle);
-        if (price < cost) { cost = price; best = i; }
+        if (price < cost) {
+          cost = price;
+          best = i;
+        }
       });
       return best < 0 ? this.cursor : best;
     }
@@ -77,8 +104,12 @@ window.FG = window.FG || {};
       if (event.ctrlKey || event.metaKey || event.altKey || !this.units.length) return;
       const right = getComputedStyle(this.node).direction === "rtl" ? -1 : 1;
       const to = {
-        ArrowRight: () => this.cursor + right, ArrowLeft: () => this.cursor - right, ArrowUp: () => this.vertical(false), ArrowDown: () => this.vertical(true),
-        Home: () => this.sentenceEdge(false), End: () => this.sentenceEdge(true),
+        ArrowRight: () => this.cursor + right,
+        ArrowLeft: () => this.cursor - right,
+        ArrowUp: () => this.vertical(false),
+        ArrowDown: () => this.vertical(true),
+        Home: () => this.sentenceEdge(false),
+        End: () => this.sentenceEdge(true),
       }[event.key];
       if (!to) return;
       event.preventDefault();
@@ -125,29 +156,46 @@ window.FG = window.FG || {};
     // Whether a native selection holds at least a character of a word.
     overlaps(range, span) {
       const text = span.firstChild;
-      return range.comparePoint(text, 0) <= 0 && range.comparePoint(text, text.length) >= 0
-        && !(range.startContainer === text && range.startOffset === text.length)
-        && !(range.endContainer === text && range.endOffset === 0)
-        && range.intersectsNode(span);
+      return (
+        range.comparePoint(text, 0) <= 0 &&
+        range.comparePoint(text, text.length) >= 0 &&
+        !(range.startContainer === text && range.startOffset === text.length) &&
+        !(range.endContainer === text && range.endOffset === 0) &&
+        range.intersectsNode(span)
+      );
     }
 
     // marks: [{start, end, kind, active}], earlier: [start, end) that a repetition repeats, or null.
     paint(marks, earlier) {
-      const range = this.range, inside = (unit, r) => r && unit[0] >= r[0] && unit[1] <= r[1];
+      const range = this.range,
+        inside = (unit, r) => r && unit[0] >= r[0] && unit[1] <= r[1];
       this.units.forEach((unit, i) => {
         const mark = marks.find((one) => unit[0] < one.end && one.start < unit[1]);
-        const span = this.spans[i], gap = this.gaps[i];
+        const span = this.spans[i],
+          gap = this.gaps[i];
         const joined = mark && this.units[i + 1] && this.units[i + 1][1] <= mark.end;
         span.className = "w";
         gap.className = "g";
-        for (const [node, on] of [[span, mark], [gap, joined && mark]]) {
+        for (const [node, on] of [
+          [span, mark],
+          [gap, joined && mark],
+        ]) {
           node.classList.toggle("marked", Boolean(on));
           node.classList.toggle("active", Boolean(on && on.active));
-          if (on) node.style.setProperty("--c", on.kind.color), node.style.setProperty("--on-c", FG.inkOn(on.kind.color));
+          if (on)
+            (node.style.setProperty("--c", on.kind.color),
+              node.style.setProperty("--on-c", FG.inkOn(on.kind.color)));
         }
-        if (mark && (i === 0 || this.units[i - 1][0] < mark.start)) span.dataset.badge = mark.kind.letter; else delete span.dataset.badge;
+        if (mark && (i === 0 || this.units[i - 1][0] < mark.start)) span.dataset.badge = mark.kind.letter;
+        else delete span.dataset.badge;
         span.classList.toggle("selected", this.anchor !== null && inside(unit, range));
-        gap.classList.toggle("selected", this.anchor !== null && inside(unit, range) && Boolean(this.units[i + 1]) && inside(this.units[i + 1], range));
+        gap.classList.toggle(
+          "selected",
+          this.anchor !== null &&
+            inside(unit, range) &&
+            Boolean(this.units[i + 1]) &&
+            inside(this.units[i + 1], range),
+        );
         span.classList.toggle("cursor", i === this.cursor);
         span.classList.toggle("earlier", Boolean(inside(unit, earlier)));
       });

@@ -1,0 +1,137 @@
+"""What every request to the server must keep before any of it is read: host, origin, size, depth, speed."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+
+MAX_BODY = 256 * 1024
+MAX_DEPTH = 32
+BODY_SECONDS = 10.0
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
+BRACKETS = re.compile(rb"[\[\]{}]")
+HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+def json_problem(body: bytes) -> str | None:
+    """Why a body is refused before it is parsed for its meaning, or None."""
+    depth = 0
+    for bracket in BRACKETS.findall(STRINGS.sub(b"", body)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
+    try:
+        # NaN, infinite numbers and halves of surrogate pairs are no JSON that others can read
+        json.dumps(json.loads(body), allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        return f"no valid JSON: {type(error).__name__}"
+    return None
+
+
+class Guard:
+    """ASGI middleware: refuses what breaks the rules above, and adds the headers every answer carries."""
+
+    def __init__(self, app, hosts: Sequence[str]):
+        self.app = app
+        self.hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def answer(message):
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is None and scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
+            body, refusal = await _read_body(receive)
+            why = json_problem(body) if body and refusal is None else None
+            if why is not None:
+                refusal = 400, f"the body is refused: {why}"
+            if refusal is None:
+                receive = _replay(body, receive)
+        if refusal is not None:
+            await _refuse(answer, *refusal)
+            return
+        await self.app(scope, receive, answer)
+
+    def _refusal(self, scope) -> tuple[int, str] | None:
+        headers: dict[bytes, list[bytes]] = {}
+        for key, value in scope["headers"]:
+            headers.setdefault(key.lower(), []).append(value)
+        one = {key.decode("latin-1"): values[0].decode("latin-1") for key, values in headers.items()}
+        host = one.get("host", "").lower()
+        if len(headers.get(b"host", ())) != 1 or host not in self.hosts:
+            return 421, "this server does not answer for that host; name it with hosts=... when starting"
+        return None if scope["method"] in ("GET", "HEAD") else self._write_refusal(one, host)
+
+    @staticmethod
+    def _write_refusal(one: dict, host: str) -> tuple[int, str] | None:
+        origin = one.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+            return 403, "the request comes from a page of another site"
+        if one.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return 403, "the request comes from a page of another site"
+        if one.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            return 415, "bodies must be application/json"
+        if not one.get("content-length", "0").isdigit() or int(one.get("content-length", "0")) > MAX_BODY:
+            return 413, f"bodies may have {MAX_BODY // 1024} KiB at most"
+        return None
+
+
+async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return b"", (400, "the connection was closed before the body had arrived")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MAX_BODY:
+                    return b"", (413, f"bodies may have {MAX_BODY // 1024} KiB at most")
+                if not message.get("more_body"):
+                    return b"".join(parts), None
+    except TimeoutError:
+        return b"", (408, f"the body did not arrive within {BODY_SECONDS:.0f} seconds")
+
+
+def _replay(body: bytes, receive):
+    sent = False
+
+    async def again():
+        nonlocal sent
+        if sent:
+            return await receive()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _refuse(send, status: int, reason: str) -> None:
+    body = json.dumps({"error": reason}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,118 @@
+"""A feedback server in a process of its own, that can be killed, and a small client of it."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+from page_helpers import ITEM
+from tasks.qa_feedback.interface_html.schema import load_schema
+from tasks.qa_feedback.interface_html.server import judged_sha256
+
+ROOT = Path(__file__).parents[1]
+SCHEMA = load_schema()
+LONG = bool(os.environ.get("FGRLHF_FEEDBACK_CHECK"))  # set by `make feedback-check`: the long versions
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def write_items(folder: Path, count: int) -> Path:
+    path = folder / "items.json"
+    path.write_text(json.dumps([{**ITEM, "id": f"i{n}", "question": f"Question {n}?"} for n in range(count)]))
+    return path
+
+
+class Server:
+    """`serve.py` over a database; `start` waits until it answers."""
+
+    def __init__(self, folder: Path, items: int = 20, **settings):
+        self.db, self.port = folder / "feedback.sqlite", free_port()
+        self.settings = {"db": self.db, "port": self.port, "items": write_items(folder, items), **settings}
+        self.process = None
+
+    def start(self) -> "Server":
+        command = [sys.executable, "-m", "tasks.qa_feedback.interface_html.serve"]
+        command += [f"{key}={value}" for key, value in self.settings.items()]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(600):
+            try:
+                if Client(self.port, "starter").call("GET", "/api/health")[0] == 200:
+                    return self
+            except OSError:
+                time.sleep(0.05)
+            if self.process.poll() is not None:
+                raise RuntimeError(self.process.stderr.read())
+        raise RuntimeError("the server did not answer within half a minute")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.communicate(timeout=20)
+
+
+@contextmanager
+def serving(folder: Path, **settings):
+    server = Server(folder, **settings).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Client:
+    """An annotator who speaks the API over one kept connection."""
+
+    def __init__(self, port: int, name: str, timeout: float = 30):
+        self.port, self.name, self.timeout, self.connection = port, name, timeout, None
+
+    def call(self, method: str, path: str, body=None, headers=(), raw: bytes | None = None):
+        """Status and JSON of an answer. A connection that was closed while idle is opened again, once."""
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        sent = {"Content-Type": "application/json", "X-Annotator": self.name, **dict(headers)}
+        for last in (False, True):
+            fresh = self.connection is None
+            if fresh:
+                self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+            try:
+                self.connection.request(method, path, data, sent)
+                answer = self.connection.getresponse()
+                text = answer.read()
+                return answer.status, json.loads(text) if text[:1] in (b"{", b"[") else text
+            except (OSError, http.client.HTTPException):
+                self.connection.close()
+                self.connection = None
+                if fresh or last or method == "POST":
+                    raise
+
+    def next(self, page: str = "annotation"):
+        return self.call("POST", "/api/next", {"page": page})[1]["assignment"]
+
+    def submission(self, given, doc=None, page: str = "annotation", **changes) -> dict:
+        row = given["item"]
+        none = {
+            "errors": [],
+            "missing-info": [],
+            "corrected-prediction": row["prediction 1"],
+            "no-error": True,
+        }
+        return {
+            "uuid": str(uuid.uuid4()), "assignment": given["id"], "text_sha256": judged_sha256(SCHEMA, row, page),
+            "seconds": 2.5, "guideline": SCHEMA.guideline_version, "doc": none if doc is None else doc, **changes,
+        }  # fmt: skip

@@ -1,0 +1,132 @@
+"""Agreement figures: numbers by hand, another package's alpha, noise that lowers them, unanimous data."""
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+
+from fgrlhf.stats import Interval
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.interface_html.agreement import (
+    Judged,
+    alpha,
+    alpha_of,
+    coincidences,
+    judged_in_files,
+    overlap_matches,
+    report,
+)
+from tasks.qa_feedback.interface_html.items import Item, read_items
+from tasks.qa_feedback.interface_html.schema import load_schema
+from test_rules import ROW, doc, error, missing
+
+SCHEMA = load_schema()
+
+
+def test_alpha_by_hand():
+    # Two annotators, four units: aa, aa, bb, ab. o_ab = 1 each way, n_a = 5, n_b = 3, n = 8.
+    units = [["a", "a"], ["a", "a"], ["b", "b"], ["a", "b"]]
+    matrix = coincidences(units, {"a": 0, "b": 1})
+    assert matrix.tolist() == [[4, 1], [1, 2]]
+    assert alpha_of(matrix) == pytest.approx(1 - 7 * 2 / (2 * 5 * 3))
+
+
+def test_alpha_is_that_of_the_krippendorff_package():
+    krippendorff = pytest.importorskip("krippendorff", reason="krippendorff is not installed")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        data = rng.integers(0, 3, size=(4, 30)).astype(float)
+        data[rng.random(data.shape) < 0.3] = np.nan
+        units = [[value for value in column if not np.isnan(value)] for column in data.T]
+        expected = krippendorff.alpha(reliability_data=data, level_of_measurement="nominal")
+        assert alpha([units]).mean == pytest.approx(expected)
+
+
+def test_unanimous_and_single_judgements_say_why():
+    assert "everybody said 'a'" in alpha([[["a", "a"]]])
+    assert "no item was judged by two" in alpha([[["a"], ["b"]]])
+    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": ([0] * 6, None)})
+    figures = report(SCHEMA, [one])
+    assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
+    one.annotations["b"], one.comparisons["b"] = doc([], none=True), ([0] * 6, None)
+    figures = report(SCHEMA, [one])
+    assert figures["span F1, exact"] == "undefined: nobody marked an error"
+    assert figures["share won by the answer shown first"] == "undefined: every pair is a tie"
+    assert figures["ties"].mean == 1
+    assert report(SCHEMA, [])["ties"].startswith("undefined")
+
+
+def test_figures_by_hand():
+    a = doc([error(), error("Unverifiable", 8, 11)], [missing(ids=(1, 2))])
+    b = doc([error(end=11)], [missing(ids=(2,))])
+    said = {"a": ([1, 1, 1, 1, 1, 1], [0, 1, 2, 3]), "b": ([1, 1, 1, 1, 1, 0], [3, 2, 1, 0])}
+    figures = report(SCHEMA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
+    assert figures["span F1, exact"].mean == 0
+    assert figures["span F1, overlap"].mean == pytest.approx(
+        2 / 3
+    )  # [0,7) with [0,11) both ways; Unverifiable alone
+    assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
+    assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
+    assert figures["share won by the answer shown first"].mean == pytest.approx(
+        6 / 11
+    )  # b saw them the other way
+    assert figures["ties"].mean == pytest.approx(1 / 12)
+    assert figures["active seconds"].mean == 15
+    assert overlap_matches(a["errors"], b["errors"]) == 2
+
+
+def relabelled(rows, noise: float, seed: int):
+    """Copies in which a judgement is replaced at random with probability `noise`."""
+    rng, rows = random.Random(seed), copy.deepcopy(rows)
+    for row in rows:
+        for one in row["feedback"]["errors"]:
+            if rng.random() < noise:
+                one["error type"], one["explanation"] = (
+                    rng.choice(["Irrelevant", "Unverifiable", "Incoherent"]),
+                    "",
+                )
+        row["feedback"]["errors"] = [one for one in row["feedback"]["errors"] if rng.random() >= noise]
+        row["feedback"]["missing-info"] = [
+            one for one in row["feedback"]["missing-info"] if rng.random() >= noise
+        ]
+        row["preference"] = [
+            rng.choice([0, 1, 2]) if rng.random() < noise else value for value in row["preference"]
+        ]
+    return rows
+
+
+def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
+    source = qa_feedback / "train_feedback.json"
+    rows = json.loads(source.read_text())
+    found = []
+    for noise in (0.1, 0.2, 0.4):
+        path = tmp_path / f"{noise}.json"
+        path.write_text(json.dumps(relabelled(rows, noise, 0)))
+        figures = report(SCHEMA, judged_in_files(SCHEMA, [str(source), str(path)]))
+        found.append({name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)})
+    for name in found[0]:
+        if "F1" in name or "alpha" in name:
+            assert 1 > found[0][name] > found[1][name] > found[2][name] > 0, name
+    assert sum("F1" in name or "alpha" in name for name in found[0]) == 8
+
+
+def test_real_preferences(qa_feedback):
+    """The known figures of the published rows: the first-listed wins more often; a few are no ranking."""
+    items = [
+        item
+        for split in ("train", "dev")
+        for item in read_items(SCHEMA, qa_feedback / f"{split}_feedback.json")
+    ]
+    judged = [Judged(item, {}, {"published": (item.row["preference"], None)}) for item in items]
+    figures = report(SCHEMA, judged)
+    assert figures["share won by the answer shown first"].low > 0.5
+    assert figures["no ranking with ties"].mean == pytest.approx(16 / 350)
+
+
+def test_files_must_be_of_the_same_items(tmp_path):
+    for name, text in (("a", "The cat."), ("b", "The dog.")):
+        (tmp_path / name).write_text(json.dumps([{**ROW, "prediction 1": text}]))
+    with pytest.raises(UserError, match="not the same items"):
+        judged_in_files(SCHEMA, [str(tmp_path / "a"), str(tmp_path / "b")])

@@ -1,0 +1,152 @@
+"""The server's database: what is given to whom, what is kept, what is refused."""
+
+import sqlite3
+
+import pytest
+
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.interface_html.database import Database, Refused, read_database
+from tasks.qa_feedback.interface_html.items import Item
+
+DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def db(tmp_path, clock):
+    database = Database(tmp_path / "f.sqlite", "t", per_item=2, lease_seconds=60, clock=clock)
+    database.add_items([Item(str(i), {"text": f"text {i} 😀"}) for i in range(3)])
+    yield database
+    database.close()
+
+
+def submit(db, given, number=0, doc=DOC):
+    return db.submit(given, f"{number:032x}", doc, 1.5, "1")
+
+
+def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
+    given = {name: [] for name in "abc"}
+    number = 0
+    for _ in range(4):
+        for name in "abc":
+            one = db.next(name, "annotation", 4)
+            if one:
+                given[name].append(one.item.id)
+                submit(db, one, number := number + 1)
+    assert all(len(set(items)) == len(items) for items in given.values())
+    assert sorted(item for items in given.values() for item in items) == ["0", "0", "1", "1", "2", "2"]
+    assert db.next("d", "annotation", 4) is None
+    assert db.next("d", "comparison", 4).item.id == "0"  # each page has annotators of its own
+
+
+def test_what_was_begun_comes_back_with_its_order_and_draft(db):
+    first = db.next("a", "comparison", 4)
+    assert sorted(first.shown) == [0, 1, 2, 3]
+    assert db.save_draft(first, 0, {"x": "😀"}) == 1
+    again = db.next("a", "comparison", 4)
+    assert (again.id, again.shown, again.draft) == (first.id, first.shown, (1, {"x": "😀"}))
+
+
+def test_drafts_follow_each_other(db):
+    one = db.next("a", "annotation", 4)
+    db.save_draft(one, 0, {})
+    with pytest.raises(Refused, match="another window"):
+        db.save_draft(one, 0, {})
+    assert db.save_draft(one, 1, {}) == 2
+
+
+def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
+    slow = db.next("slow", "annotation", 4)
+    clock.now += 61
+    for number, name in enumerate("ab", 1):
+        one = db.next(name, "annotation", 4)
+        assert one.item.id == "0"
+        submit(db, one, number)
+    with pytest.raises(Refused, match="your draft is kept"):
+        submit(db, slow, 9)
+    assert db.next("slow", "annotation", 4).item.id == "1"
+
+
+def test_a_lease_that_ran_out_unnoticed_costs_nothing(db, clock):
+    slow = db.next("slow", "annotation", 4)
+    clock.now += 1000
+    assert db.next("slow", "annotation", 4).id == slow.id
+    clock.now += 1000
+    assert submit(db, slow)
+
+
+def test_a_draft_renews_the_lease(db, clock):
+    one = db.next("a", "annotation", 4)
+    clock.now += 50
+    db.save_draft(one, 0, {})
+    assert db.assignment(one.id, "a").lease_until == clock.now + 60
+
+
+def test_a_submission_counts_once_and_stays(db, tmp_path):
+    one = db.next("a", "annotation", 4)
+    assert submit(db, one) and not submit(db, one)
+    with pytest.raises(Refused, match="another submission"):
+        submit(db, one, doc={**DOC, "no-error": False})
+    assert submit(db, one, 1, {**DOC, "corrected-prediction": "y"})
+    task, items, found = read_database(tmp_path / "f.sqlite")
+    assert (task, len(items), [s.doc["corrected-prediction"] for s in found]) == ("t", 3, ["x", "y"])
+
+
+def test_nobody_sees_what_is_not_theirs(db):
+    one = db.next("a", "annotation", 4)
+    for number, name in ((one.id, "b"), (99, "a")):
+        with pytest.raises(Refused) as error:
+            db.assignment(number, name)
+        assert error.value.status == 404
+
+
+def test_tokens_are_kept_as_hashes_and_replaced(db, tmp_path):
+    token = db.new_token("anna")
+    assert db.annotator_of(token) == "anna" and db.annotator_of("other") is None
+    assert token.encode() not in (tmp_path / "f.sqlite").read_bytes()
+    newer = db.new_token("anna")
+    assert db.annotator_of(token) is None and db.annotator_of(newer) == "anna"
+
+
+def test_items_are_added_once(db):
+    assert db.add_items([Item("2", {"text": "text 2 😀"}), Item("3", {"text": "new"})]) == 1
+    with pytest.raises(UserError, match="other texts"):
+        db.add_items([Item("9", {"text": ""}), Item("0", {"text": "changed"})])
+    assert [item.id for item in db.items()] == ["0", "1", "2", "3"]
+
+
+def test_one_server_at_a_time_and_of_one_task(db, tmp_path):
+    with pytest.raises(UserError, match="another server"):
+        Database(tmp_path / "f.sqlite", "t")
+    db.close()
+    with pytest.raises(UserError, match="of the task t, not of u"):
+        Database(tmp_path / "f.sqlite", "u")
+    (tmp_path / "text.sqlite").write_text("no database, just text of some length" * 100)
+    with pytest.raises(UserError, match="cannot be used"):
+        Database(tmp_path / "text.sqlite", "t")
+
+
+def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
+    one = db.next("a", "annotation", 4)
+    db._connection.execute("PRAGMA max_page_count=1")  # SQLite's own full disk: no page more than there are
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        submit(db, one, doc={**DOC, "corrected-prediction": "x" * 100_000})
+    db._connection.execute("PRAGMA max_page_count=100000")
+    assert not db.assignment(one.id, "a").done
+    assert submit(db, one)
+
+
+def test_settings_of_the_connection(db):
+    assert db._connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
+    assert db._connection.execute("PRAGMA synchronous").fetchone() == (3,)

@@ -1,0 +1,123 @@
+"""The pages talking to the server: the same bytes as from disk, drafts over reloads, kills and lost answers."""
+
+from contextlib import contextmanager
+
+from page_helpers import ITEM, press
+from server_helpers import Client, Server, serving
+from tasks.qa_feedback.interface_html.database import read_database
+from tasks.qa_feedback.interface_html.export import Settings, export
+from tasks.qa_feedback.interface_html.items import Item, row_with, rows_text
+from test_annotation_page import EXPECTED, SCHEMA, by_keyboard
+from test_comparison_page import EXPECTED as PREFERENCE
+from test_comparison_page import judge
+
+
+@contextmanager
+def visiting(browser, server, page="annotation", who="anna"):
+    """A served page; at the end its console is clean, where nothing was meant to fail."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab, noise, outside = context.new_page(), [], []
+    tab.on(
+        "console",
+        lambda message: noise.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    tab.on("pageerror", lambda error: noise.append(str(error)))
+    own = f"http://127.0.0.1:{server.port}/"
+    tab.on(
+        "request", lambda request: outside.append(request.url) if not request.url.startswith(own) else None
+    )
+    tab.goto(f"{own}templates/{page}.html#annotator={who}")
+    tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
+    tab.noise = noise
+    yield tab
+    context.close()
+    assert not noise and not outside, (noise, outside)
+
+
+def kept(tab):
+    """Wait until the server has the draft."""
+    tab.wait_for_function(
+        "() => !Object.keys(localStorage).some((key) => /served.*(annotation|comparison)\\/\\d/.test(key))"
+    )
+
+
+def test_the_same_bytes_as_from_disk(chromium, tmp_path):
+    with serving(tmp_path, items=1) as server:
+        with visiting(chromium, server) as tab:
+            for step in by_keyboard(tab):
+                step()
+                kept(tab)
+                tab.evaluate("localStorage.clear()")  # the server alone must do
+                tab.evaluate("localStorage.setItem('fgrlhf/served/qa_feedback/annotator', 'anna')")
+                tab.reload()
+                tab.wait_for_selector("#work:not([hidden])")
+            press(tab, "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+            assert "1 of 1 done" in tab.inner_text("#empty")
+        with visiting(chromium, server, "comparison") as tab:
+            press(tab, *map(str, judge(tab)), "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        export(Settings(db=str(server.db), out=str(tmp_path / "out.json")))
+        row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
+        expected = rows_text([row_with(SCHEMA, Item("", row), EXPECTED, {"preference": PREFERENCE})])
+        assert (tmp_path / "out.json").read_text() == expected
+        assert read_database(server.db)[2][0].seconds > 0
+
+
+def test_a_killed_server_loses_nothing(chromium, tmp_path):
+    server = Server(tmp_path, items=2).start()
+    try:
+        with visiting(chromium, server) as tab:
+            press(tab, "Escape", "Home", "1")
+            kept(tab)
+            server.kill()
+            press(tab, "Escape", "Home", "ArrowRight", "4")
+            tab.fill("#correction", "Mended.")
+            press(tab, "Escape", "Control+Enter")
+            tab.wait_for_function(
+                "() => document.querySelector('#message').textContent.includes('cannot be reached')"
+            )
+            server.start()
+            press(tab, "Control+Enter")
+            tab.wait_for_function(
+                "() => document.querySelector('#message').textContent.includes('next item')"
+            )
+            assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
+            tab.noise.clear()
+        (one,) = read_database(server.db)[2]
+        assert [error["error type"] for error in one.doc["errors"]] == ["Irrelevant", "Unverifiable"]
+    finally:
+        server.stop()
+
+
+def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
+    with serving(tmp_path, items=2) as server, visiting(chromium, server) as tab:
+
+        def lose(route):
+            route.fetch()
+            route.abort()
+
+        tab.route("**/api/submissions", lose, times=1)
+        press(tab, "n", "Control+Enter")
+        tab.wait_for_function(
+            "() => document.querySelector('#message').textContent.includes('cannot be reached')"
+        )
+        press(tab, "Control+Enter")
+        tab.wait_for_function("() => document.querySelector('#message').textContent.includes('next item')")
+        assert len(read_database(server.db)[2]) == 1
+        tab.noise.clear()
+
+
+def test_two_annotators_work_at_once(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        visiting(chromium, server) as a,
+        visiting(chromium, server, who="ben") as b,
+    ):
+        assert {a.inner_text("#question"), b.inner_text("#question")} == {"Question 0?", "Question 1?"}
+        press(a, "n", "Control+Enter")
+        press(b, "n", "Control+Enter")
+        for tab in (a, b):
+            tab.wait_for_selector("#empty:not([hidden])")
+        assert sorted(one.annotator for one in read_database(server.db)[2]) == ["anna", "ben"]
+        assert Client(server.port, "anna").next() is None

@@ -1,0 +1,194 @@
+"""The server's answers: the whole way of an item, and every refusal."""
+
+import json
+import socket
+import time
+import uuid
+
+import pytest
+
+from fgrlhf.utils import UserError
+from page_helpers import ITEM
+from server_helpers import SCHEMA, Client, serving
+from tasks.qa_feedback.feedback import read_feedback
+from tasks.qa_feedback.interface_html import export
+from tasks.qa_feedback.interface_html.guard import MAX_BODY, json_problem
+from tasks.qa_feedback.interface_html.serve import Settings, serve
+
+ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
+DOC = {"errors": [ERROR], "missing-info": [], "corrected-prediction": "The mat.", "no-error": False}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("server"), items=6, per_item=2) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server, request):
+    return Client(server.port, request.node.name[:60])
+
+
+def test_an_item_from_beginning_to_file(tmp_path):
+    with serving(tmp_path, items=1) as server:
+        anna = Client(server.port, "anna")
+        for page in ("annotation", "comparison"):
+            given = anna.next(page)
+            assert set(given["item"]) == {"id", *SCHEMA.row}
+            doc = DOC if page == "annotation" else {"preference": [0, 1, 1, 1, 1, 0], "order": given["order"]}
+            body = anna.submission(given, doc, page)
+            assert anna.call("POST", "/api/submissions", body)[0] == 201
+            assert anna.call("POST", "/api/submissions", body) == (200, {"uuid": body["uuid"]})
+            assert anna.next(page) is None
+        for policy in ("first", "latest", "majority", "all"):  # also while the server is running
+            out = tmp_path / f"{policy}.json"
+            assert export.export(export.Settings(db=str(server.db), out=str(out), policy=policy)) == 1
+            (row,) = read_feedback(out)
+            assert (row.corrected, row.preference) == ("The mat.", (0, 1, 1, 1, 1, 0))
+            assert out.read_text() == json.dumps([row.raw], indent=2) and "id" not in row.raw
+
+
+def test_drafts_come_back(client):
+    given = client.next()
+    address = f"/api/drafts/{given['id']}"
+    assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (200, {"revision": 1})
+    status, told = client.call("PUT", address, {"revision": 0, "state": {}})
+    assert status == 409 and "another window" in told["error"]
+    assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
+
+
+@pytest.mark.parametrize("change, field", [
+    ({"text_sha256": "0" * 64}, "text_sha256"),
+    ({"guideline": "0"}, "guideline"),
+    ({"doc": {**DOC, "errors": [{**ERROR, "quote": "cat"}]}}, "feedback.errors[0].quote"),
+    ({"doc": {**DOC, "errors": [{k: v for k, v in ERROR.items() if k != "quote"}]}}, "feedback.errors[0].quote"),
+    ({"doc": {**DOC, "errors": [{**ERROR, "end": 10}]}}, "feedback.errors[0].end"),
+    ({"doc": {**DOC, "no-error": True}}, "feedback.no-error"),
+    ({"doc": {**DOC, "corrected-prediction": ITEM["prediction 1"]}}, "feedback.corrected-prediction"),
+    ({"uuid": "1"}, "body.uuid"),
+    ({"seconds": -1}, "body.seconds"),
+    ({"more": 1}, "body.more"),
+])  # fmt: skip
+def test_every_rule_is_checked_again(client, change, field):
+    status, told = client.call("POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change}))
+    assert status == 422 and field in [one["field"] for one in told["problems"]]
+
+
+def test_the_order_shown_must_be_the_one_drawn(client):
+    given = client.next("comparison")
+    order = given["order"][::-1]
+    status, told = client.call(
+        "POST",
+        "/api/submissions",
+        client.submission(given, {"preference": [0] * 6, "order": order}, "comparison"),
+    )
+    assert status == 422 and told["problems"][0]["field"] == "order"
+
+
+def test_others_work_is_not_seen(client, server):
+    given = client.next()
+    other = Client(server.port, "other")
+    assert other.call("PUT", f"/api/drafts/{given['id']}", {"revision": 0, "state": {}})[0] == 404
+    assert other.call("POST", "/api/submissions", other.submission(given))[0] == 404
+
+
+@pytest.mark.parametrize("headers, status", [
+    ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"Sec-Fetch-Site": "same-site"}, 403), ({"Content-Type": "text/plain"}, 415), ({"Host": "evil.example"}, 421),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415), ({"Host": ""}, 421), ({"X-Annotator": "x" * 61}, 400),
+])  # fmt: skip
+def test_requests_of_other_sites_and_hosts_are_refused(client, headers, status):
+    assert client.call("POST", "/api/next", {"page": "annotation"}, headers)[0] == status
+
+
+def test_the_page_itself_is_heard(client, server):
+    for host in ("127.0.0.1", "localhost"):
+        headers = {
+            "Host": f"{host}:{server.port}",
+            "Origin": f"http://{host}:{server.port}",
+            "Sec-Fetch-Site": "same-origin",
+        }
+        assert client.call("POST", "/api/next", {"page": "annotation"}, headers)[0] == 200
+
+
+@pytest.mark.parametrize("body, status", [
+    (b'{"page":"annotation","x":"' + b"x" * MAX_BODY + b'"}', 413), (b"[" * 33 + b"]" * 33, 400), (b"[" * 100_000, 400),
+    (b'{"page":"\\ud800"}', 400), (b'{"page":NaN}', 400), (b'{"page":1e999}', 400), (b"{", 400), (b"\xff", 400),
+    (b'{"page":' + b"9" * 5000 + b"}", 400), (b"", 422), (b"[]", 422), (b'{"page":"other"}', 422), (b"null", 422),
+])  # fmt: skip
+def test_bodies_that_are_refused(client, body, status):
+    assert client.call("POST", "/api/next", raw=body)[0] == status
+
+
+def test_depth_counts_brackets_outside_strings():
+    assert json_problem(b'["' + b"[" * 100 + b'\\"[", {}]') is None
+    assert json_problem(b"[" * 32 + b"]" * 32) is None
+    assert "deeper" in json_problem(b"[" * 33 + b"]" * 33)
+
+
+@pytest.mark.parametrize("path", [
+    "/../../../etc/passwd", "/templates/../schema.py", "/templates/%2e%2e/database.py", "/templates/..%2f..%2fREADME.md",
+    "/templates/", "//etc/passwd", "/templates/annotation.html%00.js", "/schema.py", "/api", "/docs",
+])  # fmt: skip
+def test_only_the_pages_are_files(client, path):
+    status, told = client.call("GET", path)
+    assert status == 404, told
+
+
+def test_every_answer_has_the_headers(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as wire:
+        for path in (b"/templates/annotation.html", b"/nothing"):
+            wire.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            head = wire.recv(65536).lower()
+            assert b"content-security-policy: default-src 'none'" in head and b"nosniff" in head
+            assert b"\r\nserver:" not in head
+            time.sleep(0.1)
+            wire.setblocking(False)
+            try:
+                while wire.recv(65536):
+                    pass
+            except BlockingIOError:
+                wire.setblocking(True)
+
+
+def test_slow_clients_hold_nobody_up(client, server):
+    slow = []
+    for i in range(40):
+        wire = socket.create_connection(("127.0.0.1", server.port))
+        head = b"POST /api/next HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 20\r\n"
+        wire.sendall(head if i % 2 else head + b"\r\n{")
+        slow.append(wire)
+    start = time.perf_counter()
+    assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 200
+    assert time.perf_counter() - start < 1
+    for wire in slow:
+        wire.close()
+
+
+def test_tokens_are_needed_where_they_are_given(tmp_path):
+    with serving(tmp_path, annotators="anna,ben") as server:
+        server.process.stdout.readline()
+        link = server.process.stdout.readline()
+        token = link.strip().partition("#token=")[2]
+        client = Client(server.port, "ben")
+        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
+        assert (
+            client.call("POST", "/api/next", {"page": "annotation"}, {"Authorization": "Bearer x"})[0] == 401
+        )
+        status, told = client.call(
+            "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}
+        )
+        assert (status, told["annotator"]) == (200, "anna")
+
+
+def test_other_machines_need_tokens(tmp_path):
+    with pytest.raises(UserError, match="name the annotators"):
+        serve(Settings(db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
+    with pytest.raises(UserError, match="has no items yet"):
+        serve(Settings(db=str(tmp_path / "f.sqlite")))
+
+
+def test_the_majority():
+    assert export.majority([[1, 1, 2], [1, 2, 0], [0, 2, 1]]) == [1, 2, 0]
+    assert uuid.UUID(Client(0, "x").submission({"id": 1, "item": ITEM})["uuid"]).version == 4

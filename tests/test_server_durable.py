@@ -1,0 +1,200 @@
+"""Kills, crowds, full disks and random requests. Short here; `make feedback-check` runs the long versions."""
+
+import json
+import random
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from server_helpers import LONG, Client, Server, serving
+from tasks.qa_feedback.interface_html.database import read_database
+
+KILLS = 200 if LONG else 3
+ANNOTATORS, ITEMS = (32, 500) if LONG else (8, 24)
+EXAMPLES = 1250 if LONG else 25  # of each of the four operations
+
+
+def together(count: int, work) -> None:
+    """Run `work(0..count-1)` in threads and pass on the first failure."""
+    failed = []
+
+    def safely(number):
+        try:
+            work(number)
+        except BaseException as error:  # noqa: BLE001 (raised again below)
+            failed.append(error)
+
+    threads = [threading.Thread(target=safely, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
+    server = Server(tmp_path, items=8, per_item=1).start()
+    acknowledged, stop = [], threading.Event()
+
+    def annotate(number):
+        client, given, body = Client(server.port, f"a{number}"), None, None
+        while not stop.is_set():
+            try:
+                given = given or client.next()
+                body = body or client.submission(given)
+                status, told = client.call("POST", "/api/submissions", body)
+            except (OSError, ValueError, Exception) as error:  # noqa: BLE001
+                if isinstance(error, (AssertionError, KeyError)):
+                    raise
+                client.connection = None
+                time.sleep(0.02)
+                continue
+            assert status in (200, 201), told
+            acknowledged.append(body["uuid"])
+            body = None
+
+    def kill(_):
+        for _ in range(KILLS):
+            time.sleep(random.uniform(0.1, 0.6))
+            server.kill()
+            server.start()
+        time.sleep(0.3)
+        stop.set()
+
+    together(9, lambda number: kill(number) if number == 8 else annotate(number))
+    server.kill()
+    sql = sqlite3.connect(server.db)
+    assert sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    kept = Counter(uuid for (uuid,) in sql.execute("SELECT uuid FROM submissions"))
+    print(f"{KILLS} kills, {len(acknowledged)} acknowledged, {sum(kept.values())} kept")
+    assert len(acknowledged) > 8 and not set(acknowledged) - set(kept) and max(kept.values()) == 1
+
+
+def test_a_crowd_shares_the_items_fairly(tmp_path):
+    lease, times, seen = 3.0, [], {}
+    with serving(tmp_path, items=ITEMS, per_item=3, lease_minutes=lease / 60) as server:
+
+        def annotate(number):
+            rng, client = random.Random(number), Client(server.port, f"a{number}")
+            mine = seen.setdefault(number, [])
+            idle = 0
+            while idle < 8:
+                start = time.perf_counter()
+                status, told = client.call("POST", "/api/next", {"page": "annotation"})
+                times.append(time.perf_counter() - start)
+                assert status == 200, told
+                given = told["assignment"]
+                if given is None:  # others may still let theirs run out
+                    idle += 1
+                    time.sleep(lease / 4)
+                    continue
+                if rng.random() < 0.05:  # gone for longer than the lease
+                    time.sleep(lease * 1.2)
+                    continue
+                time.sleep(rng.uniform(0.1, 0.5))
+                start = time.perf_counter()
+                status, told = client.call("POST", "/api/submissions", client.submission(given))
+                times.append(time.perf_counter() - start)
+                assert status in (201, 409), told
+                if status == 201:
+                    mine.append(given["item"]["id"])
+
+        together(ANNOTATORS, annotate)
+        _, items, submissions = read_database(server.db)
+    who = {item.id: [one.annotator for one in submissions if one.item == item.id] for item in items}
+    assert all(len(names) == len(set(names)) == 3 for names in who.values())
+    assert all(len(set(items)) == len(items) for items in seen.values())
+    p99 = sorted(times)[int(len(times) * 0.99)]
+    print(f"{len(times)} requests of {ANNOTATORS} annotators, p99 {p99 * 1000:.1f} ms")
+    assert p99 < (0.1 if LONG else 0.5)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
+    with serving(tmp_path, items=2) as server:
+        client = Client(server.port, "a")
+        given = client.next()
+        doc = {
+            "errors": [],
+            "missing-info": [{"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}],
+            "no-error": False,
+        }
+        body = client.submission(given, {**doc, "corrected-prediction": "x" * 100_000})
+        size = server.db.stat().st_size
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        status, told = client.call("POST", "/api/submissions", body)
+        assert status == 507 and "not saved" in told["error"]
+        assert client.next()["id"] == given["id"] if client.call("GET", "/api/health")[0] != 200 else True
+        resource.prlimit(
+            server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        )
+        assert client.call("POST", "/api/submissions", body)[0] == 201
+        assert len(read_database(server.db)[2]) == 1
+
+
+def test_random_requests_find_no_server_error(tmp_path):
+    program = Path(sys.executable).with_name("schemathesis")
+    if not program.exists() and not shutil.which("schemathesis"):
+        pytest.skip("schemathesis is not installed")
+    with serving(tmp_path, items=5) as server:
+        done = subprocess.run(
+            [program if program.exists() else "schemathesis", "run", f"http://127.0.0.1:{server.port}/openapi.json",
+             "--checks", "not_a_server_error", "--max-examples", str(EXAMPLES), "--phases", "examples,fuzzing"],
+            cwd=tmp_path, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:]
+        print(done.stdout[-1500:])
+        assert Client(server.port, "a").next() is not None
+
+
+def test_random_bytes_find_no_server_error(tmp_path):
+    """Bodies near to right ones: every kind of value in every place."""
+    values = [
+        None,
+        True,
+        -1,
+        0,
+        2**60,
+        10**400,
+        1.5,
+        "",
+        "x",
+        "\x00",
+        "😀",
+        [],
+        {},
+        [[]],
+        {"a": 1},
+        "9" * 300,
+    ]
+    rng = random.Random(0)
+    with serving(tmp_path, items=3) as server:
+        client = Client(server.port, "a")
+        given = client.next()
+        error = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
+        info = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
+        right = client.submission(
+            given, {"errors": [error], "missing-info": [info], "corrected-prediction": "x", "no-error": False}
+        )
+        for _ in range(5000 if LONG else 300):
+            body = json.loads(json.dumps(right))
+            for _ in range(rng.randint(1, 2)):
+                node = body
+                while True:
+                    keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+                    key = rng.choice(keys)
+                    if isinstance(node[key], (dict, list)) and node[key] and rng.random() < 0.8:
+                        node = node[key]
+                        continue
+                    node[key] = rng.choice(values)
+                    break
+            status, told = client.call("POST", "/api/submissions", body)
+            assert status < 500, (body, told)
