@@ -146,10 +146,17 @@ def validate(model: type[Model], tree: dict, source: str) -> Model:
 
 
 def _explain(model: type[BaseModel], problem: dict) -> str:
-    path = ".".join(str(part) for part in problem["loc"])
+    loc, section = _place(model, problem["loc"])
+    path = ".".join(str(part) for part in loc)
+    if problem["type"] == "union_tag_invalid":
+        context = problem["ctx"]
+        known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        close = difflib.get_close_matches(context["tag"], known, n=1)
+        hint = f"did you mean `{close[0]}`? " if close else ""
+        return f"{path}.name: there is no `{context['tag']}`; {hint}known: {', '.join(known)}"
     if problem["type"] == "extra_forbidden":
-        known = _keys_at(model, problem["loc"][:-1])
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        known = sorted(section.model_fields) if section else _keys_at(model, loc[:-1])
+        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}" if known else "remove it"
         return f"{path}: unknown key; {hint}"
     if problem["type"] == "missing":
@@ -166,6 +173,23 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in typing.get_args(annotation) for model in _sections(part)]
+
+
+def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] | None]:
+    """A problem's place as it is written in YAML, and the kind of section it is in where a `name` decides on that.
+
+    Pydantic puts the name's value into the place, as in ("algorithm", "grpo", "clip_low").
+    """
+    owners, plain, chosen = [model], [], None
+    for part in loc:
+        named = [m for m in owners if "name" in m.model_fields and m.model_fields["name"].default == part]
+        if len(owners) > 1 and named:
+            owners, chosen = named, named[0]
+            continue
+        plain.append(part)
+        nested = [m for owner in owners if part in owner.model_fields for m in _sections(owner.model_fields[part].annotation)]
+        owners = nested or owners
+    return tuple(plain), chosen
 
 
 def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
@@ -187,12 +211,31 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
         sections = _sections(info.annotation)
+        if len(sections) > 1:  # kinds told apart by their name
+            lines += _describe_kinds(sections, path, info.default.name)
+            continue
         if sections:
             is_dict = typing.get_origin(info.annotation) is dict
             lines += describe(sections[0], f"{path}.<name>." if is_dict else f"{path}.")
             continue
         default = "required" if info.default is PydanticUndefined and info.default_factory is None else info.get_default(call_default_factory=True)
         lines.append(f"  {path}: {_type_name(info.annotation)} = {default}" + (f"   # {info.description}" if info.description else ""))
+    return lines
+
+
+def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str) -> list[str]:
+    """The keys that every kind has once, then those of each kind, marked with its name."""
+    names = [kind.model_fields["name"].default for kind in kinds]
+    lines = [f"  {path}.name: {'|'.join(names)} = {default}"]
+    shown = set()
+    for name, kind in zip(names, kinds):
+        for line in describe(kind, f"{path}."):
+            key = line.split(":")[0].rpartition(".")[2]
+            everywhere = all(key in other.model_fields for other in kinds)
+            text = line if everywhere else line + (f"; {name}" if "#" in line else f"   # {name}")
+            if key != "name" and text not in shown:
+                lines.append(text)
+            shown.add(text)
     return lines
 
 

@@ -42,18 +42,26 @@ def _block(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor
     return logprobs_N, entropy_N
 
 
+def _block_with_entropy(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The same with a gradient through the entropy too: plain autograd, which keeps several arrays of the size of z."""
+    logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
+    return logprobs_NV.gather(-1, ids_N[:, None])[:, 0], -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+
+
 def chosen_logprobs(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float = 1.0, block: int = BLOCK
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float = 1.0, block: int = BLOCK,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N) in fp32; no gradient flows through the entropy.
+    """(logprobs_N, entropy_N) in fp32; a gradient flows through the entropy only where it is asked for.
 
     Args:
       project: hidden states -> logits over the vocabulary; called again in the backward pass.
     """
+    compute = _block_with_entropy if entropy_gradient else _block
     if len(ids_N) <= block:
-        return _block(project, hidden_ND, ids_N, temperature)
+        return compute(project, hidden_ND, ids_N, temperature)
     parts = [
-        checkpoint(_block, project, h, ids, temperature, use_reentrant=False)
+        checkpoint(compute, project, h, ids, temperature, use_reentrant=False)
         for h, ids in zip(hidden_ND.split(block), ids_N.split(block))
     ]
     logprobs, entropies = zip(*parts)

@@ -4,17 +4,31 @@ import torch
 from torch import Tensor
 
 
-def clipped_policy_loss(new_logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, cliprange: float) -> tuple[Tensor, Tensor, Tensor]:
+def policy_gradient_loss(new_logprobs_BT: Tensor, advantages_BT: Tensor) -> Tensor:
+    """L_t = -A_t log pi(a_t): its gradient is the policy gradient where a_t was drawn from pi (Williams 1992)."""
+    return -advantages_BT * new_logprobs_BT
+
+
+def surrogate_loss(new_logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor) -> Tensor:
+    """L_t = -A_t pi_new(a_t) / pi_old(a_t) (Schulman et al. 2015, eq. 14)."""
+    return -advantages_BT * torch.exp(new_logprobs_BT - old_logprobs_BT)
+
+
+def clipped_policy_loss(
+    new_logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, cliprange: float, cliprange_high: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """PPO's clipped surrogate (Schulman et al. 2017, eq. 7), negated.
 
         rho_t = exp(log pi_new(a_t) - log pi_old(a_t))
         L_t = max(-A_t rho_t, -A_t clip(rho_t, 1 - eps, 1 + eps))
+
+    `cliprange_high` sets the upper bound apart (Yu et al. 2025, arXiv 2503.14476, eq. 10).
     Returns:
       loss_BT, ratio_BT, clipped_BT (1 where the clipped branch is the larger one).
     """
     ratio_BT = torch.exp(new_logprobs_BT - old_logprobs_BT)
     plain_BT = -advantages_BT * ratio_BT
-    bounded_BT = -advantages_BT * ratio_BT.clamp(1 - cliprange, 1 + cliprange)
+    bounded_BT = -advantages_BT * ratio_BT.clamp(1 - cliprange, 1 + (cliprange if cliprange_high is None else cliprange_high))
     return torch.maximum(plain_BT, bounded_BT), ratio_BT, (bounded_BT > plain_BT).float()
 
 

@@ -76,6 +76,7 @@ class Policy(nn.Module):
           row_seeds: one per response (G * num_samples of them), needed with `do_sample`.
           temperature: of the response's log-probabilities (see the module's docstring), not of the sampling.
         """
+        self._check_fits(prompt_ids_GP, sampling)
         B = len(prompt_ids_GP) * num_samples
         if sampling.do_sample and (row_seeds is None or len(row_seeds) != B):
             raise ValueError("sampling needs one seed per response")
@@ -92,6 +93,9 @@ class Policy(nn.Module):
         self.model.train(was_training)
         return response
 
+    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        """Raises `UserError` where prompt and response need more positions than the model has."""
+
     def _beam_search(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
         """(ids_BT, mask_BT) of the most probable response that transformers finds for each prompt."""
         output = self.model.generate(
@@ -103,17 +107,19 @@ class Policy(nn.Module):
         return ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT), mask_BT
 
     def forward(
-        self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, temperature: float = 1.0
+        self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, temperature: float = 1.0,
+        entropy_gradient: bool = False,
     ) -> tuple[PolicyOutput, Tensor]:
         """Log-probabilities of given responses. Rows of one prompt should stand side by side: they share its encoding.
 
         Returns:
-          PolicyOutput with logprobs_BT and entropy_BT (no gradient through the entropy), and hidden_BTD, the last
+          PolicyOutput with logprobs_BT and entropy_BT (a gradient through the entropy only where asked for), and hidden_BTD, the last
           hidden state from which token t was predicted: a value head can read it.
         """
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
-        logprobs_N, entropy_N = chosen_logprobs(self.project, hidden_BTD[real_BT], response_ids_BT[real_BT], temperature)
+        logprobs_N, entropy_N = chosen_logprobs(
+            self.project, hidden_BTD[real_BT], response_ids_BT[real_BT], temperature, entropy_gradient=entropy_gradient)
         empty_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
         logprobs_BT, entropy_BT = (empty_BT.masked_scatter(real_BT, x) for x in (logprobs_N, entropy_N))
         return PolicyOutput(logprobs_BT, entropy_BT=entropy_BT), hidden_BTD
@@ -210,15 +216,13 @@ class CausalPolicy(Policy):
                 "where the padding would stand: set it to left, or leave it out")
         super().__init__(model, tokenizer, max_input_len, padding_side)
 
-    def generate(self, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds=None, num_samples=1, temperature=1.0):
-        """As `Policy.generate`. Raises `UserError` where prompt and response need more positions than the model has."""
+    def _check_fits(self, prompt_ids_GP, sampling):
         positions = getattr(self.model.config, "max_position_embeddings", None)
         needed = prompt_ids_GP.shape[1] + sampling.max_new_tokens
         if positions is not None and needed > positions:
             raise UserError(
                 f"prompts of {prompt_ids_GP.shape[1]} tokens with responses of up to {sampling.max_new_tokens} need {needed} positions, "
                 f"the model has {positions}: lower env.max_input_len or env.max_generated_len")
-        return super().generate(prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature)
 
     def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)

@@ -85,6 +85,11 @@ class AtEnd:
         return [[replace(score, end=None) for score in scores] for scores in self.aspect.segment_scores(prompts, texts)]
 
 
+def _token_of(score: SegmentScore, ends: Sequence[int], last: int) -> int:
+    """The first token with which the segment's last character is complete; else the last real one."""
+    return last if score.end is None else min(bisect_left(ends, score.end), last)
+
+
 def place_on_tokens(segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor) -> Tensor:
     """rewards_BT: each segment's value on the first token with which its last character is complete.
 
@@ -97,9 +102,30 @@ def place_on_tokens(segments: Sequence[Sequence[SegmentScore]], char_ends: Seque
         if scores and last < 0:
             raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
         for score in scores:
-            token = last if score.end is None else min(bisect_left(ends, score.end), last)
-            rewards_BT[b, token] += score.value
+            rewards_BT[b, _token_of(score, ends, last)] += score.value
     return rewards_BT.to(mask_BT.device)
+
+
+def segments_before(segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor) -> Tensor:
+    """index_BT: how many of the response's segments were complete when token t was drawn; it never falls along a row."""
+    count_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
+    for b, (scores, ends, length) in enumerate(zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)):
+        for score in scores:
+            count_BT[b, _token_of(score, ends, int(length) - 1) + 1 :] += 1
+    return count_BT.to(mask_BT.device)
+
+
+def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:
+    """w_k r_k / std_b(sum_t r_k): each aspect in units of its own spread over the batch's responses, then weighted.
+
+    No mean is taken off: on tokens it would be a price or a premium on length. An aspect that is the same for all
+    responses has no spread to scale by and stays as it is.
+    """
+    scaled = {}
+    for name, rewards_BT in rewards.by_aspect.items():
+        std, weight = rewards_BT.sum(1).std(correction=0), abs(weights.get(name, 1.0))
+        scaled[name] = rewards_BT * (weight / std) if std > 1e-8 else rewards_BT
+    return replace(rewards, by_aspect=scaled)
 
 
 def _finite(name: str, segments: Sequence[Sequence[SegmentScore]], texts: Sequence[str]) -> None:
@@ -113,6 +139,8 @@ def _finite(name: str, segments: Sequence[Sequence[SegmentScore]], texts: Sequen
 
 class BasicReward(ABC):
     """Abstract base of token-level rewards: named aspects in characters in, one tensor per aspect on tokens out."""
+
+    weights: Mapping[str, float] = {}  # what an aspect's values were multiplied by, where it was not 1
 
     @abstractmethod
     def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, list[list[SegmentScore]]]:

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from fgrlhf.algorithm_config import AnyAlgorithm, GroupAlgorithm, PPOAlgorithm, PPOConfig
 from fgrlhf.config import StrictModel
 from fgrlhf.decoding import Sampling
 
@@ -87,21 +88,6 @@ class EnvConfig(StrictModel):
     logprob_temperature: PositiveFloat | None = Field(None, description="of ratio and KL; null: the sampling temperature")
 
 
-class PPOConfig(StrictModel):
-    kl_coef: NonNegativeFloat = 0.2
-    kl_target: PositiveFloat | None = Field(None, description="steer kl_coef towards this KL per response (Ziegler et al.)")
-    kl_horizon: PositiveInt = 10_000
-    lam: float = Field(0.95, ge=0, le=1)
-    gamma: float = Field(1.0, ge=0, le=1)
-    pg_coef: NonNegativeFloat = 1.0
-    vf_coef: NonNegativeFloat = 1.0
-    cliprange: PositiveFloat = 0.2
-    cliprange_value: PositiveFloat | None = Field(0.2, description="in units of the (whitened) return; null: not clipped")
-    whiten_rewards: bool = Field(False, description="divide a batch's token rewards by their standard deviation; true: as published")
-    whiten_divides_by: Literal["std", "sqrt_std"] = Field("std", description="sqrt_std: as published (deviation D1)")
-    gae_start: Literal["own_end", "longest"] = Field("own_end", description="longest: as published (D3)")
-
-
 class TrainConfig(StrictModel):
     total_episodes: PositiveInt = 80_000
     eval_interval: PositiveInt = Field(50, description="rollout steps between evaluations on dev")
@@ -111,7 +97,7 @@ class TrainConfig(StrictModel):
     sampling_batch_size_per_card: PositiveInt = Field(8, description="prompts per rollout and process")
     training_batch_size_per_card: PositiveInt = Field(4, description="rollouts per forward/backward pass and process")
     n_minibatches: PositiveInt = Field(1, description="optimiser steps per PPO epoch")
-    n_ppo_epoch_per_rollout: PositiveInt = 4
+    n_ppo_epoch_per_rollout: PositiveInt = Field(4, description="of the policies with a ratio and of trpo's critic; 1 for the others")
     lr: PositiveFloat = 1e-5
     value_lr: PositiveFloat | None = Field(None, description="null: lr")
     lr_schedule: Literal["linear", "constant"] = "linear"
@@ -157,10 +143,36 @@ class RLConfig(StrictModel):
     model: ModelConfig
     reward: dict[str, AspectConfig]
     env: EnvConfig = EnvConfig()
+    algorithm: AnyAlgorithm = PPOAlgorithm()
     ppo: PPOConfig = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _algorithm_fits(self):
+        name, K = self.algorithm.name, self.env.train_num_samples_per_input
+        if isinstance(self.algorithm, GroupAlgorithm) and K < 2:
+            raise ValueError(
+                f"env.train_num_samples_per_input is {K}, but `{name}` compares the samples of one prompt, which needs a second one: "
+                "set it to 2 or more, or use algorithm.name=reinforce")
+        if not self.algorithm.critic and self.train.n_critic_warmup_steps:
+            raise ValueError(
+                f"train.n_critic_warmup_steps is {self.train.n_critic_warmup_steps}, but `{name}` has no critic that could learn alone: "
+                "set it to 0, or use an algorithm with a critic: ppo, a2c, trpo, nlpo")
+        if name == "trpo" and self.model.value_model.policy_value_sharing:
+            raise ValueError(
+                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the policy moves, and a critic on the same "
+                "trunk would move it too: set it to false and give model.value_model.ckpt, or use algorithm.name=ppo")
+        if name == "trpo" and self.train.dropout:
+            raise ValueError(
+                "train.dropout is true, but `trpo` compares one policy before and after a step, and dropout makes every pass another "
+                "one: set train.dropout=false, or use algorithm.name=ppo")
+        if name == "nlpo" and self.model.policy_model.train_generation_kwargs.num_beams > 1:
+            raise ValueError(
+                "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo` masks tokens as they are sampled: "
+                "set num_beams=1 and do_sample=true, or use algorithm.name=ppo")
+        return self
 
     @property
     def logprob_temperature(self) -> float:

@@ -14,13 +14,14 @@ from tqdm import tqdm
 from fgrlhf import checkpoint
 from fgrlhf.distributed import gather_rollouts, share_of
 from fgrlhf.kl import KLController
+from fgrlhf.losses import kl_k3
 from fgrlhf.metrics import rollout_metrics, sample_rows, mean_of
 from fgrlhf.policy import Policy
-from fgrlhf.reward import BasicReward
+from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rl_config import RLConfig
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runlog import RunLog
-from fgrlhf.types import Advantages, Prompt, Rollout, TokenReward
+from fgrlhf.types import Advantages, PolicyOutput, Prompt, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic
 
@@ -33,7 +34,8 @@ class OnPolicyTrainer:
 
     Args:
       config: the run's settings.
-      algorithm: an object with `needs_values`, `advantages(rollout, rewards_BT)` and `loss(new, old, advantages)`.
+      algorithm: an object with `needs_values`, `reuses_rollouts` (whether its loss holds for several epochs),
+        `advantages(rollout, rewards_BT, rewards)` and `loss(new, old, advantages)`.
       actor_critic: policy and critic, on the accelerator's device or not.
       reference: the frozen policy of the KL penalty.
       reward: scores rollouts.
@@ -72,8 +74,7 @@ class OnPolicyTrainer:
             with seeded(self.config.train.seed, "step", self.step):
                 started = perf_counter()
                 rollout, rewards = self.collect_and_score()
-                rewards_BT = self.reward.penalized(rewards, rollout, self.kl.coef)
-                advantages = self.algorithm.advantages(rollout, rewards_BT)
+                rewards_BT, advantages = self.credit(rollout, rewards)
                 collected = perf_counter()
                 losses = self.update(rollout, advantages)
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages) | losses | {"kl_coef": self.kl.coef}
@@ -90,31 +91,56 @@ class OnPolicyTrainer:
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """This step's rollouts and rewards, those of all ranks on every rank."""
-        config, policy = self.config, self.actor_critic.policy
-        batch = self.batch(self.step)
+        batch, tokenizer = self.batch(self.step), self.policy.tokenizer
         mine = share_of(range(len(batch)), self.accelerator.process_index, self.accelerator.num_processes)
-        seeds = response_seeds(config.train.seed, self.step, mine[0], len(mine), config.env.train_num_samples_per_input)
+        rollout = self.sample([batch[i] for i in mine], mine[0])
+        rewards = self.reward.token_rewards(rollout)
+        return gather_rollouts(self.accelerator, rollout, rewards, tokenizer.pad_token_id, tokenizer.padding_side == "left")
+
+    def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:
+        """This rank's rollouts; its prompts are those from place `first` of the global batch on."""
+        config, samples = self.config, self.config.env.train_num_samples_per_input
+        seeds = response_seeds(config.train.seed, self.step, first, len(prompts), samples)
         sampling = config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
         self.actor_critic.train(config.dropout_in_rollouts)
         with self._precision():
-            rollout = collect(
-                self.actor_critic, self.reference, [batch[i] for i in mine], sampling,
-                config.env.train_num_samples_per_input, seeds, config.logprob_temperature)
-        rewards = self.reward.token_rewards(rollout)
-        return gather_rollouts(
-            self.accelerator, rollout, rewards, policy.tokenizer.pad_token_id, policy.tokenizer.padding_side == "left")
+            return collect(
+                self.actor_critic, self.reference, prompts, sampling, samples, seeds, config.logprob_temperature)
+
+    def credit(self, rollout: Rollout, rewards: TokenReward) -> tuple[Tensor, Advantages]:
+        """The rewards as the algorithm is given them, (B, T), and the advantages it makes of them."""
+        settings = self.config.algorithm
+        if settings.normalize_aspects:
+            rewards = normalized(rewards, self.reward.weights)
+        rewards_BT = self.reward.penalized(rewards, rollout, self.kl.coef if settings.kl_in == "reward" else 0.0)
+        return rewards_BT, self.algorithm.advantages(rollout, rewards_BT, rewards)
 
     def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Several epochs of minibatches over one rollout; metrics averaged over all of them."""
         train = self.config.train
         self.actor_critic.train(train.dropout)
-        for group, factor in zip(self.optimizer.param_groups, (self.policy_lr_factor(self.step), self.lr_factor(self.step))):
-            group["lr"] = group["peak_lr"] * factor
+        self._set_learning_rates()
         logged = []
-        for epoch in range(train.n_ppo_epoch_per_rollout):
+        for epoch in range(train.n_ppo_epoch_per_rollout if self.algorithm.reuses_rollouts else 1):
             for rows in self.minibatches(len(rollout), epoch):
                 logged.append(self._optimizer_step(rollout, advantages, rows))
         return mean_of(logged) | {"lr": self.optimizer.param_groups[0]["lr"]}
+
+    def _set_learning_rates(self) -> None:
+        for group, factor in zip(self.optimizer.param_groups, (self.policy_lr_factor(self.step), self.lr_factor(self.step))):
+            group["lr"] = group["peak_lr"] * factor
+
+    def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        """The algorithm's loss with what all can add to it: the KL from the reference, a bonus on entropy."""
+        settings = self.config.algorithm
+        made = self.algorithm.loss(new, old, advantages)
+        loss_BT, metrics = made.loss_BT, dict(made.metrics)
+        if settings.kl_in == "loss":
+            kl_BT = kl_k3(new.logprobs_BT, old.ref_logprobs_BT)
+            loss_BT, metrics["loss/kl"] = loss_BT + self.kl.coef * kl_BT, kl_BT.detach()
+        if settings.entropy_coef:
+            loss_BT = loss_BT - settings.entropy_coef * new.entropy_BT
+        return TokenLoss(loss_BT, metrics | {"loss/total": loss_BT.detach()})
 
     def _optimizer_step(self, rollout: Rollout, advantages: Advantages, rows: Tensor) -> dict[str, float]:
         """One step on the mean loss over the minibatch's tokens, whatever micro-batches and ranks it is split into."""
@@ -130,8 +156,8 @@ class OnPolicyTrainer:
                 with self._precision():
                     new = self.model(
                         old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT,
-                        temperature=self.config.logprob_temperature)
-                token_loss = self.algorithm.loss(new, old, advantages.rows(micro, old.response_ids_BT.shape[1]))
+                        temperature=self.config.logprob_temperature, entropy_gradient=self.config.algorithm.entropy_coef > 0)
+                token_loss = self.token_loss(new, old, advantages.rows(micro, old.response_ids_BT.shape[1]))
                 # DDP averages gradients over ranks, hence `world`; as published the loss is as many times too large as
                 # a rank has micro-batches
                 times = world if train.average_microbatches else len(rows) / len(micro)
@@ -141,13 +167,15 @@ class OnPolicyTrainer:
                 totals[name] = totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
         limit = train.max_grad_norm if train.clip_grad else torch.inf
         grad_norm = torch.nn.utils.clip_grad_norm_(self.actor_critic.parameters(), limit)
-        if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
-            raise UserError(
-                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy the model, so it was not made. The last "
-                "checkpoint is whole; lower train.lr or set train.clip_grad=true, and start again")
+        self._check_finite(grad_norm)
         self.optimizer.step()
         reduced = self.accelerator.reduce(totals, "sum") if world > 1 else totals
         return {name: float(value) for name, value in reduced.items()} | {"grad_norm": float(grad_norm)}
+
+    @property
+    def policy(self) -> Policy:
+        """What is evaluated and written: the policy without anything an algorithm trains it in."""
+        return self.actor_critic.policy
 
     # ---- pure functions of (config, step) --------------------------------------------------------------------------
 
@@ -213,7 +241,7 @@ class OnPolicyTrainer:
             return
         self.actor_critic.eval()
         with torch.no_grad(), self._precision():
-            metrics = self.evaluate(self.actor_critic.policy)
+            metrics = self.evaluate(self.policy)
         self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
         name = self.config.train.best_metric
         if name not in metrics:
@@ -230,7 +258,7 @@ class OnPolicyTrainer:
         if self.step % config.logging.log_interval == 0:
             self.log.log(self.step, metrics | {"episodes": (self.step + 1) * self.episodes_per_step})
         if self.step % config.train.eval_interval == 0 or self.step + 1 == self.total_steps:
-            rows = sample_rows(self.actor_critic.policy.tokenizer, rollout, rewards, advantages, config.logging.n_samples)
+            rows = sample_rows(self.policy.tokenizer, rollout, rewards, advantages, config.logging.n_samples)
             self.log.samples(self.step, rows)
         bar.set_postfix(reward=f"{metrics['reward/total']:.3f}", kl=f"{metrics['kl']:.2f}", refresh=False)
         bar.update()
@@ -246,7 +274,7 @@ class OnPolicyTrainer:
     def _save_policy(self, name: str) -> None:
         if self.accelerator.is_main_process:
             with checkpoint.new_folder(self.folder / name) as folder:
-                self.actor_critic.policy.save(folder)
+                self.policy.save(folder)
         self.accelerator.wait_for_everyone()
 
     # ---- small parts -----------------------------------------------------------------------------------------------
@@ -277,6 +305,12 @@ class OnPolicyTrainer:
         if train.n_critic_warmup_steps + train.n_warmup_steps >= self.total_steps and not self._quiet():
             print(f"note: the learning rate warms up over train.n_warmup_steps={train.n_warmup_steps} steps of {self.total_steps}: it "
                   "never reaches train.lr", flush=True)
+
+    def _check_finite(self, grad_norm: Tensor) -> None:
+        if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
+            raise UserError(
+                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy the model, so it was not made. The last "
+                "checkpoint is whole; lower train.lr or set train.clip_grad=true, and start again")
 
     def _no_sync(self, more_to_come: bool):
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()

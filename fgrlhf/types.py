@@ -150,6 +150,18 @@ class Advantages:
 
 
 @dataclass(frozen=True)
+class TokenLoss:
+    """A loss per token, and per-token quantities to log under the same average. Values on padding are ignored."""
+
+    loss_BT: Tensor
+    metrics: Mapping[str, Tensor]
+
+    def __post_init__(self):
+        for name, metric_BT in self.metrics.items():
+            _check_shape("TokenLoss", name, metric_BT, tuple(self.loss_BT.shape))
+
+
+@dataclass(frozen=True)
 class PolicyOutput:
     """One forward pass over given responses. Entries on padding are 0; `entropy_BT` carries no gradient unless asked."""
 

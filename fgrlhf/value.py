@@ -75,9 +75,12 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.policy, self.value = policy, value
 
-    def forward(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, temperature: float = 1.0) -> PolicyOutput:
+    def forward(
+        self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, temperature: float = 1.0,
+        entropy_gradient: bool = False,
+    ) -> PolicyOutput:
         """Log-probabilities, entropies and (with a critic) values of given responses."""
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        output, hidden_BTD = self.policy(*batch, temperature=temperature)
+        output, hidden_BTD = self.policy(*batch, temperature=temperature, entropy_gradient=entropy_gradient)
         values_BT = None if self.value is None else self.value(*batch, policy_hidden_BTD=hidden_BTD)
         return PolicyOutput(output.logprobs_BT, values_BT, output.entropy_BT)

@@ -25,6 +25,13 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
         },
     ),
     "stop": ("gpt2", False, STOP),
+    "grpo": ("t5", False, {"algorithm__name": "grpo"}),
+    "nlpo": ("gpt2", False, {"algorithm__name": "nlpo", "algorithm__sync_every": 3}),
+    "trpo": (
+        "t5",
+        True,
+        {"algorithm__name": "trpo", "algorithm__cg_steps": 3, "model__value_model": {"ckpt": "tiny"}},
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import tiny
 import torch
 from accelerate import Accelerator
 
+from fgrlhf.algorithms import make_trainer
 from fgrlhf.config import validate
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
@@ -74,13 +75,13 @@ def trainer(
     own_value=False,
     accelerator=None,
 ):
-    """A PPO trainer of tiny random models; the same arguments give the same models."""
+    """A trainer of tiny random models; the same arguments give the same models."""
     policy, reference = tiny.policy(kind, dropout=dropout), tiny.policy(kind)
     trunk = tiny.policy(kind, seed=1, dropout=dropout) if own_value else None
     torch.manual_seed(0)
-    value = Value(policy.hidden_size, trunk)
+    value = Value(policy.hidden_size, trunk) if cfg.algorithm.critic else None
     reward = reward or CombinedReward({"cat": CountWord()})
-    return PPOTrainer(
+    return (PPOTrainer if cfg.algorithm.name == "ppo" else make_trainer)(
         cfg,
         ActorCritic(policy, value),
         reference,

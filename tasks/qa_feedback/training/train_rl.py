@@ -7,12 +7,13 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.algorithms import make_trainer, unread
 from fgrlhf.config import parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.policy import Policy, load_policy
-from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward
+from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
@@ -36,7 +37,7 @@ def dev_evaluation(config: QAConfig, prompts: Sequence[Prompt], reward: BasicRew
     return evaluate
 
 
-def build_trainer(config: QAConfig) -> PPOTrainer:
+def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before anything is written."""
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     if config.train.cuda_deterministic:
@@ -46,17 +47,20 @@ def build_trainer(config: QAConfig) -> PPOTrainer:
     reward = build_reward(config, device)
     with seeded(config.train.seed, "init"):
         policy = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
-        value = load_value(
+        value = None if not config.algorithm.critic else load_value(
             model.value_model.ckpt, policy, model.value_model.freeze_value_model, model.value_model.policy_value_sharing)
     # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the first step
     reference = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
     reference.to(accelerator.device)
     evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
-    return PPOTrainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
+    return make_trainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a YAML file and key=value overrides."""
     config = parse_cli(QAConfig, argv, USAGE)
     transformers_logging.disable_progress_bar()
-    build_trainer(config).train()
+    trainer = build_trainer(config)
+    if trainer.accelerator.is_main_process and unread(config):
+        print(f"note: {config.algorithm.name} has no use for {', '.join('ppo.' + key for key in unread(config))}", flush=True)
+    trainer.train()

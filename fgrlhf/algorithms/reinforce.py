@@ -1,0 +1,42 @@
+"""REINFORCE (Williams 1992): every token is paid its reward-to-go, less a baseline from the batch."""
+
+from torch import Tensor
+
+from fgrlhf.advantages import position_mean, reward_to_go
+from fgrlhf.algorithm_config import PPOConfig, ReinforceAlgorithm
+from fgrlhf.losses import policy_gradient_loss
+from fgrlhf.ppo import policy_metrics
+from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
+
+
+def reinforce_advantages(rewards_BT: Tensor, mask_BT: Tensor, gamma: float, baseline: str) -> Tensor:
+    """advantages_BT: A_t = sum_{s >= t} gamma^(s-t) r_s - b_t, 0 on padding.
+
+    Args:
+      baseline: b_t is 0 ("none"), the batch's mean return ("mean"), or its mean reward-to-go at token t over the
+        responses that reach t ("position"). The last two hold the response's own share, which shrinks the gradient by
+        1/B (by 1/n where only n responses reach t) and does not turn it.
+    """
+    to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
+    if baseline == "mean":
+        return (to_go_BT - to_go_BT[:, 0].mean()) * mask_BT
+    if baseline == "position":
+        return (to_go_BT - position_mean(to_go_BT, mask_BT)) * mask_BT
+    return to_go_BT
+
+
+class Reinforce:
+    """No critic, no ratio: a rollout is used once."""
+
+    needs_values = False
+    reuses_rollouts = False
+
+    def __init__(self, shared: PPOConfig, own: ReinforceAlgorithm):
+        self.shared, self.own = shared, own
+
+    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None) -> Advantages:
+        return Advantages(reinforce_advantages(rewards_BT, rollout.response_mask_BT, self.shared.gamma, self.own.baseline))
+
+    def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)
+        return TokenLoss(policy_BT, policy_metrics(new, old, policy_BT))

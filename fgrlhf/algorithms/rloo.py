@@ -1,0 +1,13 @@
+"""REINFORCE leave-one-out (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740)."""
+
+from torch import Tensor
+
+from fgrlhf.algorithms.group import GroupRelative
+from fgrlhf.types import Advantages, Rollout, TokenReward
+
+
+class RLOO(GroupRelative):
+    """A_i = R_i - mean_{j != i} R_j, or the same for each segment (`segment_advantages`). Both are unbiased."""
+
+    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
+        return Advantages(self.centred(rollout, rewards_BT, rewards, leave_out=True))

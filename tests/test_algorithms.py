@@ -1,0 +1,345 @@
+"""What holds for all algorithms, and identities between them."""
+
+import json
+
+import pytest
+import torch
+from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
+
+from fgrlhf.algorithm_config import GPGAlgorithm, GRPOAlgorithm, PPOConfig, ReinforceAlgorithm, RLOOAlgorithm
+from fgrlhf.algorithms import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
+from fgrlhf.algorithms.gpg import gpg_scale
+from fgrlhf.algorithms.reinforce import reinforce_advantages
+from fgrlhf.reward import AtEnd, CombinedReward, normalized, segments_before
+from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
+from fgrlhf.utils import UserError
+
+NAMES = list(ALGORITHMS)
+GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
+LR = {"t5": 3e-2, "gpt2": 5e-3}  # the tiny T5 begins with small embeddings: its logits move slowly
+FAST = {"trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}}
+LARGE = {
+    "train__total_episodes": 32 * 50, "train__n_minibatches": 1, "train__training_batch_size_per_card": 32,
+    "train__lr_schedule": "constant", "train__max_grad_norm": 100.0,
+}  # fmt: skip
+
+
+def settings(name: str, **changes) -> dict:
+    """A run of algorithm `name`: trpo's critic has a trunk of its own."""
+    own_trunk = {"model__value_model": {"ckpt": "tiny"}} if name == "trpo" else {}
+    return {"algorithm__name": name, **own_trunk, **changes}
+
+
+def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **changes):
+    cfg = config(folder, **settings(name, **changes))
+    return trainer(cfg, kind, reward, evaluate, own_value=name == "trpo", dropout=dropout)
+
+
+# ---- each finds an optimum -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_finds_the_best_arm(name, kind, tmp_path):
+    """A bandit: one token is written, and the word `cat` is paid."""
+    made = make(
+        tmp_path, name, kind, env__max_generated_len=1, env__train_num_samples_per_input=8, ppo__kl_coef=0.0,
+        train__lr=LR[kind], **(LARGE | FAST.get(name, {})))
+    made.train()
+    curve = [row["reward/total"] for row in metrics(tmp_path)]
+    assert curve[0] < 0.3 and sum(curve[-5:]) / 5 > 0.95, (curve[:5], curve[-5:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_learns_from_dense_rewards(name, tmp_path):
+    """Paid for every `cat`, a policy writes it more and more often."""
+    made = make(
+        tmp_path, name, env__train_num_samples_per_input=8, env__max_generated_len=6, ppo__kl_coef=0.01,
+        train__lr=LR["t5"], **(LARGE | FAST.get(name, {})))
+    made.train()
+    curve = [row["reward/total"] for row in metrics(tmp_path)]
+    assert sum(curve[-5:]) / 5 > 4 > 1 > curve[0], (curve[:5], curve[-5:])
+
+
+# ---- identities ----------------------------------------------------------------------------------------------------
+
+
+def dense(*values_T):
+    """A rollout of four responses, with one aspect that has a segment ending on every rewarded token."""
+    mask_BT = lengths_mask([len(row) for row in values_T])
+    ends = tuple(tuple(range(1, len(row) + 1)) for row in values_T)
+    segments = [[SegmentScore(t, t + 1, v) for t, v in enumerate(row) if v] for row in values_T]
+    rewards_BT = torch.zeros(mask_BT.shape)
+    for b, row in enumerate(values_T):
+        rewards_BT[b, : len(row)] = torch.tensor(row)
+    old = rollout(mask_BT, values_BT=None, char_ends=ends, group_B=torch.zeros(len(values_T), dtype=torch.long))
+    return old, TokenReward({"r": rewards_BT}, {"r": segments}, mask_BT)
+
+
+ROWS = ([0.0, 1.0, 0.0, 2.0], [3.0, 0.0], [0.0, 0.0, 5.0], [1.0])
+ENDS = ([0.0, 0.0, 0.0, 3.0], [0.0, 3.0], [0.0, 0.0, 5.0], [1.0])
+
+
+def advantages(algorithm, rows=ROWS):
+    old, rewards = dense(*rows)
+    return algorithm.advantages(old, rewards.total_BT, rewards).advantages_BT
+
+
+def test_segments_before_a_token():
+    old, rewards = dense(*ROWS)
+    expected = [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 1, 1]]
+    assert segments_before(rewards.segments["r"], old.char_ends, old.response_mask_BT).tolist() == expected
+    whole = [[SegmentScore(0, None, 1.0)]] * 4  # a score of the whole answer is complete after its last token only
+    index_BT = segments_before(whole, old.char_ends, old.response_mask_BT)
+    assert (index_BT * old.response_mask_BT).sum() == 0
+
+
+def test_rloo_of_two_is_the_pair_difference():
+    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm(credit="response")), ROWS[:2])
+    assert made.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
+    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm(credit="response")), ROWS[1:3])
+    assert made.tolist() == [[-2, -2, 0], [2, 2, 2]]
+    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
+    assert made.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
+
+
+def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
+    """One prompt, a reward at the end."""
+    reinforce = advantages(Reinforce(PPOConfig(), ReinforceAlgorithm(baseline="mean")), ENDS)
+    plain = GRPO(PPOConfig(), GRPOAlgorithm(normalize=False, credit="response"))
+    torch.testing.assert_close(advantages(plain, ENDS), reinforce)
+    assert reinforce[:, 0].tolist() == [0, 0, 2, -2]
+    # and the gradients: at ratio 1 the clipped surrogate's is the policy gradient's
+    old, _ = dense(*ENDS)
+    gradients = []
+    for algorithm in (plain, Reinforce(PPOConfig(), ReinforceAlgorithm(baseline="mean"))):
+        new_BT = old.logprobs_BT.clone().requires_grad_()
+        _, rewards = dense(*ENDS)
+        made = algorithm.advantages(old, rewards.total_BT, rewards)
+        algorithm.loss(PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, made).loss_BT.sum().backward()
+        gradients.append(new_BT.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_grpo_normalises_by_the_group():
+    plain = advantages(GRPO(PPOConfig(), GRPOAlgorithm(normalize=False)))
+    scaled = advantages(GRPO(PPOConfig(), GRPOAlgorithm()))
+    std = torch.tensor([3.0, 3.0, 5.0, 1.0]).std()
+    torch.testing.assert_close(scaled, plain / (std + 1e-4))
+    same = ([2.0], [0.0, 2.0])  # no spread: no advantage, no division by zero
+    assert advantages(GRPO(PPOConfig(), GRPOAlgorithm(credit="response")), same).abs().max() == 0
+
+
+def test_gpg_makes_up_for_prompts_that_say_nothing():
+    returns_B, group_B = torch.tensor([1.0, 2.0, 3.0, 3.0, 0.0, 0.0]), torch.tensor([0, 0, 1, 1, 2, 2])
+    assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
+    assert gpg_scale(torch.ones(6), group_B) == 1
+    gpg, grpo = GPG(PPOConfig(), GPGAlgorithm()), GRPO(PPOConfig(), GRPOAlgorithm(normalize=False))
+    torch.testing.assert_close(advantages(gpg), advantages(grpo))  # one prompt that says something
+
+
+def test_reinforce_by_hand():
+    rewards_BT, mask_BT = torch.tensor([[1.0, 2.0], [4.0, 0.0]]), lengths_mask([2, 1])
+    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "none").tolist() == [[3, 2], [4, 0]]
+    assert reinforce_advantages(rewards_BT, mask_BT, 0.5, "none").tolist() == [[2, 2], [4, 0]]
+    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "mean").tolist() == [[-0.5, -1.5], [0.5, 0]]
+    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "position").tolist() == [[-0.5, 0], [0.5, 0]]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
+    own = GRPOAlgorithm(normalize=normalize, clip_low=0.1, clip_high=0.3)
+    old, _ = dense([0.0], [0.0])
+    new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
+    made = GRPO(PPOConfig(), own).loss(new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])}))
+    torch.testing.assert_close(made.loss_BT, torch.tensor([[-1.3], [0.9]]))
+    assert made.metrics["clipfrac/policy"].tolist() == [[1], [1]]
+
+
+def weights(made):
+    return {name: tensor.clone() for name, tensor in made.actor_critic.state_dict().items()}
+
+
+def test_a2c_is_ppo_at_ratio_one(tmp_path):
+    """One epoch of one minibatch: the ratio is 1, nothing is clipped, and the weights after the step are the same."""
+    once = {"train__n_minibatches": 1, "train__n_ppo_epoch_per_rollout": 1, "train__total_episodes": 8}
+    results = []
+    for name in ("ppo", "a2c"):
+        made = make(tmp_path / name, name, **once)
+        made.train()
+        results.append(weights(made))
+    for name, tensor in results[0].items():
+        torch.testing.assert_close(tensor, results[1][name], atol=2e-6, rtol=1e-4)
+
+
+class OnePerAnswer:
+    """The number of `cat`s as one score, given with the last character or for the answer as a whole."""
+
+    def segment_scores(self, prompts, texts):
+        return [[SegmentScore(0, None, float(text.count("cat")))] for text in texts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_holistic_reward_is_a_dense_one_with_one_segment(name, tmp_path):
+    results = []
+    for aspect in (OnePerAnswer(), AtEnd(CountWord())):
+        folder = tmp_path / type(aspect).__name__
+        make(folder, name, reward=CombinedReward({"cat": aspect}), train__total_episodes=24).train()
+        results.append(metrics(folder))
+    assert results[0] == results[1] and len(results[0]) == 3
+
+
+@pytest.mark.parametrize("name", GROUP)
+def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_path):
+    results = []
+    for credit in ("response", "segment"):
+        folder = tmp_path / credit
+        changes = {"algorithm__credit": credit, "ppo__kl_coef": 0.0, "train__total_episodes": 24}
+        make(folder, name, reward=CombinedReward({"cat": OnePerAnswer()}), **changes).train()
+        results.append(metrics(folder))
+    for ours, other in zip(*results, strict=True):
+        assert ours == pytest.approx(other, abs=1e-4, rel=1e-3)
+
+
+# ---- what all have in common ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_names_are_logged(name, tmp_path):
+    make(tmp_path, name, train__total_episodes=8).train()
+    named = {"reward/total", "reward/cat", "reward/penalized", "kl", "kl_coef", "length", "entropy", "approx_kl", "loss/policy",
+             "loss/total", "grad_norm", "lr", "time/rollout", "time/update", "episodes"}  # fmt: skip
+    row = metrics(tmp_path, timings=True)[0]
+    assert named <= set(row), named - set(row)
+
+
+def test_normalised_aspects_by_hand():
+    mask_BT = lengths_mask([2, 2])
+    aspects = {"a": torch.tensor([[0.0, 6.0], [1.0, 1.0]]), "b": torch.tensor([[-0.5, 0.0], [0.0, 0.0]]), "c": torch.ones(2, 2)}
+    made = normalized(TokenReward(aspects, {}, mask_BT), {"a": 2.0, "b": -1.0})
+    assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
+    assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # the sign of a weight stays
+    assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
+    doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, {}, mask_BT), {"a": 2.0})
+    torch.testing.assert_close(doubled.by_aspect["a"], made.by_aspect["a"])  # the reward model's scale is gone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
+    curves = []
+    for scale in (1.0, 100.0):
+        folder = tmp_path / str(scale)
+        aspects = CombinedReward({"cat": CountWord()}, {"cat": 2.0})
+        aspects.aspects["cat"] = Scaled(scale)
+        make(folder, name, reward=aspects, algorithm__normalize_aspects=True, train__total_episodes=16).train()
+        curves.append(metrics(folder))
+    for small, large in zip(*curves, strict=True):
+        assert large["reward/cat"] == pytest.approx(100 * small["reward/cat"]) and small["reward/cat"] > 0
+        assert large["reward/penalized"] == pytest.approx(small["reward/penalized"], rel=1e-4, abs=1e-4)
+        assert large["loss/policy"] == pytest.approx(small["loss/policy"], rel=1e-3, abs=1e-4)
+
+
+class Scaled(CountWord):
+    def __init__(self, scale):
+        super().__init__("a")
+        self.scale = scale
+
+    def segment_scores(self, prompts, texts):
+        return [[SegmentScore(s.start, s.end, self.scale * s.value) for s in row] for row in super().segment_scores(prompts, texts)]
+
+
+def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
+    made = {}
+    for place in ("reward", "loss"):
+        made[place] = make(tmp_path / place, "grpo", algorithm__kl_in=place, ppo__kl_coef=0.5, train__total_episodes=24, train__lr=1e-2)
+        made[place].train()
+    paid, lost = metrics(tmp_path / "reward"), metrics(tmp_path / "loss")
+    assert "loss/kl" not in paid[1] and lost[-1]["loss/kl"] > 0
+    assert all(row["reward/penalized"] == row["reward/total"] for row in lost)
+    assert paid[-1]["reward/penalized"] != paid[-1]["reward/total"]
+    total = lost[-1]["loss/policy"] + 0.5 * lost[-1]["loss/kl"]
+    assert lost[-1]["loss/total"] == pytest.approx(total, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
+    final = {}
+    for coefficient in (0.0, 5.0):
+        folder = tmp_path / str(coefficient)
+        make(folder, "reinforce", kind, algorithm__entropy_coef=coefficient, ppo__kl_coef=0.0,
+             env__train_num_samples_per_input=8, train__lr=LR[kind], **(LARGE | {"train__total_episodes": 32 * 20})).train()  # fmt: skip
+        final[coefficient] = metrics(folder)[-1]["entropy"]
+    assert final[5.0] > 1.2 * final[0.0]
+
+
+# ---- exact resume --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_two_halves_are_one_whole(name, kind, tmp_path):
+    changes = {"ppo__kl_target": 0.2, "ppo__kl_horizon": 50, "train__eval_interval": 3, "train__total_episodes": 56}
+    if name == "nlpo":
+        changes["algorithm__sync_every"] = 3  # a checkpoint between two syncs
+    evaluate = lambda policy: {"reward": sum(p.double().sum().item() for p in policy.parameters())}  # noqa: E731
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    straight = make(whole, name, kind, evaluate=evaluate, **changes)
+    straight.train()
+    make(half, name, kind, evaluate=evaluate, **changes).train(until=4)
+    resumed = make(half, name, kind, evaluate=evaluate, **changes)
+    resumed.train()
+    assert resumed.step == straight.step == 7 and resumed.kl.coef == straight.kl.coef and resumed.best == straight.best
+    expected = straight.actor_critic.state_dict()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in resumed.actor_critic.state_dict().items())
+    assert metrics(half) == metrics(whole)
+    assert (half / "final" / "model.safetensors").read_bytes() == (whole / "final" / "model.safetensors").read_bytes()
+
+
+def test_another_algorithm_is_not_continued(tmp_path):
+    make(tmp_path, "rloo").train(until=2)
+    with pytest.raises(UserError, match="algorithm.name: 'rloo' then, 'gpg' now"):
+        make(tmp_path, "gpg").train()
+
+
+# ---- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, change, parts",
+    [
+        ("rloo", {"env__train_num_samples_per_input": 1}, ["needs a second one", "set it to 2 or more", "reinforce"]),
+        ("grpo", {"env__train_num_samples_per_input": 1}, ["is 1, but `grpo` compares"]),
+        ("gpg", {"env__train_num_samples_per_input": 1}, ["is 1, but `gpg` compares"]),
+        ("grpo", {"algorithm__lam": 0.9}, ["`lam` steers GAE or the critic", "`grpo` has neither", "ppo, a2c, trpo, nlpo"]),
+        ("reinforce", {"algorithm__vf_coef": 0.9}, ["`vf_coef` steers GAE or the critic", "algorithm.vf_coef out"]),
+        ("a2c", {"algorithm__lam": 0.9}, ["stands under ppo", "set ppo.lam"]),
+        ("a2c", {"algorithm__cliprange": 0.1}, ["`cliprange` is not a setting of `a2c`"]),
+        ("grpo", {"train__n_critic_warmup_steps": 2}, ["`grpo` has no critic that could learn alone", "set it to 0"]),
+        ("nlpo", {"algorithm__top_p": None}, ["both null", "set algorithm.top_p=0.9", "or use ppo"]),
+        ("nlpo", {"algorithm__top_k": 5}, ["both given", "exactly one"]),
+        ("trpo", {"model__value_model": {"policy_value_sharing": True}}, ["bounds how far the policy moves", "set it to false"]),
+        ("trpo", {"train__dropout": True}, ["train.dropout is true", "set train.dropout=false"]),
+        ("sac", {}, ["algorithm.name: there is no `sac`", "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo"]),
+        ("grp", {}, ["did you mean `grpo`?"]),
+        ("grpo", {"algorithm__clip": 0.3}, ["algorithm.clip: unknown key"]),
+        ("grpo", {"algorithm__clip_low": -1.0}, ["algorithm.clip_low: input should be greater than 0"]),
+    ],
+)  # fmt: skip
+def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, parts, tmp_path):
+    with pytest.raises(UserError) as refused:
+        config(tmp_path, **settings(name, **change))
+    assert all(part in str(refused.value) for part in parts), str(refused.value)
+
+
+def test_keys_without_use_are_named(tmp_path):
+    given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1}
+    assert unread(config(tmp_path, **given)) == []
+    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == ["cliprange"]
+    assert unread(config(tmp_path, algorithm__name="grpo", **given)) == ["cliprange", "lam"]  # kl_coef is read
+
+
+def test_the_name_alone_changes_the_algorithm(tmp_path):
+    for name in NAMES:
+        made = config(tmp_path, **settings(name))
+        assert made.algorithm.name == name and made.ppo == config(tmp_path).ppo
+        assert json.loads(made.model_dump_json())["algorithm"]["name"] == name
