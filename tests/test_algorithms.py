@@ -213,6 +213,16 @@ def test_the_same_names_are_logged(name, tmp_path):
     assert named <= set(row), named - set(row)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "trpo"])
+def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
+    made = make(tmp_path, name, train__n_minibatches=2, train__n_ppo_epoch_per_rollout=3)
+    rollout_, rewards = made.collect_and_score()
+    steps, step = [], made.optimizer.step
+    made.optimizer.step = lambda: (steps.append(1), step())
+    made.update(rollout_, made.credit(rollout_, rewards)[1])
+    assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo") else 1)
+
+
 def test_normalised_aspects_by_hand():
     mask_BT = lengths_mask([2, 2])
     aspects = {"a": torch.tensor([[0.0, 6.0], [1.0, 1.0]]), "b": torch.tensor([[-0.5, 0.0], [0.0, 0.0]]), "c": torch.ones(2, 2)}

@@ -35,7 +35,7 @@ DRAWS, SEED = 2000, 0
 
 @dataclass
 class Judged:
-    """An item and what each annotator said of it. `comparisons`: preference, and the order shown where it is known."""
+    """An item and what each annotator said. `comparisons`: preference, and the order shown where it is known."""
 
     item: Item
     annotations: dict[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -172,7 +172,8 @@ class Database:
         now = self.clock()
         with self.writing() as sql:
             begun = sql.execute(
-                "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0 ORDER BY id",
+                "SELECT id, item, lease_until FROM assignments"
+                " WHERE annotator=? AND page=? AND done=0 ORDER BY id",
                 (annotator, page),
             ).fetchall()
             for number, item, until in begun:
@@ -236,7 +237,10 @@ class Database:
     # ---- work ----------------------------------------------------------------------------------------------
 
     def save_draft(self, assignment: Assignment, revision: int, state: Any) -> int:
-        """Keep a draft made from revision `revision` (0: the first); returns its own. `Refused` (409) if it is not the last."""
+        """Keep a draft made from revision `revision` (0: the first); returns its own.
+
+        `Refused` (409) if `revision` is not the last.
+        """
         with self.writing() as sql:
             found = sql.execute("SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)).fetchone()
             last = found[0] if found else 0
@@ -283,10 +287,12 @@ class Database:
             ):
                 raise Refused(
                     409,
-                    "the time for this item ran out and others have done it; your draft is kept, go on with the next",
+                    "the time for this item ran out and others have done it; "
+                    "your draft is kept, go on with the next",
                 )
             sql.execute(
-                "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline, created) VALUES(?,?,?,?,?,?,?)",
+                "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline, created)"
+                " VALUES(?, ?, ?, ?, ?, ?, ?)",
                 (uuid, digest, assignment.id, text, seconds, guideline, now),
             )
             sql.execute("UPDATE assignments SET done=1 WHERE id=?", (assignment.id,))
