@@ -18,6 +18,7 @@ from types import MethodType
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -32,7 +33,7 @@ def shared_prompt_attention(
     """An attention function of transformers: returns (B, T, H, D). Self-attention is left to the ordinary one."""
     is_cross = getattr(module, "is_decoder", False) and not module.is_causal
     if not is_cross:
-        return sdpa_attention_forward(
+        return _self_attention(
             module, query_BHTD, key_GHPD, value_GHPD, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     # T5 also gives a `position_bias` of zeros here, (1, H, T, P), which is not worth adding
     B, H, T, D = query_BHTD.shape
@@ -43,6 +44,16 @@ def shared_prompt_attention(
     out = torch.nn.functional.scaled_dot_product_attention(
         query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.view(G, H, K, T, D).permute(0, 2, 3, 1, 4).reshape(B, T, H, D), None
+
+
+def _self_attention(module, query, key, value, attention_mask, **kwargs) -> tuple[Tensor, None]:
+    """The ordinary one. Where its bias has a gradient, PyTorch keeps (B, H, L, L) scores and probabilities of every layer,
+    more than all the rest of a layer at prompts of 600 tokens: they are computed again in the backward pass instead.
+    """
+    bias = kwargs.get("position_bias")
+    if torch.is_grad_enabled() and bias is not None and bias.requires_grad:
+        return checkpoint(sdpa_attention_forward, module, query, key, value, attention_mask, use_reentrant=False, **kwargs)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 
 def bias_by_distance(self, query_length: int, key_length: int, device=None, past_seen_tokens: int = 0) -> Tensor:

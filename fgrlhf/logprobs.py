@@ -34,11 +34,12 @@ class _ChosenLogprob(torch.autograd.Function):
 
 
 def _block(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    logits_NV = project(hidden_ND).float() / temperature
+    logits_NV = project(hidden_ND).float().div_(temperature)
     logprobs_N, total_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
         z = logits_NV.detach()
-        entropy_N = total_N - ((z - total_N[:, None]).exp_() * z).sum(-1)
+        p = (z - total_N[:, None]).exp_()
+        entropy_N = total_N - torch.linalg.vecdot(p, z)
     return logprobs_N, entropy_N
 
 
