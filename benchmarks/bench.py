@@ -55,7 +55,7 @@ class Settings(StrictModel):
     samples: PositiveInt | None = Field(None, description="likewise")
     epochs: PositiveInt | None = Field(None, description="likewise")
     dropout: NonNegativeFloat = Field(
-        0.1, description="of policy and critic in updates, on both sides, as published; the check has none"
+        0.0, description="of policy and critic in updates, on both sides; the check has none"
     )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
