@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from fgrlhf.attention import share_prompts
 from fgrlhf.decoding import CausalSteps, EncoderDecoderSteps, Sampling, decode, response_mask, uniform_rows
 from fgrlhf.logprobs import chosen_logprobs
+from fgrlhf.packing import packed
 from fgrlhf.types import PolicyOutput, Response
 from fgrlhf.utils import UserError, why_not_loaded
 
@@ -160,12 +161,24 @@ class T5Policy(Policy):
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
         first_G, group_B = neighbours(prompt_ids_BP, prompt_mask_BP)
         encoded_GPD, mask_GP = self._encode(prompt_ids_BP[first_G], prompt_mask_BP[first_G]), prompt_mask_BP[first_G]
+        start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
+        read_BT = torch.cat([start_B1, response_ids_BT[:, :-1]], 1)  # what it has read when it predicts token t
+        if self._knows_distances_only:
+            packing = packed(response_mask_BT, group_B)
+            return packing.unpack(self._decode(packing.pack(read_BT), encoded_GPD, mask_GP, packing.mask()))
         if samples_each(group_B) is None:
             encoded_GPD, mask_GP = encoded_GPD[group_B], mask_GP[group_B]
-        start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
+        return self._decode(read_BT, encoded_GPD, mask_GP)
+
+    @property
+    def _knows_distances_only(self) -> bool:
+        return getattr(self.model.config, "max_position_embeddings", None) is None
+
+    def _decode(self, ids_RN: Tensor, encoded_GPD: Tensor, mask_GP: Tensor, mask_R1NN: Tensor | None = None) -> Tensor:
+        """hidden_RND; rows of one prompt stand side by side, as many for each. No mask: a token sees those before it."""
         return self.model.get_decoder()(
-            input_ids=torch.cat([start_B1, response_ids_BT[:, :-1]], 1),  # what it has read when it predicts token t
-            encoder_hidden_states=encoded_GPD, encoder_attention_mask=mask_GP, use_cache=False).last_hidden_state
+            input_ids=ids_RN, attention_mask=mask_R1NN, encoder_hidden_states=encoded_GPD, encoder_attention_mask=mask_GP,
+            use_cache=False).last_hidden_state
 
     def _encode(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor) -> Tensor:
         """encoded_GPD, 0 on padding. Prompts of like length run together, each part without padding it does not need."""
