@@ -7,7 +7,7 @@ from fgrlhf.decoding import Sampling
 from fgrlhf.utils import UserError, derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 
-KINDS = ["t5", "gpt2"]
+KINDS = ["t5", "gpt2", "flan", "bart", "llama"]
 
 
 def batch_of(policy):
