@@ -222,10 +222,10 @@ def test_positions_of_an_encoder_decoder_are_counted():
     with pytest.raises(UserError, match="responses of up to 65 need 65 positions.*BartFor.*has 64.*env.max_generated_len"):
         generated(policy, ["the cat"], Sampling(65, do_sample=False))
     policy = T5Policy(policy.model, policy.tokenizer, max_input_len=70)
-    generated(policy, ["cat " * 64], GREEDY)
+    generated(policy, [("cat " * 64).strip()], GREEDY)
     with pytest.raises(UserError, match="prompts of 65 tokens"):
-        generated(policy, ["cat " * 65], GREEDY)
-    generated(tiny.t5(), ["cat " * 64], Sampling(70, do_sample=False))  # no positions, no limit
+        generated(policy, [("cat " * 65).strip()], GREEDY)
+    generated(tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False))  # no positions, no limit
     with pytest.raises(UserError, match="input_padding_side is `left`.*BartFor"):
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
 
