@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -85,9 +86,14 @@ class EncoderDecoderSteps:
         self.cache.cross_attention_cache.batch_select_indices(groups)
 
 
+@cache
+def _arguments(trunk: type[nn.Module]) -> frozenset[str]:
+    return frozenset(inspect.signature(trunk.forward).parameters)
+
+
 def takes_positions(model: nn.Module) -> bool:
     """Whether a decoder-only model is told the positions of its tokens; one with ALiBi finds distances in the mask."""
-    return "position_ids" in inspect.signature(model.base_model.forward).parameters
+    return "position_ids" in _arguments(type(model.base_model))
 
 
 def positions_of(model: nn.Module, position_ids: Tensor) -> dict[str, Tensor]:

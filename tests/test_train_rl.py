@@ -32,9 +32,10 @@ def test_one_word_changes_the_algorithm_of_every_shipped_file(name, yml, monkeyp
     assert made.model_dump(exclude={"algorithm"}) == ppo.model_dump(exclude={"algorithm"})
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "bart with adapters", "llama with adapters"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
+    kind, _, adapters = kind.partition(" with ")
     for split in ("train", "dev"):
         write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
     tiny.policy(kind).save(tmp_path / "sft")
@@ -44,7 +45,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     train_rl.main([
         str(TRAINING / "mini_oracle_config.yml"), f"algorithm.name={name}", "env.max_generated_len=6", "env.max_input_len=64",
         "env.train_num_samples_per_input=2", "train.sampling_batch_size_per_card=2", "train.training_batch_size_per_card=4",
-        "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic,
+        "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic, *(["model.policy_model.lora.r=2"] if adapters else []),
     ])  # fmt: skip
     rows = metrics(tmp_path / "out")
     assert len([row for row in rows if "kl" in row]) == 2 and any("eval/reward" in row for row in rows)

@@ -91,6 +91,16 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
     torch.testing.assert_close(other, values_BT)
 
 
+def test_an_output_layer_that_is_not_tied_is_not_trained():
+    """Nothing flows into it, which data-parallel training would refuse. The config of a Flan says that it is tied."""
+    trains = {}
+    for kind in KINDS:
+        trunk = tiny.policy(kind)
+        Value(trunk.hidden_size, trunk)
+        trains[kind] = trunk.model.get_output_embeddings().weight.requires_grad
+    assert trains == {"t5": True, "gpt2": True, "flan": False, "bart": True, "llama": False}
+
+
 def test_an_untrained_critic_says_zero():
     assert ValueHead(8)(torch.randn(2, 3, 8)).abs().max() == 0
     assert T5Value is Value
