@@ -77,11 +77,15 @@ class Policy(nn.Module):
         eos = list(eos) if isinstance(eos, (list, tuple)) else [eos]
         return eos + [i for i in self.turn_end_ids if i not in eos]
 
+    def tokenize(self, texts: Sequence[str], **how):
+        """What the tokenizer makes of prompts, as this policy reads them: as the user's turn if it is a chat model, cut if too long."""
+        texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
+        special = self.chat is None  # a template has written the special tokens itself
+        return self.tokenizer(texts, truncation=True, max_length=self.max_input_len, add_special_tokens=special, **how)
+
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest of them."""
-        texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
-        batch = self.tokenizer(  # a template has written the special tokens itself
-            texts, padding=True, truncation=True, max_length=self.max_input_len, add_special_tokens=self.chat is None, return_tensors="pt")
+        batch = self.tokenize(texts, padding=True, return_tensors="pt")
         return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
 
     @torch.no_grad()
