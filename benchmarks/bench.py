@@ -41,7 +41,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
 
-CHECKED_EPOCHS = 2  # of the equality check: in the second one the ratio is not 1
+CHECKED_EPOCHS, CHECKED_PROMPTS = 2, 2  # of the equality check: in the second epoch the ratio is not 1
 
 
 class Settings(StrictModel):
@@ -92,7 +92,8 @@ class Progress:
 
 def checked(size: Size, say: Progress) -> Equality:
     """The equality of both sides in fp32 without dropout. Raises `UserError` where they differ."""
-    equality = check(replace(size, bf16=False, dropout=0.0, epochs=min(size.epochs, CHECKED_EPOCHS)))
+    prompts, epochs = min(size.prompts, CHECKED_PROMPTS), min(size.epochs, CHECKED_EPOCHS)
+    equality = check(replace(size, bf16=False, dropout=0.0, prompts=prompts, epochs=epochs))
     differences = ", ".join(f"{name} {value:.1e}" for name, value in equality.differences.items())
     say(f"{size.name}: {differences} apart, {equality.sampled_alike:.2%} of the tokens drawn alike")
     equality.require(size.name)

@@ -79,9 +79,6 @@ class Weights:
         for name, parameter in self._parameters():
             parameter.copy_(self.before[name])
 
-    @torch.no_grad()
-    def change(self) -> dict[str, Tensor]:
-        return {name: (parameter - self.before[name]).cpu() for name, parameter in self._parameters()}
 
 
 # ---- memory ------------------------------------------------------------------------------------------------
@@ -144,18 +141,30 @@ def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     )
 
 
-def _changes_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """|d - d'| / |d| over all parameters, d being what an update changed.
+def _gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's running mean of each parameter's gradients over the steps made; no entry where there were none."""
+    return {
+        f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
+        for part, module in modules.items()
+        for name, parameter in module.named_parameters()
+        if parameter in optimizer.state
+    }
 
-    An update at a small learning rate leaves any two parameters within 1e-4, so the change is compared.
+
+def _gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """|g - g'| / |g| over all parameters; one without an entry has gradient 0.
+
+    Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding decides the step.
     """
-    squared = sum(float((mine[name] - other[name]).double().square().sum()) for name in mine)
-    return (squared / sum(float(change.double().square().sum()) for change in mine.values())) ** 0.5
+    zero = torch.zeros(())
+    names = set(mine) | set(other)
+    squared = sum(float((mine.get(n, zero) - other.get(n, zero)).double().square().sum()) for n in names)
+    return (squared / sum(float(g.double().square().sum()) for g in mine.values())) ** 0.5
 
 
 @dataclass(frozen=True)
 class Equality:
-    """How far apart the sides are: largest differences; for parameters see `_changes_apart`."""
+    """How far apart the sides are: largest differences; for gradients see `_gradients_apart`."""
 
     differences: dict[str, float]
     sampled_alike: float
@@ -184,11 +193,9 @@ class Equality:
 def check(size: Size) -> Equality:
     """One fp32 step without dropout on both sides, on the same tokens."""
     state = ours.build(size)
-    weights = Weights(ours.modules(state))
     mine = run_step(ours, state)
     responses = mine.generated.responses()
     other_state = baseline.build(size, responses)
-    other_weights = Weights(baseline.modules(other_state))
     compared = Compared(ours.drawing(size), other_state.forced_BT)
     batch = baseline.generate(other_state, compared)
     if not torch.equal(batch.response_ids_BT, other_state.forced_BT):
@@ -202,7 +209,10 @@ def check(size: Size) -> Equality:
         "values": _apart(mine.scored.values_BT, scored.values_BT),
         "rewards": _apart(mine.rewards.total_BT, rewards_BT),
         "losses": max(abs(mine.losses[name] - losses[name]) for name in losses),
-        "parameters": _changes_apart(weights.change(), other_weights.change()),
+        "gradients": _gradients_apart(
+            _gradients(ours.modules(state), state.optimizer),
+            _gradients(baseline.modules(other_state), other_state.optimizer),
+        ),
     }
     return Equality(differences, compared.share, responses)
 

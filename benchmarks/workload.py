@@ -149,7 +149,7 @@ SIZES = {
     size.name: size
     for size in (
         Size("tiny", _TINY, _TINY, RMDims(64, 128, 4, 2, 128), prompts=4, reps=5),
-        Size("t5_small", _T5_SMALL, _T5_SMALL, RMDims(256, 1024, 4, 6, 512), prompts=2, reps=2),
+        Size("t5_small", _T5_SMALL, _T5_SMALL, RMDims(256, 1024, 4, 6, 512), prompts=4, reps=1),
         Size("t5_base", _T5_BASE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
         Size("t5_large", _T5_LARGE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
     )

@@ -18,7 +18,6 @@ from types import MethodType
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -46,14 +45,52 @@ def shared_prompt_attention(
     return out.view(G, H, K, T, D).permute(0, 2, 3, 1, 4).reshape(B, T, H, D), None
 
 
-def _self_attention(module, query, key, value, attention_mask, **kwargs) -> tuple[Tensor, None]:
-    """The ordinary one. Where its bias has a gradient, PyTorch keeps (B, H, L, L) scores and probabilities of every layer,
-    more than all the rest of a layer at prompts of 600 tokens: they are computed again in the backward pass instead.
+class _BiasedAttention(torch.autograd.Function):
+    """softmax(scale q k^T + bias) v, from which nothing of size (H, L, L) is kept but the bias.
+
+    PyTorch keeps scores and probabilities of every layer where the bias has a gradient, more than all the rest of a layer
+    at prompts of 600 tokens. Here the probabilities P are computed again, one row of the batch at a time:
+
+        dS = P (dO v^T - sum_d dO O)      dq = scale dS k      dk = scale dS^T q      dv = P^T dO      dbias = sum_B dS
     """
-    bias = kwargs.get("position_bias")
-    if torch.is_grad_enabled() and bias is not None and bias.requires_grad:
-        return checkpoint(sdpa_attention_forward, module, query, key, value, attention_mask, use_reentrant=False, **kwargs)
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    @staticmethod
+    def forward(ctx, query, key, value, bias_HLL, mask, scale):
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=_added(bias_HLL, mask), scale=scale)
+        ctx.save_for_backward(query, key, value, bias_HLL, mask, out)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        query, key, value, bias_HLL, mask, out = ctx.saved_tensors
+        gradients, grad_bias_HLL = [], torch.zeros_like(bias_HLL)
+        rest = (grad * out).sum(-1, keepdim=True)
+        for b, (q, k, v, g) in enumerate(zip(query, key, value, grad)):  # nothing in place: TRPO differentiates it again
+            bias = _added(bias_HLL, None if mask is None else mask[b % len(mask)])
+            p = torch.baddbmm(bias, q, k.mT, alpha=ctx.scale).softmax(-1)
+            ds = (g @ v.mT - rest[b]) * p
+            gradients.append((ds @ k * ctx.scale, ds.mT @ q * ctx.scale, p.mT @ g))
+            grad_bias_HLL = grad_bias_HLL + ds
+        return *(torch.stack(rows) for rows in zip(*gradients)), grad_bias_HLL, None, None
+
+
+def _added(bias_HLL: Tensor, mask: Tensor | None) -> Tensor:
+    """The bias, and the lowest number where `mask` (..., 1 or L, L) says that a key is not seen."""
+    return bias_HLL if mask is None else torch.where(mask, bias_HLL, torch.finfo(bias_HLL.dtype).min)
+
+
+def _self_attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, **kwargs) -> tuple[Tensor, None]:
+    """The ordinary one, except that without dropout a CPU does not keep what a learned bias makes it keep."""
+    learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
+    if learned and query.device.type == "cpu" and query.dtype == position_bias.dtype and not dropout:
+        if attention_mask is None and module.is_causal:
+            attention_mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        out = _BiasedAttention.apply(query, key, value, position_bias[0], attention_mask, scale)
+        return out.transpose(1, 2), None
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, position_bias=position_bias, **kwargs)
 
 
 def bias_by_distance(self, query_length: int, key_length: int, device=None, past_seen_tokens: int = 0) -> Tensor:

@@ -16,12 +16,13 @@ def fingerprint(
 ) -> str:
     """Digest of a command, the files matching the patterns `reads`, the code of `modules`, earlier digests.
 
-    Code counts without comments and docstrings. Equal in every checkout: no path outside `root` enters.
+    Code counts without comments and docstrings. An absolute path in `reads` is a file elsewhere, such as a model
+    of another pipeline. Equal in every checkout: paths enter without `root`.
     """
-    files = {path for pattern in reads for path in root.glob(pattern)}
+    files = {path for pattern in reads for path in ([Path(pattern)] if Path(pattern).is_absolute() else root.glob(pattern))}
     parts = {
         "command": [part.replace(str(root), "") for part in command],
-        "files": {str(path.relative_to(root)): _sha(path.read_bytes()) for path in sorted(files)},
+        "files": {str(path).replace(str(root), ""): _sha(path.read_bytes()) for path in sorted(files)},
         "code": {
             str(path.relative_to(root)): _sha(_code(path).encode())
             for path in sorted(imported_files(root, modules))

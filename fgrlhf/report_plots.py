@@ -1,7 +1,7 @@
 """The report's pictures as inline SVG, their colours CSS variables of the page: light and dark."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -105,6 +105,38 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         return _svg(figure, title)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A line and what it lies within."""
+
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4) -> str:
+    """A small picture for each band on common axes, with the first one's line in all of them."""
+    count = -(-len(bands) // columns)
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(10, 0.5 + 1.9 * count), layout="constrained")
+        figure.patch.set_visible(False)
+        grid = figure.subplots(count, min(columns, len(bands)), sharex=True, sharey=True, squeeze=False).ravel()
+        reference = next(iter(bands.values()))
+        for place, (axes, (name, band)) in enumerate(zip(grid, bands.items())):
+            axes.patch.set_visible(False)
+            colour = _series_colour(2 if place == 0 else 1)
+            axes.plot(reference.x, reference.y, color=_MUTED, linewidth=1.2)
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(band.x, band.y, color=colour, linewidth=1.8)
+            axes.set_title(name)
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+        for axes in grid[len(bands) :]:
+            axes.set_visible(False)
+        figure.supxlabel(xlabel, fontsize=9, color=_MUTED)
+        return _svg(figure, f"{title} against {xlabel}")
 
 
 def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from scipy.stats import t
 
 LEVEL = 0.95
 
@@ -91,3 +92,19 @@ def ratio_bootstrap(
 
 def _ratio(top, bottom):
     return np.divide(top, bottom, out=np.zeros_like(top), where=np.asarray(bottom) != 0)
+
+
+def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
+    """Mean difference where several seeds answered the same questions, one array a seed.
+
+    A 95% interval over questions (bootstrap of the mean over seeds) and one over seeds (Student's t on the seeds' means),
+    the two half-widths added in quadrature. One seed has the first alone.
+    """
+    stacked = np.stack(differences)
+    over_questions = bootstrap(stacked.mean(0))
+    if len(differences) == 1:
+        return over_questions
+    error = stacked.mean(1).std(ddof=1) / np.sqrt(len(differences))
+    over_seeds = t.ppf(1 - (1 - LEVEL) / 2, len(differences) - 1) * error
+    half = float(np.hypot((over_questions.high - over_questions.low) / 2, over_seeds))
+    return Interval(over_questions.mean, over_questions.mean - half, over_questions.mean + half)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf.attention import SHARED_PROMPT, bias_by_distance, share_prompts
+from fgrlhf.attention import SHARED_PROMPT, _BiasedAttention, bias_by_distance, share_prompts
 
 
 def t5():
@@ -63,3 +63,27 @@ def test_share_prompts_changes_no_number():
     found = share_prompts(model)(input_ids=ids, labels=labels)
     assert model.encoder.block[0].layer[0].SelfAttention.compute_bias.__func__ is bias_by_distance
     torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])
+def test_a_learned_bias_has_the_gradients_of_autograd(masked):
+    generator = torch.Generator().manual_seed(0)
+    B, H, L, D = 3, 2, 5, 4
+    query, key, value, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(4))
+    bias = torch.randn(H, L, L, dtype=torch.float64, generator=generator)
+    lengths = {"padding": [4], "padding_of_each": [5, 2, 3]}
+    mask = torch.ones(L, L).tril().bool()[None, None] if masked == "causal" else None
+    if masked in lengths:
+        mask = (torch.arange(L) < torch.tensor(lengths[masked])[:, None])[:, None, None].expand(-1, 1, L, L)
+    inputs = [x.requires_grad_() for x in (query, key, value, bias)]
+
+    def plain(query, key, value, bias):
+        scores = 0.5 * query @ key.mT + bias
+        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1) @ value
+
+    expected, found = plain(*inputs), _BiasedAttention.apply(*inputs, mask, 0.5)
+    torch.testing.assert_close(found, expected)
+    once = [torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (found, expected)]
+    torch.testing.assert_close(*once)
+    twice = [torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in once]
+    torch.testing.assert_close(*twice)

@@ -44,7 +44,7 @@ def test_both_sides_compute_the_same(equality):
         "values",
         "rewards",
         "losses",
-        "parameters",
+        "gradients",
     }
     assert equality.sampled_alike > 0.99 and len(equality.responses) == 4
 
@@ -52,8 +52,8 @@ def test_both_sides_compute_the_same(equality):
 @pytest.mark.parametrize(
     "name, fault, caught",
     [
-        ("clipped_value_loss", lambda *a: [0.99 * x for x in measured_loss(*a)], {"losses", "parameters"}),
-        ("kl_penalized", lambda rewards_BT, *rest: rewards_BT, {"losses", "parameters"}),
+        ("clipped_value_loss", lambda *a: [0.99 * x for x in measured_loss(*a)], {"losses", "gradients"}),
+        ("kl_penalized", lambda rewards_BT, *rest: rewards_BT, {"losses", "gradients"}),
         ("rm_words", lambda prefix, *rest: words(prefix[1:], *rest), {"rewards"}),
     ],
 )

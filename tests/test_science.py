@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from fgrlhf.stats import bootstrap
+from fgrlhf.stats import bootstrap, seed_interval
 from fgrlhf.utils import UserError, write_jsonl
-from tasks.qa_feedback.science import RUNS, Settings, results, seed_interval, seed_stages, table
+from tasks.qa_feedback.science import RUNS, Settings, results, seed_stages, table
 
 
 def test_one_seed_leaves_the_interval_over_questions():

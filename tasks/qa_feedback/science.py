@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import PositiveInt
-from scipy.stats import t
 
 from fgrlhf.config import StrictModel
 from fgrlhf.pipeline import Pipeline, Stage
-from fgrlhf.stats import Interval, bootstrap
+from fgrlhf.stats import seed_interval
 from fgrlhf.utils import UserError, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, script
@@ -81,18 +80,6 @@ def scores(out: Path, folder: str, name: str, metric: str) -> np.ndarray:
     """Per test question the mean over its sampled answers."""
     values = by_question(read_jsonl(out / folder / "eval" / f"{name}-test" / "rows.jsonl"), f"oracle/{metric}")
     return np.array([values[question] for question in sorted(values)])
-
-
-def seed_interval(differences: list[np.ndarray]) -> Interval:
-    """Mean difference with a 95% interval over questions (bootstrap of the mean over seeds) and seeds (Student's t on the
-    seeds' means), the two half-widths added in quadrature."""
-    stacked = np.stack(differences)
-    over_questions = bootstrap(stacked.mean(0))
-    if len(differences) == 1:
-        return over_questions
-    error = stacked.mean(1).std(ddof=1) / np.sqrt(len(differences))
-    half = np.hypot((over_questions.high - over_questions.low) / 2, t.ppf(0.975, len(differences) - 1) * error)
-    return Interval(over_questions.mean, over_questions.mean - half, over_questions.mean + half)
 
 
 def results(out: Path, seeds: list[int]) -> dict:

@@ -1,0 +1,99 @@
+"""compare.sh: what it runs, and how runs, seeds and questions become a table and a page."""
+
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.algorithms import ALGORITHMS
+from fgrlhf.config import load_config
+from fgrlhf.utils import UserError, write_json, write_jsonl
+from tasks.qa_feedback import compare
+from tasks.qa_feedback.compare import NAMES, Settings, curve, results, stages, training, tuned
+from tasks.qa_feedback.compare_page import others, page, table
+from tasks.qa_feedback.training.reward import QAConfig
+
+LOG = [
+    {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
+    {"step": 0, "episodes": 64, "time/rollout": 1.0, "time/update": 2.0},
+    {"step": 1, "episodes": 128, "time/rollout": 1.5, "time/update": 2.5},
+    {"step": 2, "eval/oracle/gold": 0.7, "eval/kl": 3.0},
+]
+
+
+def test_a_curve_counts_episodes_and_the_seconds_of_training():
+    assert curve(LOG) == [
+        {"episodes": 0.0, "seconds": 0.0, "gold": 0.5, "kl": 0.0},
+        {"episodes": 128.0, "seconds": 7.0, "gold": 0.7, "kl": 3.0},
+    ]
+
+
+def test_a_run_has_its_algorithm_its_seed_and_its_share_of_episodes():
+    stage = training("rloo-holistic", 2, 5, Path("/base"), Path("/out"))
+    assert {"algorithm.name=rloo", "train.seed=2", "train.total_episodes=320"} <= set(stage.command)
+    assert stage.command[3].endswith("mini_baseline_config.yml") and stage.outputs == ("rloo-holistic/seed-2",)
+    assert "/base/baseline_rm/model.safetensors" in stage.reads and not any("rel_rm" in path for path in stage.reads)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_configs_take_what_was_tuned(name, monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    command = training(name, 0, 40, Path("/base"), Path("/out")).command
+    config = load_config(QAConfig, command[3], list(command[4:]))
+    assert config.algorithm.name == name.removesuffix("-holistic") in ALGORITHMS
+    prompts, samples = config.train.sampling_batch_size_per_card, config.env.train_num_samples_per_input
+    assert prompts * samples == compare.EPISODES_PER_STEP
+
+
+def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
+    assert set(compare.yaml.safe_load((compare.ROOT / compare.TUNED).read_text())) <= set(NAMES)
+    assert all("=" in setting for name in NAMES for setting in tuned(name))
+
+
+@pytest.fixture
+def found(tmp_path):
+    """Two algorithms, two seeds, two questions: ppo gains .2 and .4 over SFT, rloo nothing."""
+    settings = Settings(algorithms="ppo,rloo", seeds="0,1")
+    def write(folder: str, name: str, values: list[float]) -> None:
+        rows = [{"id": question, "oracle/gold": value} for question, value in zip("ba", values)]
+        write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
+    write("sft", "sft", [0.1, 0.5])
+    for seed in (0, 1):
+        write(f"eval-{seed}", "ppo", [0.5, 0.7])
+        write(f"eval-{seed}", "rloo", [0.1, 0.5])
+        for name in ("ppo", "rloo"):
+            write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
+    return results(settings, tmp_path)
+
+
+def test_the_summary_has_runs_and_differences(found, tmp_path):
+    run = found["runs"]["ppo"]["1"]
+    assert (run["gold"], run["episodes"], run["seconds"]) == (pytest.approx(0.6), 128.0, 7.0)
+    assert found["differences"]["ppo_vs_sft"]["mean"] == pytest.approx(0.3) and found["differences"]["ppo_vs_sft"]["real"]
+    assert found["differences"]["rloo_vs_ppo"]["mean"] == pytest.approx(-0.3)
+    assert not found["differences"]["rloo_vs_sft"]["real"]
+    write_json(tmp_path / "summary.json", found)
+
+
+def test_table_and_page_show_them(found):
+    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in table(found)
+    html = page(found)
+    assert html.count("<svg") == 3 and "<script" not in html and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+
+def test_an_algorithm_stands_beside_itself_with_holistic_rewards(found):
+    same = {"mean": 0.0, "low": -0.1, "high": 0.1, "real": False}
+    found["differences"] |= {"rloo-holistic_vs_rloo": same, "rloo-holistic_vs_ppo": same}
+    assert list(others(found)) == ["rloo-holistic_vs_rloo"]
+
+
+@pytest.mark.parametrize("settings, named", [({"algorithms": "ppo,best"}, "best is not known"), ({"seeds": "0,x"}, "seeds=0,x")])
+def test_what_is_not_there_is_refused(settings, named):
+    with pytest.raises(UserError, match=named):
+        made = Settings(**settings)
+        stages(made, Path("/base"), Path("/out"))
+
+
+def test_without_a_demo_it_says_so(tmp_path):
+    with pytest.raises(UserError, match="make demo"):
+        compare.compare(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "compare")))
