@@ -18,6 +18,7 @@ setup(
         "torch>=2.13",
         "transformers>=5.23,<6",
         "accelerate>=1.15",
+        "peft>=0.21,<1",
         "datasets>=5.2",
         "evaluate>=0.4.6",
         "spacy>=3.8,<4",

@@ -1,7 +1,7 @@
 """Atomic checkpoints and verified resume: safetensors and JSON, no pickle.
 
 A checkpoint is a folder `checkpoints/step-<n>` that appears by one rename when all of it is on disk. It holds the
-actor-critic, the optimiser's state and `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of
+actor-critic (of a policy with LoRA only the adapters: its other weights are those of `model.policy_model.ckpt`), the optimiser's state and `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of
 every other file. Random numbers, data order and learning rate are pure functions of (seed, step), so `step` carries them.
 """
 
@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file
 
+from fgrlhf.lora import names_under_adapters
 from fgrlhf.utils import UserError, write_json
 
 KEPT = 2
@@ -50,7 +51,7 @@ def save(trainer) -> None:
     if accelerator.is_main_process:
         root = trainer.folder / "checkpoints"
         with new_folder(root / f"step-{trainer.step}") as folder:
-            save_model(trainer.actor_critic, str(folder / "model.safetensors"))
+            save_file(weights(trainer.actor_critic), str(folder / "model.safetensors"))
             tensors, groups = optimizer_tensors(trainer.optimizer)
             save_file(tensors, str(folder / "optimizer.safetensors"))
             write_json(folder / "state.json", {
@@ -77,7 +78,7 @@ def load_latest(trainer) -> bool:
             warnings.warn(f"{folder} is damaged; falling back to the checkpoint before it", stacklevel=2)
             continue
         _check_same_run(trainer, state, folder)
-        load_model(trainer.actor_critic, str(folder / "model.safetensors"))
+        load_weights(trainer.actor_critic, load_file(str(folder / "model.safetensors")))
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
         trainer.step, trainer.kl.coef = state["step"], state["kl_coef"]
         trainer.high_kl_count, trainer.best = state["high_kl_count"], state["best"]
@@ -85,6 +86,27 @@ def load_latest(trainer) -> bool:
     if found:
         raise UserError(f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder to start over from the first step")
     return False
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A model's tensors, tied ones once, without those that stay as they were loaded because adapters are trained."""
+    kept, seen, as_loaded = {}, set(), names_under_adapters(model)
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape)
+        if name not in as_loaded and place not in seen:
+            kept[name] = tensor.contiguous()
+            seen.add(place)
+    return kept
+
+
+def load_weights(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """The inverse of `weights`."""
+    expected = weights(model).keys()
+    if tensors.keys() != expected:
+        raise UserError(
+            f"the checkpoint holds other tensors than this model has ({', '.join(sorted(tensors.keys() ^ expected)[:3])}, ...): it was written "
+            "by another release. Delete the folder of checkpoints to start over")
+    model.load_state_dict(tensors, strict=False)  # a tensor that is tied has another name in the file
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], list[dict]]:

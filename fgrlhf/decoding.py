@@ -1,7 +1,9 @@
 """Drawing responses token by token, K of them per prompt, each prompt read once."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -84,18 +86,33 @@ class EncoderDecoderSteps:
         self.cache.cross_attention_cache.batch_select_indices(groups)
 
 
+@cache
+def _arguments(trunk: type[nn.Module]) -> frozenset[str]:
+    return frozenset(inspect.signature(trunk.forward).parameters)
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Whether a decoder-only model is told the positions of its tokens; one with ALiBi finds distances in the mask."""
+    return "position_ids" in _arguments(type(model.base_model))
+
+
+def positions_of(model: nn.Module, position_ids: Tensor) -> dict[str, Tensor]:
+    """The argument of the model's forward pass."""
+    return {"position_ids": position_ids} if takes_positions(model) else {}
+
+
 class CausalSteps:
     """The same for a decoder-only model: the prompt runs through it once, its cache is then copied for K responses."""
 
     def __init__(self, model: nn.Module, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int):
-        self.trunk, self.num_samples = model.base_model, num_samples
+        self.model, self.trunk, self.num_samples = model, model.base_model, num_samples
         self.prompt_ids_GP, self.mask_BL = prompt_ids_GP, prompt_mask_GP
         self.cache = DynamicCache(config=model.config)
 
     def first(self) -> Tensor:
         positions = (self.mask_BL.cumsum(1) - 1).clamp(min=0)  # padding does not count as distance
         hidden_GD = self.trunk(
-            input_ids=self.prompt_ids_GP, attention_mask=self.mask_BL, position_ids=positions, past_key_values=self.cache,
+            input_ids=self.prompt_ids_GP, attention_mask=self.mask_BL, **positions_of(self.model, positions), past_key_values=self.cache,
             use_cache=True).last_hidden_state[:, -1]
         self.cache.batch_repeat_interleave(self.num_samples)
         self.mask_BL = self.mask_BL.repeat_interleave(self.num_samples, 0)
@@ -105,7 +122,7 @@ class CausalSteps:
         positions = self.mask_BL.sum(1, keepdim=True)
         self.mask_BL = torch.cat([self.mask_BL, torch.ones_like(positions)], 1)
         return self.trunk(
-            input_ids=ids_B[:, None], attention_mask=self.mask_BL, position_ids=positions, past_key_values=self.cache,
+            input_ids=ids_B[:, None], attention_mask=self.mask_BL, **positions_of(self.model, positions), past_key_values=self.cache,
             use_cache=True).last_hidden_state[:, -1]
 
     def keepable(self, live_B: Tensor) -> Tensor:

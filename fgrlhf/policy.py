@@ -1,5 +1,8 @@
 """Policies: one interface over encoder-decoder (`T5Policy`) and decoder-only (`CausalPolicy`) language models.
 
+`T5Policy` serves any encoder-decoder of transformers whose attention can be chosen (T5, mT5, Flan, BART, ...), `CausalPolicy`
+any decoder-only model that keeps keys and values (GPT-2, Llama, Qwen, GPT-NeoX, Mistral, ...).
+
 A policy encodes prompts, samples responses and gives the log-probability of given response tokens. The distribution
 over the next token a_t given prompt x and response prefix y_<t at temperature tau is
 
@@ -18,13 +21,21 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from fgrlhf.attention import share_prompts
-from fgrlhf.decoding import CausalSteps, EncoderDecoderSteps, Sampling, decode, response_mask, uniform_rows
+from fgrlhf.chat import chat_of
+from fgrlhf.decoding import (
+    CausalSteps, EncoderDecoderSteps, Sampling, decode, positions_of, response_mask, takes_positions, uniform_rows,
+)
 from fgrlhf.logprobs import chosen_logprobs
+from fgrlhf.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.packing import packed
+from fgrlhf.rl_config import LoRAConfig
 from fgrlhf.types import PolicyOutput, Response
 from fgrlhf.utils import UserError, why_not_loaded
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+UNFORCED = {
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0,
+}
 ENCODED_AT_ONCE = 4096  # prompt tokens, padding included
 
 
@@ -35,17 +46,22 @@ class Policy(nn.Module):
       model: a transformers language model.
       tokenizer: its tokenizer.
       max_input_len: longer prompts are cut (on the right for encoder-decoders, on the left for decoders).
+      chat_template: whether prompts are the user's turn of a conversation; None: where the tokenizer has a template.
     """
 
     padding_side: str
 
-    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
+    def __init__(
+        self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None, chat_template: bool | None = None
+    ):
         super().__init__()
         self.model, self.tokenizer, self.max_input_len = model, tokenizer, max_input_len
         tokenizer.padding_side = padding_side or self.padding_side
         tokenizer.truncation_side = self.padding_side
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        self.chat = chat_of(tokenizer, chat_template, max_input_len)
+        self.turn_end_ids = self.chat.end_ids() if self.chat else []
 
     @property
     def device(self) -> torch.device:
@@ -59,11 +75,18 @@ class Policy(nn.Module):
     def eos_ids(self) -> list[int]:
         eos = self.model.generation_config.eos_token_id
         eos = self.tokenizer.eos_token_id if eos is None else eos
-        return list(eos) if isinstance(eos, (list, tuple)) else [eos]
+        eos = list(eos) if isinstance(eos, (list, tuple)) else [eos]
+        return eos + [i for i in self.turn_end_ids if i not in eos]
+
+    def tokenize(self, texts: Sequence[str], **how):
+        """What the tokenizer makes of prompts, as this policy reads them: as the user's turn if it is a chat model, cut if too long."""
+        texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
+        special = self.chat is None  # a template has written the special tokens itself
+        return self.tokenizer(texts, truncation=True, max_length=self.max_input_len, add_special_tokens=special, **how)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest of them."""
-        batch = self.tokenizer(list(texts), padding=True, truncation=True, max_length=self.max_input_len, return_tensors="pt")
+        batch = self.tokenize(texts, padding=True, return_tensors="pt")
         return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
 
     @torch.no_grad()
@@ -98,11 +121,15 @@ class Policy(nn.Module):
         """Raises `UserError` where prompt and response need more positions than the model has."""
 
     def _beam_search(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """(ids_BT, mask_BT) of the most probable response that transformers finds for each prompt."""
+        """(ids_BT, mask_BT) of the most probable response that transformers finds for each prompt.
+
+        What a checkpoint's generation config forces or forbids (BART's first token, repeated n-grams) is no part of the
+        policy, here as in sampling.
+        """
         output = self.model.generate(
             input_ids=prompt_ids_GP, attention_mask=prompt_mask_GP, do_sample=False, temperature=None, top_k=None, top_p=None,
             num_beams=sampling.num_beams, max_new_tokens=sampling.max_new_tokens, eos_token_id=self.eos_ids,
-            pad_token_id=self.tokenizer.pad_token_id)
+            pad_token_id=self.tokenizer.pad_token_id, **UNFORCED)
         ids_BT = output[:, 1 if self.model.config.is_encoder_decoder else prompt_ids_GP.shape[1] :]
         mask_BT = response_mask(ids_BT, self.eos_ids)
         return ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT), mask_BT
@@ -132,7 +159,9 @@ class Policy(nn.Module):
             hidden = hidden * config.d_model**-0.5
         logits = self.model.get_output_embeddings()(hidden)
         bias = getattr(self.model, "final_logits_bias", None)  # BART
-        return logits if bias is None else logits + bias
+        logits = logits if bias is None else logits + bias
+        cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def hidden(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor) -> Tensor:
         """hidden_BTD, the last hidden state at the position that predicts response token t."""
@@ -142,8 +171,8 @@ class Policy(nn.Module):
         raise NotImplementedError("abstract: a policy class says how it decodes")
 
     def save(self, folder: str | Path) -> None:
-        """Write the model (safetensors) and its tokenizer as an ordinary transformers folder."""
-        self.model.save_pretrained(folder)
+        """Write the model (safetensors), adapters merged, and its tokenizer as an ordinary transformers folder."""
+        self.model.save_pretrained(folder, state_dict=merged_weights(self.model) if has_adapters(self.model) else None)
         self.tokenizer.save_pretrained(folder)
 
 
@@ -152,8 +181,24 @@ class T5Policy(Policy):
 
     padding_side = "right"
 
-    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
-        super().__init__(share_prompts(model), tokenizer, max_input_len, padding_side)
+    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None, chat_template: bool | None = None):
+        if padding_side == "left" and self._positions(model) is not None:
+            raise UserError(
+                f"model.policy_model.input_padding_side is `left`, but {type(model).__name__} counts its positions from the first column, "
+                "so padding there would move every prompt: set it to right, or leave it out")
+        super().__init__(share_prompts(model), tokenizer, max_input_len, padding_side, chat_template)
+
+    @staticmethod
+    def _positions(model: nn.Module) -> int | None:
+        """How many positions encoder and decoder have each; None where distances are all that counts (T5)."""
+        return getattr(model.config, "max_position_embeddings", None)
+
+    def _check_fits(self, prompt_ids_GP, sampling):
+        positions, longest = self._positions(self.model), max(prompt_ids_GP.shape[1], sampling.max_new_tokens)
+        if positions is not None and longest > positions:
+            raise UserError(
+                f"prompts of {prompt_ids_GP.shape[1]} tokens and responses of up to {sampling.max_new_tokens} need {longest} positions in "
+                f"encoder or decoder, {type(self.model).__name__} has {positions} in each: lower env.max_input_len or env.max_generated_len")
 
     def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
         return EncoderDecoderSteps(self.model, self._encode(prompt_ids_GP, prompt_mask_GP), prompt_mask_GP, num_samples)
@@ -163,16 +208,12 @@ class T5Policy(Policy):
         encoded_GPD, mask_GP = self._encode(prompt_ids_BP[first_G], prompt_mask_BP[first_G]), prompt_mask_BP[first_G]
         start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
         read_BT = torch.cat([start_B1, response_ids_BT[:, :-1]], 1)  # what it has read when it predicts token t
-        if self._knows_distances_only:
+        if self._positions(self.model) is None:
             packing = packed(response_mask_BT, group_B)
             return packing.unpack(self._decode(packing.pack(read_BT), encoded_GPD, mask_GP, packing.mask()))
         if samples_each(group_B) is None:
             encoded_GPD, mask_GP = encoded_GPD[group_B], mask_GP[group_B]
         return self._decode(read_BT, encoded_GPD, mask_GP)
-
-    @property
-    def _knows_distances_only(self) -> bool:
-        return getattr(self.model.config, "max_position_embeddings", None) is None
 
     def _decode(self, ids_RN: Tensor, encoded_GPD: Tensor, mask_GP: Tensor, mask_R1NN: Tensor | None = None) -> Tensor:
         """hidden_RND; rows of one prompt stand side by side, as many for each. No mask: a token sees those before it."""
@@ -222,12 +263,16 @@ class CausalPolicy(Policy):
 
     padding_side = "left"
 
-    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None):
+    def __init__(self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None, chat_template: bool | None = None):
         if padding_side == "right":
             raise UserError(
                 "model.policy_model.input_padding_side is `right`, but a decoder-only model writes its response right after the prompt, "
                 "where the padding would stand: set it to left, or leave it out")
-        super().__init__(model, tokenizer, max_input_len, padding_side)
+        if model._is_stateful:
+            raise UserError(
+                f"{type(model).__name__} keeps a running state instead of keys and values, into which padding and other prompts' samples "
+                "would leak: take a model whose layers are all attention")
+        super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
 
     def _check_fits(self, prompt_ids_GP, sampling):
         positions = getattr(self.model.config, "max_position_embeddings", None)
@@ -252,9 +297,10 @@ class CausalPolicy(Policy):
 
     @property
     def _can_share(self) -> bool:
-        """Whether the model takes a mask of our own for every layer alike."""
+        """Whether the model takes a mask and positions of our own for every layer alike."""
         config = self.model.config
-        return config._attn_implementation == "sdpa" and not getattr(config, "sliding_window", None) and not getattr(config, "alibi", False)
+        windows = getattr(config, "sliding_window", None) or set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+        return config._attn_implementation == "sdpa" and takes_positions(self.model) and not windows and not getattr(config, "alibi", False)
 
     def _hidden_of_groups(self, prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT):
         """hidden_GKTD. A prompt and its K responses are one row; a response sees its prompt and itself:
@@ -282,23 +328,51 @@ class CausalPolicy(Policy):
         mask = torch.cat([prompt_mask_BP, response_mask_BT], 1)
         hidden = self.model.base_model(
             input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1), attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),  # padding does not count as distance
+            **positions_of(self.model, (mask.cumsum(1) - 1).clamp(min=0)),  # padding does not count as distance
             use_cache=False).last_hidden_state
         return hidden[:, P - 1 : P + T - 1]  # the positions before each response token predict it
 
 
-def load_policy(ckpt: str | Path, dtype: str = "fp32", max_input_len: int = 1024, padding_side: str | None = None) -> Policy:
-    """Load a hub name or folder as the policy class its config asks for.
+def load_policy(
+    ckpt: str | Path, dtype: str = "fp32", max_input_len: int = 1024, padding_side: str | None = None,
+    chat_template: bool | None = None, lora: LoRAConfig | None = None, empty: bool = False,
+) -> Policy:
+    """Load a hub name or folder as the policy class its config asks for, with adapters where `lora` says so.
+
+    `empty` reads no weights: enough to find every mistake in the settings.
 
     Raises:
-      UserError: there is no such checkpoint, or it cannot be read.
+      UserError: there is no such checkpoint, it cannot be read, or it does not go with the other arguments.
     """
     try:
         config = AutoConfig.from_pretrained(ckpt)
         tokenizer = AutoTokenizer.from_pretrained(ckpt)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = auto.from_pretrained(ckpt, config=config, dtype=DTYPES[dtype], use_safetensors=True)
+        if empty:
+            with torch.device("meta"):
+                model = auto.from_config(config)
+        else:
+            model = auto.from_pretrained(ckpt, config=config, dtype=DTYPES[dtype], use_safetensors=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = why_not_loaded(ckpt, error)
         raise UserError(f"no language model could be loaded from `{ckpt}`: {reason} Give a folder that an earlier stage wrote, or a hub name while online.") from None
-    return (T5Policy if config.is_encoder_decoder else CausalPolicy)(model, tokenizer, max_input_len, padding_side)
+    if lora is not None:
+        add_adapters(model, lora)
+    policy = (T5Policy if config.is_encoder_decoder else CausalPolicy)(model, tokenizer, max_input_len, padding_side, chat_template)
+    if not empty:
+        _check_projection(policy)
+    return policy
+
+
+@torch.no_grad()
+def _check_projection(policy: Policy) -> None:
+    """Raises `UserError` where `Policy.project` does not give the model's own logits."""
+    ids_11 = torch.tensor([policy.eos_ids[:1]])
+    ones_11 = torch.ones_like(ids_11)
+    inputs = {"decoder_input_ids": ids_11 * 0 + policy.model.config.decoder_start_token_id} if isinstance(policy, T5Policy) else {}
+    own = policy.model(input_ids=ids_11, attention_mask=ones_11, use_cache=False, **inputs).logits.float()
+    mine = policy.project(policy.hidden(ids_11, ones_11, ids_11, ones_11)).float()
+    if not torch.allclose(mine, own, atol=0.02 * float(own.abs().max())):
+        raise UserError(
+            f"{type(policy.model).__name__} does something to its logits after the output layer that `Policy.project` does not know, so "
+            "log-probabilities would be wrong: add it there (fgrlhf/policy.py), or take another model")

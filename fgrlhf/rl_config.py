@@ -30,9 +30,18 @@ class EvalGenerationConfig(GenerationConfig):
     do_sample: bool = False
 
 
+class LoRAConfig(StrictModel):
+    r: PositiveInt = Field(16, description="rank")
+    alpha: PositiveFloat = Field(32.0, description="adapters count alpha / r times")
+    dropout: float = Field(0.0, ge=0, lt=1, description="of what adapters read; needs train.dropout")
+    target_modules: list[str] | None = Field(None, description="names of linear layers; null: all but the output")
+
+
 class PolicyConfig(StrictModel):
     ckpt: str
     input_padding_side: Literal["left", "right"] | None = None
+    chat_template: bool | None = Field(None, description="prompts as a user's turn; null: where the tokenizer has a chat template")
+    lora: LoRAConfig | None = Field(None, description="train adapters; the reference is the policy without them")
     train_generation_kwargs: GenerationConfig = GenerationConfig()
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
@@ -148,6 +157,15 @@ class RLConfig(StrictModel):
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _dropout_is_on(self):
+        lora = self.model.policy_model.lora
+        if lora is not None and lora.dropout and not self.train.dropout:
+            raise ValueError(
+                f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false, which turns all dropout off: "
+                "set train.dropout=true, or leave lora.dropout out")
+        return self
 
     @model_validator(mode="after")
     def _algorithm_fits(self):

@@ -39,8 +39,9 @@ class Value(nn.Module):
         self.trunk, self.frozen, self.head = trunk, frozen, ValueHead(hidden_size)
         if trunk is not None:
             trunk.requires_grad_(not frozen)
-            if trunk.model.get_output_embeddings() is not None and not trunk.model.config.tie_word_embeddings:
-                trunk.model.get_output_embeddings().requires_grad_(False)  # a critic has no next-token loss
+            output = trunk.model.get_output_embeddings()
+            if output.weight is not trunk.model.get_input_embeddings().weight:  # the config of a Flan says that they are tied
+                output.requires_grad_(False)  # a critic has no next-token loss
 
     def forward(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor, response_ids_BT: Tensor, response_mask_BT: Tensor, policy_hidden_BTD: Tensor) -> Tensor:
         """values_BT, 0 on padding. `policy_hidden_BTD` is read only in shared mode."""
@@ -58,7 +59,7 @@ def load_value(ckpt: str | Path | None, policy: Policy, freeze: bool = False, sh
     """The critic a config asks for. Raises `UserError` where the trunk cannot read the policy's token ids."""
     if share:
         return Value(policy.hidden_size)
-    trunk = load_policy(ckpt, dtype, policy.max_input_len)
+    trunk = load_policy(ckpt, dtype, policy.max_input_len, chat_template=False)  # it is given the policy's token ids
     ids, trunk_ids = (p.model.get_input_embeddings().num_embeddings for p in (policy, trunk))
     if trunk_ids < ids or type(trunk) is not type(policy) or trunk.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise UserError(

@@ -57,12 +57,11 @@ def encode(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -
     """Token ids of prompt and first answer of every example: {"input_ids", "labels"}.
 
     An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads both in one
-    sequence and is trained on the answer's part of it. Every answer ends with the end-of-sequence token.
+    sequence and is trained on the answer's part of it. Every answer ends with the end-of-sequence token, that of a
+    chat model with what ends its turn.
     """
-    tokenizer, eos = policy.tokenizer, policy.eos_ids[0]
-    prompts = tokenizer([e.text for e in examples], truncation=True, max_length=policy.max_input_len)[
-        "input_ids"
-    ]
+    tokenizer, eos = policy.tokenizer, (policy.turn_end_ids or policy.eos_ids)[0]
+    prompts = policy.tokenize([e.text for e in examples])["input_ids"]
     answers = tokenizer(text_target=[e.references[0] for e in examples], add_special_tokens=False)[
         "input_ids"
     ]

@@ -8,6 +8,8 @@ import torch
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
+from fgrlhf.rl_config import LoRAConfig
+
 STEPS = 10
 STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3, "ppo__kl_coef": 0.0}
 CASES = {  # name: (policy, a critic of its own, changed settings)
@@ -27,6 +29,10 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
     "stop": ("gpt2", False, STOP),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
     "nlpo": ("gpt2", False, {"algorithm__name": "nlpo", "algorithm__sync_every": 3}),
+    "lora": ("t5", True, {}),
+    "lora-llama": ("llama", False, {}),
+    "bart": ("bart", True, {}),
+    "flan": ("flan", True, {}),
     "trpo": (
         "t5",
         True,
@@ -56,7 +62,11 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
     ):  # its loss grows with the number of micro-batches a process has: two of them either way
         settings["train__training_batch_size_per_card"] = 8 // world
     made = trainer(
-        config(folder / name, **settings), kind, own_value=own_value, accelerator=Accelerator(cpu=True)
+        config(folder / name, **settings),
+        kind,
+        own_value=own_value,
+        accelerator=Accelerator(cpu=True),
+        lora=LoRAConfig(r=2) if name.startswith("lora") else None,
     )
     made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     made.train(until)

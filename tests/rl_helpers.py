@@ -9,9 +9,10 @@ from accelerate import Accelerator
 
 from fgrlhf.algorithms import make_trainer
 from fgrlhf.config import validate
+from fgrlhf.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.rl_config import LoRAConfig, RLConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 
@@ -74,10 +75,13 @@ def trainer(
     dropout: float = 0.0,
     own_value=False,
     accelerator=None,
+    lora: LoRAConfig | None = None,
 ):
     """A trainer of tiny random models; the same arguments give the same models."""
-    policy, reference = tiny.policy(kind, dropout=dropout), tiny.policy(kind)
-    trunk = tiny.policy(kind, seed=1, dropout=dropout) if own_value else None
+    noise = {"dropout": dropout} if dropout else {}
+    policy = tiny.policy(kind, lora=lora, **noise)
+    reference = tiny.policy(kind) if lora is None else AdapterFree(policy)
+    trunk = tiny.policy(kind, seed=1, **noise) if own_value else None
     torch.manual_seed(0)
     value = Value(policy.hidden_size, trunk) if cfg.algorithm.critic else None
     reward = reward or CombinedReward({"cat": CountWord()})

@@ -7,12 +7,15 @@ from rl_helpers import CountWord, config, metrics, trainer
 
 from fgrlhf import checkpoint
 from fgrlhf.reward import CombinedReward
+from fgrlhf.rl_config import LoRAConfig
 from fgrlhf.utils import UserError
 
 CASES = {
     "t5, own critic, dropout": ("t5", True, 0.1),
     "t5, shared critic": ("t5", False, 0.0),
     "gpt2, shared critic, dropout": ("gpt2", False, 0.1),
+    "t5, own critic, LoRA, dropout": ("t5", True, 0.1),
+    "llama, shared critic, LoRA": ("llama", False, 0.0),
 }
 
 
@@ -38,6 +41,7 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
         evaluate,
         dropout=dropout,
         own_value=own_value,
+        lora=LoRAConfig(r=2, dropout=dropout) if "LoRA" in case else None,
     )
 
 

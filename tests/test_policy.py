@@ -1,13 +1,23 @@
 import pytest
 import tiny
 import torch
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    GraniteConfig,
+    GraniteForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from fgrlhf.decoding import Sampling, draw, response_mask, uniform_rows
+from fgrlhf.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.utils import UserError, derive_seed
 
 KINDS = ["t5", "gpt2"]
+ANY = list(tiny.POLICIES)  # families that are served by the same two classes
+SHARED = ["gpt2", "llama", "qwen3", "neox"]  # decoders in which K responses read their prompt once
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 GREEDY = Sampling(max_new_tokens=6, do_sample=False)
 
@@ -44,7 +54,7 @@ def brute_logprobs(policy, prompt_ids, response_ids, temperature):
     return result
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_equal_brute_force(kind, temperature):
     policy = tiny.policy(kind).eval()
@@ -62,25 +72,25 @@ def test_logprobs_equal_brute_force(kind, temperature):
     assert len({sum(m) for m in masks}) > 1, "the rows must differ in length for the test to mean anything"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_projection_is_the_models_own(kind):
     policy = tiny.policy(kind).eval()
     prompt_ids, prompt_mask, ids, mask = sampled(policy)
     with torch.no_grad():
-        if kind == "t5":
+        if isinstance(policy, T5Policy):
             start = torch.full_like(ids[:, :1], policy.model.config.decoder_start_token_id)
             inputs = {"decoder_input_ids": torch.cat([start, ids[:, :-1]], 1)}
             own = policy.model(input_ids=prompt_ids, attention_mask=prompt_mask, **inputs).logits
         else:
             whole = torch.cat([prompt_mask, mask], 1)
             own = policy.model(
-                input_ids=torch.cat([prompt_ids, ids], 1), attention_mask=whole, position_ids=(whole.cumsum(1) - 1).clamp(min=0)
+                input_ids=torch.cat([prompt_ids, ids], 1), attention_mask=whole, **positions_of(policy.model, (whole.cumsum(1) - 1).clamp(min=0))
             ).logits[:, prompt_ids.shape[1] - 1 : -1]
         mine = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
     torch.testing.assert_close(mine[mask.bool()], own[mask.bool()], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_rows_of_a_prompt_may_stand_anywhere(kind):
     """Side by side in equal numbers they share their prompt's encoding; in any other order the result is the same."""
     policy = tiny.policy(kind).eval()
@@ -100,7 +110,7 @@ def logprobs_and_gradient(policy, batch):
     return logprobs_BT.detach(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_generated_logprobs_are_those_of_the_forward_pass(kind):
     policy = tiny.policy(kind).eval()
     prompt = policy.encode(TEXTS)
@@ -113,7 +123,7 @@ def test_generated_logprobs_are_those_of_the_forward_pass(kind):
     assert response.mask_BT.sum(1).unique().numel() > 3 and expected.abs().sum() > 0
 
 
-@pytest.mark.parametrize("kind, side", [("t5", "left"), ("t5", "right"), ("gpt2", "left")])
+@pytest.mark.parametrize("kind, side", [("t5", "left")] + [(k, "right" if k in ("t5", "flan", "mt5", "bart") else "left") for k in ANY])
 def test_padding_changes_nothing(kind, side):
     policy = tiny.policy(kind).eval()
     policy = type(policy)(policy.model, policy.tokenizer, 64, padding_side=side)
@@ -173,7 +183,71 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
         assert mine == expected[: len(mine)] and set(expected[len(mine) :]) <= {0}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
+def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
+    """All weights' gradients, K = 4 responses that read their prompt once against four that read it each."""
+    policy = tiny.policy(kind).eval()
+    batch = sampled(policy, num_samples=4)
+    calls = []
+    if isinstance(policy, CausalPolicy):
+        packed = policy._hidden_of_groups
+        monkeypatch.setattr(policy, "_hidden_of_groups", lambda *args: calls.append(1) or packed(*args))
+    shared = logprobs_and_gradient(policy, batch)
+    assert bool(calls) == (kind in SHARED)
+    monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
+    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    assert shared[1].abs().max() > 0.01
+
+
+def test_barts_checkpoint_settings_are_no_part_of_the_policy():
+    """Its generation config forces a first token and forbids repetitions: no sample, and no search, does."""
+    policy = tiny.bart().eval()
+    ids, mask = policy.encode(["the red cat"])
+    with torch.no_grad():
+        decoder_ids = torch.tensor([[1]])
+        for _ in range(6):
+            logits = policy.model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids).logits[:, -1]
+            decoder_ids = torch.cat([decoder_ids, logits.argmax(-1, keepdim=True)], 1)
+    expected = decoder_ids[:, 1:].tolist()
+    assert expected[0][0] != 2 and generated(policy, ["the red cat"], GREEDY)[0].tolist() == expected
+    searched = generated(policy, ["the red cat"], Sampling(6, do_sample=False, num_beams=2))[0]
+    assert searched[0, 0] != 2
+
+
+def test_positions_of_an_encoder_decoder_are_counted():
+    policy = tiny.bart()
+    for sampling in (Sampling(64, do_sample=False), Sampling(1, do_sample=False)):
+        generated(policy, ["the cat"], sampling)
+    with pytest.raises(UserError, match="responses of up to 65 need 65 positions.*BartFor.*has 64.*env.max_generated_len"):
+        generated(policy, ["the cat"], Sampling(65, do_sample=False))
+    policy = T5Policy(policy.model, policy.tokenizer, max_input_len=70)
+    generated(policy, [("cat " * 64).strip()], GREEDY)
+    with pytest.raises(UserError, match="prompts of 65 tokens"):
+        generated(policy, [("cat " * 65).strip()], GREEDY)
+    generated(tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False))  # no positions, no limit
+    with pytest.raises(UserError, match="input_padding_side is `left`.*BartFor"):
+        T5Policy(policy.model, policy.tokenizer, padding_side="left")
+
+
+def test_a_model_that_changes_its_logits_afterwards_is_refused(tmp_path):
+    tok = tiny.tokenizer()
+    config = GraniteConfig(
+        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, logits_scaling=3.0,
+        initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1)
+    CausalPolicy(GraniteForCausalLM(config), tiny.fresh(tok)).save(tmp_path)
+    with pytest.raises(UserError, match="GraniteForCausalLM does something to its logits.*Policy.project"):
+        load_policy(tmp_path)
+
+
+def test_a_model_with_a_running_state_is_refused(tmp_path):
+    tok = tiny.fresh(tiny.tokenizer())
+    model = MambaForCausalLM(MambaConfig(vocab_size=len(tok), hidden_size=8, num_hidden_layers=1, state_size=2))
+    with pytest.raises(UserError, match="MambaForCausalLM keeps a running state"):
+        CausalPolicy(model, tok)
+
+
+@pytest.mark.parametrize("kind", ANY)
 def test_a_sample_depends_on_its_own_numbers_alone(kind):
     policy = tiny.policy(kind)
     ids_BT, mask_BT = generated(policy, TEXTS, Sampling(7), seeds(6), 2)
@@ -249,7 +323,7 @@ def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():
         policy.generate(*policy.encode(["the cat"]), Sampling(255, do_sample=False))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_a_saved_policy_loads_as_its_own_kind(kind, tmp_path):
     policy = tiny.policy(kind, seed=5).eval()
     policy.save(tmp_path / "p")

@@ -270,6 +270,14 @@ def test_encode():
     assert joined == {"input_ids": ids(["▁a", "▁dog"]) + [1], "labels": [-100, ids("▁dog"), 1]}
 
 
+def test_a_chat_model_is_trained_as_it_is_asked():
+    policy = tiny.chat()
+    (row,) = encode(policy, [Prompt("0", "the red cat", ("a dog",))], max_generated_len=10)
+    written = "<s> <|user|> ▁the ▁red ▁cat <|end|> <|assistant|> ▁a ▁dog <|end|>".split()
+    assert policy.tokenizer.convert_ids_to_tokens(row["input_ids"]) == written
+    assert row["labels"] == [-100] * 7 + row["input_ids"][7:]
+
+
 def test_bad_rows_are_all_named(world):
     path = world / "train.json"
     write_json(

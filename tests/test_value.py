@@ -7,7 +7,7 @@ from fgrlhf.decoding import Sampling
 from fgrlhf.utils import UserError, derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 
-KINDS = ["t5", "gpt2"]
+KINDS = ["t5", "gpt2", "flan", "bart", "llama"]
 
 
 def batch_of(policy):
@@ -89,6 +89,16 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
     )
     other = model(prompt_ids_BP, prompt_mask_BP, torch.where(mask_BT.bool(), ids_BT, 9), mask_BT).values_BT
     torch.testing.assert_close(other, values_BT)
+
+
+def test_an_output_layer_that_is_not_tied_is_not_trained():
+    """Nothing flows into it, which data-parallel training would refuse. The config of a Flan says that it is tied."""
+    trains = {}
+    for kind in KINDS:
+        trunk = tiny.policy(kind)
+        Value(trunk.hidden_size, trunk)
+        trains[kind] = trunk.model.get_output_embeddings().weight.requires_grad
+    assert trains == {"t5": True, "gpt2": True, "flan": False, "bart": True, "llama": False}
 
 
 def test_an_untrained_critic_says_zero():

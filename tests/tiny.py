@@ -1,12 +1,32 @@
 """Tiny models and tokenizers made on the spot: no download, seconds on a CPU."""
 
-from functools import cache
+from functools import cache, partial
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    BloomConfig,
+    Gemma2Config,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    MT5Config,
+    MT5ForConditionalGeneration,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
+from fgrlhf.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
+from fgrlhf.rl_config import LoRAConfig
 
 WORDS = "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage: text: one two three".split()
 TEXT = [" ".join(WORDS), "The café — naïve ☕ 🙂 Größe, Ωμέγα; 東京!", "the red cat sees a blue dog, and the dog likes one green bird."]
@@ -54,6 +74,57 @@ def gpt2(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> CausalPolic
     return CausalPolicy(GPT2LMHeadModel(config), fresh(tok), max_input_len=64)
 
 
+def flan(kind: str = "word", seed: int = 0, dropout: float = 0.0, of=(T5Config, T5ForConditionalGeneration)) -> T5Policy:
+    """T5 1.1, as Flan and mT5: gated, an output layer of its own and no scale before it."""
+    torch.manual_seed(seed)
+    tok, (config_class, model_class) = tokenizer(kind), of
+    config = config_class(
+        vocab_size=len(tok), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2, dropout_rate=dropout, pad_token_id=0, eos_token_id=1,
+        decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    model = model_class(config)
+    model.lm_head.weight = nn.Parameter(0.3 * torch.randn(len(tok), 32))
+    return T5Policy(model, fresh(tok), max_input_len=64)
+
+
+def mt5(**kwargs) -> T5Policy:
+    return flan(**kwargs, of=(MT5Config, MT5ForConditionalGeneration))
+
+
+def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
+    """With all that sets BART apart: positions, a bias and a scale, a start token that is also the end, a forced first token."""
+    torch.manual_seed(seed)
+    tok = tokenizer(kind)
+    config = BartConfig(
+        vocab_size=len(tok), d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, scale_embedding=True, init_std=0.1, dropout=dropout,
+        attention_dropout=dropout, activation_dropout=dropout, pad_token_id=0, bos_token_id=2, eos_token_id=1, decoder_start_token_id=1)
+    model = BartForConditionalGeneration(config)
+    model.final_logits_bias.normal_()
+    model.final_logits_bias[:, 1] = -3.0
+    model.generation_config.forced_bos_token_id, model.generation_config.no_repeat_ngram_size = 2, 2
+    return T5Policy(model, fresh(tok), max_input_len=64)
+
+
+DECODERS = {  # name: (config, its other settings)
+    "llama": (LlamaConfig, {"num_key_value_heads": 2, "tie_word_embeddings": False}),
+    "qwen3": (Qwen3Config, {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True}),
+    "neox": (GPTNeoXConfig, {"rotary_pct": 0.5}),
+    "mistral": (MistralConfig, {"num_key_value_heads": 2, "sliding_window": 4}),
+    "gemma2": (Gemma2Config, {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "final_logit_softcapping": 2.0}),
+    "bloom": (BloomConfig, {}),
+}
+
+
+def decoder(name: str, kind: str = "word", seed: int = 0) -> CausalPolicy:
+    torch.manual_seed(seed)
+    tok = tokenizer(kind)
+    config_class, settings = DECODERS[name]
+    config = config_class(
+        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=256,
+        initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1, **settings)
+    return CausalPolicy(AutoModelForCausalLM.from_config(config), fresh(tok), max_input_len=64)
+
+
 def fresh(tok: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     """A copy: a policy sets its tokenizer's padding side."""
     from copy import deepcopy
@@ -61,8 +132,40 @@ def fresh(tok: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return deepcopy(tok)
 
 
-POLICIES = {"t5": t5, "gpt2": gpt2}
+POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart} | {name: partial(decoder, name) for name in DECODERS}
 
 
-def policy(kind: str, **kwargs) -> Policy:
-    return POLICIES[kind](**kwargs)
+def policy(kind: str, lora: LoRAConfig | None = None, **kwargs) -> Policy:
+    """A policy of that name, with adapters where asked for."""
+    made = POLICIES[kind](**kwargs)
+    if lora is not None:
+        torch.manual_seed(7)
+        add_adapters(made.model, lora)
+    return made
+
+
+TEMPLATE = (
+    "{{ '<s>' }}{% for m in messages %}{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>' }}{{ m['content'] }}{{ '<|end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def chat_tokenizer() -> PreTrainedTokenizerFast:
+    """With a chat template; like Llama's it also begins every text with <s> when it adds special tokens."""
+    words = [*SPECIALS, "<s>", "<|user|>", "<|assistant|>", "<|end|>", *("▁" + w for w in WORDS)]
+    model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    model.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", bos_token="<s>",
+        additional_special_tokens=words[4:7], chat_template=TEMPLATE)
+
+
+def chat(seed: int = 0, **kwargs) -> CausalPolicy:
+    """A Llama-like model that has learnt no conversation, with a tokenizer that can write one."""
+    torch.manual_seed(seed)
+    tok = chat_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=256, pad_token_id=0, bos_token_id=3, eos_token_id=1)
+    return CausalPolicy(AutoModelForCausalLM.from_config(config), tok, **{"max_input_len": 64, **kwargs})

@@ -74,6 +74,13 @@ class MaskedPolicy(Policy):
     def model(self) -> nn.Module:
         return self.base.model
 
+    @property
+    def eos_ids(self) -> list[int]:
+        return self.base.eos_ids
+
+    def encode(self, texts):
+        return self.base.encode(texts)
+
     def train(self, mode: bool = True):
         super().train(mode)
         self.mask.eval()

@@ -90,10 +90,12 @@ def load(
     settings: Settings, config: QAConfig, device: torch.device
 ) -> tuple[Policy, Policy, BasicReward | None]:
     """Policy, reference and reward."""
-    side = config.model.policy_model.input_padding_side
+    named = config.model.policy_model
     policy, reference = (
-        load_policy(path, config.model.dtype, config.env.max_input_len, side).to(device)
-        for path in (settings.policy, config.model.policy_model.ckpt)
+        load_policy(
+            path, config.model.dtype, config.env.max_input_len, named.input_padding_side, named.chat_template
+        ).to(device)
+        for path in (settings.policy, named.ckpt)
     )
     return policy, reference, build_reward(config, str(device)) if settings.reward else None
 

@@ -11,6 +11,7 @@ from fgrlhf.algorithms import make_trainer, unread
 from fgrlhf.config import parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.trainer import OnPolicyTrainer
@@ -37,21 +38,29 @@ def dev_evaluation(config: QAConfig, prompts: Sequence[Prompt], reward: BasicRew
     return evaluate
 
 
+def _policy(config: QAConfig, **more) -> Policy:
+    """The policy that the config names, with the changes that are given."""
+    named = config.model.policy_model
+    return load_policy(
+        named.ckpt, "fp32", config.env.max_input_len, named.input_padding_side, chat_template=named.chat_template, **more)
+
+
 def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before anything is written."""
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    train_prompts, dev_prompts = load_examples(config.data.train_file), load_examples(config.data.dev_file)
     model, device = config.model, str(accelerator.device)
+    _policy(config, lora=model.policy_model.lora, empty=True)  # mistakes show before anything large is loaded
+    train_prompts, dev_prompts = load_examples(config.data.train_file), load_examples(config.data.dev_file)
     reward = build_reward(config, device)
     with seeded(config.train.seed, "init"):
-        policy = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
+        policy = _policy(config, lora=model.policy_model.lora)
         value = None if not config.algorithm.critic else load_value(
             model.value_model.ckpt, policy, model.value_model.freeze_value_model, model.value_model.policy_value_sharing)
     # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the first step
-    reference = load_policy(model.policy_model.ckpt, "fp32", config.env.max_input_len, model.policy_model.input_padding_side)
-    reference.to(accelerator.device)
+    reference = _policy(config) if model.policy_model.lora is None else AdapterFree(policy)
+    policy.to(accelerator.device), reference.to(accelerator.device)
     evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
     return make_trainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
 

@@ -1,0 +1,64 @@
+import pytest
+import tiny
+import torch
+
+from fgrlhf.decoding import Sampling
+from fgrlhf.policy import load_policy
+from fgrlhf.utils import UserError
+from fgrlhf.value import load_value
+
+USER, ASSISTANT, END, BOS = 4, 5, 6, 3
+
+
+def tokens(policy, text):
+    ids_BP, mask_BP = policy.encode([text])
+    return policy.tokenizer.convert_ids_to_tokens([i for i, m in zip(ids_BP[0].tolist(), mask_BP[0].tolist()) if m])
+
+
+def test_a_prompt_is_the_users_turn_and_begins_once():
+    policy = tiny.chat()
+    assert tokens(policy, "the red cat") == ["<s>", "<|user|>", "▁the", "▁red", "▁cat", "<|end|>", "<|assistant|>"]
+    plain = tiny.chat(chat_template=False)
+    assert tokens(plain, "the red cat") == ["<s>", "▁the", "▁red", "▁cat"]  # one <s> either way
+    ids_BP, mask_BP = policy.encode(["the red cat", "dog"])
+    assert mask_BP.tolist() == [[1] * 7, [0, 0] + [1] * 5] and ids_BP[1, 2] == BOS
+
+
+@pytest.mark.parametrize("side, kept", [("left", ["▁bird", "▁sees"]), ("right", ["▁a", "▁dog"])])
+def test_a_long_prompt_is_cut_but_never_its_template(side, kept):
+    policy = tiny.chat(max_input_len=6)
+    policy.tokenizer.truncation_side = side
+    assert tokens(policy, "a dog likes the bird sees") == ["<s>", "<|user|>", *kept, "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "") == ["<s>", "<|user|>", "<|end|>", "<|assistant|>"]
+
+
+def test_the_end_of_the_turn_ends_a_response():
+    policy, plain = tiny.chat().eval(), tiny.chat(chat_template=False).eval()
+    assert policy.eos_ids == [1, END] and plain.eos_ids == [1]
+    output = policy.model.get_output_embeddings()
+    bias = torch.zeros(output.out_features)
+    bias[END] = 1e4  # says nothing else
+    output.bias = torch.nn.Parameter(bias)
+    response = policy.generate(*policy.encode(["cat"]), Sampling(5, do_sample=False))
+    assert response.ids_BT.tolist() == [[END]] and response.mask_BT.tolist() == [[1]]
+    assert policy.tokenizer.decode(response.ids_BT[0], skip_special_tokens=True) == ""
+    assert plain.generate(*plain.encode(["cat"]), Sampling(5, do_sample=False)).mask_BT.sum() == 5
+    policy.model.generation_config.eos_token_id = [END, 1]
+    assert policy.eos_ids == [END, 1]
+
+
+def test_the_folder_tells_what_the_policy_was_trained_with(tmp_path):
+    tiny.chat().save(tmp_path / "chat")
+    assert load_policy(tmp_path / "chat").chat is not None
+    load_policy(tmp_path / "chat", chat_template=False).save(tmp_path / "plain")
+    plain = load_policy(tmp_path / "plain")
+    assert plain.chat is None and plain.eos_ids == [1]
+    with pytest.raises(UserError, match="chat_template is true.*has no chat template.*leave the setting out"):
+        load_policy(tmp_path / "plain", chat_template=True)
+    value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
+    assert value.trunk.chat is None  # it is given token ids
+
+
+def test_a_template_needs_room():
+    with pytest.raises(UserError, match="max_input_len is 4.*template alone takes 4 tokens"):
+        tiny.chat(max_input_len=4)

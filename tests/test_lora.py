@@ -1,0 +1,164 @@
+import copy
+
+import pytest
+import tiny
+import torch
+from rl_helpers import config, metrics, trainer
+from test_policy import TEXTS, logprobs_and_gradient, sampled
+
+from fgrlhf import checkpoint
+from fgrlhf.decoding import Sampling
+from fgrlhf.lora import AdapterFree, adapters_off, has_adapters, merged_weights, names_under_adapters
+from fgrlhf.policy import load_policy
+from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.utils import UserError
+from fgrlhf.value import ActorCritic, Value
+
+KINDS = ["t5", "flan", "bart", "gpt2", "llama", "neox"]
+LORA = LoRAConfig(r=2, alpha=8.0)
+
+
+def adapted(kind, trained=True, settings=LORA, **kwargs):
+    """A policy with adapters that do something, unless fresh ones are wanted."""
+    policy = tiny.policy(kind, lora=settings, **kwargs).eval()
+    torch.manual_seed(3)
+    for name, parameter in policy.named_parameters():
+        if trained and ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return policy
+
+
+def logprobs(policy, batch):
+    with torch.no_grad():
+        return policy(*batch)[0].logprobs_BT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_adapters_change_nothing_and_alone_are_trained(kind):
+    plain, policy = tiny.policy(kind).eval(), adapted(kind, trained=False)
+    batch = sampled(plain)
+    assert torch.equal(logprobs(policy, batch), logprobs(plain, batch))
+    trained = {name for name, p in policy.named_parameters() if p.requires_grad}
+    assert trained and all(".lora_" in name for name in trained)
+    assert sum(p.numel() for p in policy.parameters() if not p.requires_grad) == sum(p.numel() for p in plain.parameters())
+    policy(*batch)[0].logprobs_BT.sum().backward()
+    assert all((p.grad is not None) == p.requires_grad for p in policy.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_is_what_the_equation_says(kind):
+    """y = W x + (alpha / r) B A x, written into an ordinary model by hand."""
+    policy, plain = adapted(kind), tiny.policy(kind).eval()
+    batch = sampled(plain)
+    weights = dict(plain.model.named_parameters())
+    parts = dict(policy.model.named_parameters())
+    changed = [name.removesuffix(".lora_A.default.weight") for name in parts if "lora_A" in name]
+    for name in changed:
+        delta = 8.0 / 2 * parts[f"{name}.lora_B.default.weight"] @ parts[f"{name}.lora_A.default.weight"]
+        weights[f"{name}.weight"].data += delta.T if kind == "gpt2" else delta
+    assert len(changed) >= 8
+    torch.testing.assert_close(logprobs(policy, batch), logprobs(plain, batch), atol=1e-5, rtol=0)
+    assert not torch.allclose(logprobs(plain, batch), logprobs(tiny.policy(kind).eval(), batch), atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shared_prompts_and_decoding_are_exact_under_adapters(kind, monkeypatch):
+    policy = adapted(kind)
+    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    batch = sampled(policy, num_samples=4)
+    prompt = policy.encode(TEXTS)
+    response = policy.generate(*prompt, Sampling(7), list(range(12)), 4)
+    rows = [x.repeat_interleave(4, 0) for x in prompt]
+    torch.testing.assert_close(response.logprobs_BT, logprobs(policy, (*rows, response.ids_BT, response.mask_BT)), atol=1e-5, rtol=0)
+    shared = logprobs_and_gradient(policy, batch)
+    monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
+    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_is_the_policy_without_adapters(kind):
+    noise = {"dropout": 0.5} if kind in ("t5", "gpt2", "bart") else {}  # the policy's, which its reference has not
+    plain, policy = tiny.policy(kind), adapted(kind, **noise)
+    batch = sampled(plain.eval())
+    reference = AdapterFree(policy)
+    trainable = {name for name, p in policy.named_parameters() if p.requires_grad}
+    policy.train()
+    reference.to("cpu").eval().requires_grad_(False)
+    with torch.no_grad():
+        found = reference(*batch)[0].logprobs_BT
+    assert torch.equal(found, logprobs(plain, batch))
+    assert list(reference.parameters()) == [] and policy.training
+    assert {name for name, p in policy.named_parameters() if p.requires_grad} == trainable
+    assert not torch.allclose(logprobs(policy.eval(), batch), found, atol=1e-3)
+    with pytest.raises(RuntimeError), adapters_off(policy):
+        raise RuntimeError
+    assert not torch.allclose(logprobs(policy, batch), found, atol=1e-3)  # on again after an error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_policy_is_an_ordinary_one_with_the_adapters_merged(kind, tmp_path):
+    policy = adapted(kind)
+    batch, before = sampled(policy), copy.deepcopy(policy.state_dict())
+    policy.save(tmp_path / "merged")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
+    loaded = load_policy(tmp_path / "merged").eval()
+    assert not has_adapters(loaded.model) and type(loaded.model) is type(policy.model)
+    assert not [path for path in (tmp_path / "merged").iterdir() if path.suffix in (".bin", ".pt")]
+    torch.testing.assert_close(logprobs(loaded, batch), logprobs(policy, batch), atol=1e-5, rtol=0)
+    again = load_policy(tmp_path / "merged", lora=LORA).eval()
+    assert torch.equal(logprobs(again, batch), logprobs(loaded, batch))
+    assert merged_weights(policy.model).keys() == tiny.policy(kind).model.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "llama"])
+@pytest.mark.parametrize("own", [True, False])
+def test_critics_of_a_policy_with_adapters(kind, own):
+    policy = adapted(kind)
+    trunk = tiny.policy(kind, seed=1) if own else None
+    model = ActorCritic(policy, Value(policy.hidden_size, trunk))
+    torch.nn.init.normal_(model.value.head.layers[-1].weight)
+    model(*sampled(policy)).values_BT.sum().backward()
+    reached = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert any(name.startswith("policy.") for name in reached) != own
+    assert any(name.startswith("value.trunk.") for name in reached) == own and "value.head.layers.2.weight" in reached
+    assert all(".lora_" in name for name in reached if name.startswith("policy."))
+    left_out = names_under_adapters(model)
+    assert left_out and all(name.startswith("policy.model.") and ".lora_" not in name for name in left_out)
+
+
+def test_only_named_layers_get_adapters_and_wrong_names_are_told(tmp_path):
+    policy = tiny.policy("llama", lora=LoRAConfig(target_modules=["q_proj", "v_proj"]))
+    assert {name.split(".")[-4] for name, _ in policy.named_parameters() if "lora_A" in name} == {"q_proj", "v_proj"}
+    tiny.policy("t5").save(tmp_path / "t5")
+    with pytest.raises(UserError, match="target_modules names `q_proj`.*T5ForConditionalGeneration has these: k, o, q, v, wi, wo.*leave"):
+        load_policy(tmp_path / "t5", lora=LoRAConfig(target_modules=["q_proj", "v"]), empty=True)
+    with pytest.raises(UserError, match="`lm_head`.*other than the output"):
+        load_policy(tmp_path / "t5", lora=LoRAConfig(target_modules=["lm_head"]), empty=True)
+
+
+def test_mistakes_are_found_without_reading_weights(tmp_path):
+    tiny.policy("llama").save(tmp_path / "p")
+    (tmp_path / "p" / "model.safetensors").unlink()
+    empty = load_policy(tmp_path / "p", lora=LORA, empty=True)
+    assert all(p.is_meta for p in empty.model.parameters() if p.dim() > 1)
+    with pytest.raises(UserError, match="target_modules"):
+        load_policy(tmp_path / "p", lora=LoRAConfig(target_modules=["x"]), empty=True)
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_training_moves_adapters_alone_and_checkpoints_hold_nothing_else(kind, tmp_path):
+    made = trainer(config(tmp_path, train__lr=1e-2), kind, lora=LORA)
+    before = copy.deepcopy(made.policy.state_dict())
+    made.train()
+    after = made.policy.state_dict()
+    assert all(torch.equal(after[name], before[name]) == (".lora_" not in name) for name in after)
+    rows = metrics(tmp_path)
+    assert abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4  # against the policy without them
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    held = checkpoint.load_file(str(folder / "model.safetensors"))
+    assert {name for name in held if name.startswith("policy.")} == {f"policy.{name}" for name in after if ".lora_" in name}
+    assert any(name.startswith("value.head.") for name in held)
+    batch = sampled(made.policy.eval())
+    torch.testing.assert_close(
+        logprobs(load_policy(tmp_path / "final").eval(), batch), logprobs(made.policy, batch), atol=1e-5, rtol=0)
