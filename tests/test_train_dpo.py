@@ -124,7 +124,7 @@ PAIRS = {"corrected": ["dpo.span_weight=2"], "preference": ["data.pairs=preferen
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_the_entry_point_trains(kind, pairs, world, capsys):
-    tiny.policy(kind, **({"kind": "bpe"})).save(world / "sft")
+    tiny.POLICIES[kind]("bpe").save(world / "sft")
     train_dpo.main([str(TRAINING / "mini_dpo_config.yml"), *SMALL, *PAIRS[pairs]])
     rows = metrics(world / "dpo")
     losses = [r["loss/total"] for r in rows if "loss/total" in r]
