@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import peer_dpo, peers
+from benchmarks import peer_dpo, peer_grpo, peers
 from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
 from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.utils import UserError
@@ -117,7 +117,7 @@ def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
 
 
 def test_an_unknown_row_is_refused():
-    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer, dpo"):
+    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer, dpo, grpo"):
         peers.row("dpoo")
 
 
@@ -214,3 +214,42 @@ def test_other_texts_are_not_equal_dpo(dpo_work, monkeypatch):
     monkeypatch.setattr(peer_dpo, "encode_comparisons", lambda *a, **k: real(*a, **k)[::-1])
     with pytest.raises(UserError, match="other tokens: nothing to time"):
         peer_dpo.check(dpo_work)
+
+
+# ---- GRPO --------------------------------------------------------------------------------------------------
+
+TINY_GRPO = peer_grpo.Size(
+    vocab=400, width=32, layers=2, heads=2, prompt_tokens=20, tokens=5, prompts=2, samples=2, steps=3
+)
+
+
+@pytest.fixture
+def grpo_work(tmp_path):
+    return peer_grpo.prepare(tmp_path, TINY_GRPO)
+
+
+def test_our_grpo_samples_every_token(grpo_work):
+    trainer = peer_grpo.our_trainer(grpo_work, {"micro": 2})
+    trainer.train()
+    assert [prompt.id for prompt in trainer.batch(1)] == ["2", "3"]
+    assert {len(trainer.policy.encode([p.text])[0][0]) for p in grpo_work.prompts} == {20}
+    assert [[len(ids) for ids in step] for step in trainer.sampled] == [[5] * 4] * 3
+    assert peer_grpo.run_ours(grpo_work, {"micro": 4}).units == 8
+
+
+@needs_trl
+def test_trl_does_equal_grpo(grpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    row = peer_grpo.comparison(TINY_GRPO)
+    facts = row.check(grpo_work)
+    assert facts["apart"] < 1e-4 * facts["moved"] and facts["moved"] > 1e-3
+    assert row.peer.run(grpo_work, {"micro": 4}).units == 8
+
+
+@needs_trl
+def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    rewards = iter([*range(12), *range(12, 0, -1)])  # ours likes the later response, then TRL the earlier one
+    monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
+    with pytest.raises(UserError, match="do not learn the same"):
+        peer_grpo.check(grpo_work)
