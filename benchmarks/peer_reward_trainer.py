@@ -9,26 +9,16 @@ of a question; ours reads the question's four and takes the six differences of t
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GPT2Config,
-    GPT2ForSequenceClassification,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-)
+from transformers import GPT2ForSequenceClassification, PrinterCallback, Trainer
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
 from fgrlhf.rm_inputs import RMInput, RMInputs
@@ -38,7 +28,6 @@ from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode,
 from reward_modeling.training import load_network, training_arguments
 
 TOLERANCE = 1e-4
-SPECIAL = ("<pad>", "</s>", "<unk>")
 
 
 @dataclass(frozen=True)
@@ -78,25 +67,10 @@ class Work:
 # ---- the work ----------------------------------------------------------------------------------------------
 
 
-class _Words:
-    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and pieces."""
-
-    def __init__(self, size: Size, draw: random.Random):
-        syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
-        found: set[str] = set()
-        while len(found) < size.words:
-            found.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
-        self.words, self.draw = sorted(found, key=lambda word: (len(word), word)), draw
-        self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
-
-    def text(self, words: int) -> str:
-        return " ".join(self.draw.choices(self.words, cum_weights=self.weights, k=words))
-
-
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
     """Rows of a pair file, every pair decided: question, passages, four answers of random merit."""
     draw = random.Random(derive_seed("peers", "rows"))
-    words, rows = _Words(size, draw), []
+    words, rows = Words(size, draw), []
     for _ in range(size.questions * size.steps):
         left = draw.randint(*size.prompt_words) - 12
         passages = []
@@ -115,51 +89,6 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
     return rows
 
 
-def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
-    model = Tokenizer(models.BPE())
-    model.pre_tokenizer, model.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    model.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=vocab,
-            special_tokens=list(SPECIAL),
-            show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        ),
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
-
-
-def _checkpoint(folder: Path, size: Size) -> Path:
-    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint says."""
-    words = _Words(size, random.Random(derive_seed("peers", "rows")))
-    tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
-    with seeded("peers", "gpt2"):
-        network = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=size.vocab,
-                n_embd=size.width,
-                n_layer=size.layers,
-                n_head=size.heads,
-                n_positions=1024,
-                bos_token_id=1,
-                eos_token_id=1,
-                pad_token_id=0,
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-            )
-        )
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def prepare(folder: Path, size: Size) -> Work:
     """Checkpoint and pair file in `folder`, read as run_pref_rm.py reads them."""
     transformers_logging.set_verbosity_error()
@@ -168,7 +97,7 @@ def prepare(folder: Path, size: Size) -> Work:
     write_json(file, feedback_rows(size))
     tree = {
         "model": {
-            "ckpt": str(_checkpoint(folder / "start", size)),
+            "ckpt": str(gpt2_checkpoint(folder / "start", size)),
             "shape": "causal",
             "max_length": size.max_length,
         },
@@ -183,21 +112,6 @@ def prepare(folder: Path, size: Size) -> Work:
 
 
 # ---- the two trainers --------------------------------------------------------------------------------------
-
-
-class Clock(TrainerCallback):
-    """Seconds from the end of the first optimiser step to the end of the last: wall's, processor's."""
-
-    def __init__(self):
-        self.ends: list[tuple[float, float]] = []
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.ends.append((perf_counter(), process_time()))
-
-    def seconds(self) -> tuple[float, float]:
-        return tuple(last - first for first, last in zip(self.ends[0], self.ends[-1]))
 
 
 def _network(work: Work):

@@ -37,7 +37,7 @@ import torch
 from fgrlhf.utils import UserError, run_main, write_json, write_text
 
 # row -> the module whose `comparison()` gives it, read when the row is run
-ROWS = {"reward_trainer": "benchmarks.peer_reward_trainer"}
+ROWS = {"reward_trainer": "benchmarks.peer_reward_trainer", "dpo": "benchmarks.peer_dpo", "grpo": "benchmarks.peer_grpo"}
 SIDES = ("ours", "peer")
 INSTALL = "pip install -c constraints.txt -e '.[peers]'"
 ROOT = Path(__file__).parents[1]

@@ -55,8 +55,7 @@ def save(trainer) -> None:
             tensors, groups = optimizer_tensors(trainer.optimizer)
             save_file(tensors, str(folder / "optimizer.safetensors"))
             write_json(folder / "state.json", {
-                "step": trainer.step, "kl_coef": trainer.kl.coef, "high_kl_count": trainer.high_kl_count,
-                "best": trainer.best, "optimizer_groups": groups, "num_processes": accelerator.num_processes,
+                **trainer.progress(), "optimizer_groups": groups, "num_processes": accelerator.num_processes,
                 "config": trainer.config.model_dump(mode="json"),
                 "sha256": {path.name: _sha256(path) for path in folder.glob("*.safetensors")},
             })
@@ -80,8 +79,7 @@ def load_latest(trainer) -> bool:
         _check_same_run(trainer, state, folder)
         load_weights(trainer.actor_critic, load_file(str(folder / "model.safetensors")))
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
-        trainer.step, trainer.kl.coef = state["step"], state["kl_coef"]
-        trainer.high_kl_count, trainer.best = state["high_kl_count"], state["best"]
+        trainer.restore(state)
         return True
     if found:
         raise UserError(f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder to start over from the first step")

@@ -1,7 +1,8 @@
-"""Losses: pure functions that give one loss per token. The trainer averages them over a minibatch's tokens."""
+"""Losses: pure functions that give one loss per token, or per pair of responses. The trainer averages them over a minibatch."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 
 def policy_gradient_loss(new_logprobs_BT: Tensor, advantages_BT: Tensor) -> Tensor:
@@ -58,3 +59,29 @@ def kl_k3(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
     """The estimator (pi_ref / pi) - 1 - log(pi_ref / pi): unbiased under samples of pi and never negative (ibid.)."""
     log_ratio_BT = ref_logprobs_BT - logprobs_BT
     return torch.exp(log_ratio_BT) - 1 - log_ratio_BT
+
+
+# ---- pairs of responses --------------------------------------------------------------------------------------------
+
+
+def weighted_log_ratio(logprobs_BT: Tensor, ref_logprobs_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """h_B = sum_t w_t (log pi(a_t) - log pi_ref(a_t)); w_t is 0 on padding. With w = 1 it is the response's log-ratio."""
+    return (weights_BT * (logprobs_BT - ref_logprobs_BT)).sum(1)
+
+
+def sigmoid_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
+    """L = -log sigmoid(beta m), m = h(better) - h(worse) (DPO, Rafailov et al. 2023, arXiv 2305.18290, eq. 7)."""
+    return -logsigmoid(beta * margins_N)
+
+
+def hinge_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
+    """L = max(0, 1 - beta m) (SLiC's, Zhao et al. 2023, arXiv 2305.10425, on log-ratios as in Liu et al. 2023, arXiv 2309.06657)."""
+    return (1 - beta * margins_N).clamp(min=0)
+
+
+def ipo_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
+    """L = (m - 1 / (2 beta))^2 (IPO, Azar et al. 2023, arXiv 2310.12036, eq. 17, whose tau is beta)."""
+    return (margins_N - 1 / (2 * beta)) ** 2
+
+
+PAIR_LOSSES = {"sigmoid": sigmoid_pair_loss, "hinge": hinge_pair_loss, "ipo": ipo_pair_loss}

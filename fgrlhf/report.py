@@ -60,6 +60,8 @@ POLICY_CURVES = {
     "value/explained_variance": "Explained variance of the critic",
     "entropy": "Entropy per token",
     "clipfrac/policy": "Clipped share of tokens",
+    "dpo/margin": "Margin of the implied rewards, better − worse",
+    "dpo/accuracy": "Share of pairs with the better answer ahead",
 }
 
 

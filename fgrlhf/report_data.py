@@ -105,7 +105,7 @@ def _runs(folder: Path) -> list[Run]:
     runs = []
     for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
         metrics = read_jsonl(path) if path.exists() else []
-        if any("reward/total" in row for row in metrics):  # supervised stages may keep a metrics.jsonl too
+        if any({"reward/total", "dpo/margin"} & row.keys() for row in metrics):  # other stages have one too
             info = read_json(path.with_name("run.json")) if path.with_name("run.json").exists() else {}
             runs.append(
                 Run(path.parent.name, metrics, _first_and_last_samples(path.parent / "samples"), info)

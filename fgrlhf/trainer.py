@@ -1,9 +1,6 @@
 """The one on-policy loop: batch -> collect -> reward -> KL -> advantages -> update -> log -> save."""
 
-import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -12,6 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf import checkpoint
+from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.distributed import gather_rollouts, share_of
 from fgrlhf.kl import KLController
 from fgrlhf.losses import kl_k3
@@ -26,7 +24,7 @@ from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic
 
 
-class OnPolicyTrainer:
+class OnPolicyTrainer(BaseTrainer):
     """Trains a policy on its own samples.
 
     Everything random is a pure function of (seed, step), so a resumed run continues bit for bit on a CPU and several
@@ -48,16 +46,11 @@ class OnPolicyTrainer:
         self, config: RLConfig, algorithm, actor_critic: ActorCritic, reference: Policy, reward: BasicReward,
         prompts: Sequence[Prompt], evaluate: Callable[[Policy], dict[str, float]] | None, accelerator: Accelerator,
     ):
-        self.config, self.algorithm, self.reward, self.prompts = config, algorithm, reward, prompts
-        self.evaluate, self.accelerator = evaluate, accelerator
-        self.folder = Path(config.logging.save_dir)
+        super().__init__(config, actor_critic, evaluate, accelerator)
+        self.algorithm, self.reward, self.prompts = algorithm, reward, prompts
         self.reference = reference.to(accelerator.device).eval().requires_grad_(False)
-        self.actor_critic = actor_critic.to(accelerator.device)
-        self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True)
-        self.model = accelerator.prepare_model(self.actor_critic) if accelerator.num_processes > 1 else self.actor_critic
         self.kl = KLController(config.ppo.kl_coef, config.ppo.kl_target, config.ppo.kl_horizon)
-        self.step, self.high_kl_count = 0, 0
-        self.best: dict | None = None
+        self.high_kl_count = 0
         self._check_sizes()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -165,17 +158,8 @@ class OnPolicyTrainer:
                 loss.backward()
             for name, metric_BT in token_loss.metrics.items():
                 totals[name] = totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
-        limit = train.max_grad_norm if train.clip_grad else torch.inf
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.actor_critic.parameters(), limit)
-        self._check_finite(grad_norm)
-        self.optimizer.step()
-        reduced = self.accelerator.reduce(totals, "sum") if world > 1 else totals
-        return {name: float(value) for name, value in reduced.items()} | {"grad_norm": float(grad_norm)}
-
-    @property
-    def policy(self) -> Policy:
-        """What is evaluated and written: the policy without anything an algorithm trains it in."""
-        return self.actor_critic.policy
+        grad_norm = self._clip_and_step()
+        return self._summed(totals) | {"grad_norm": grad_norm}
 
     # ---- pure functions of (config, step) --------------------------------------------------------------------------
 
@@ -216,42 +200,23 @@ class OnPolicyTrainer:
         alone = self.config.train.n_critic_warmup_steps
         return 0.0 if step < alone else self.lr_factor(step, alone)
 
-    def lr_factor(self, step: int, first: int = 0) -> float:
-        """Linear warm-up over n_warmup_steps rollouts from step `first` on, then linear to 0 at the end (or constant)."""
-        train, begin = self.config.train, first + self.config.train.n_warmup_steps
-        if step < begin:
-            return (step - first + 1) / (train.n_warmup_steps + 1)
-        if train.lr_schedule == "constant":
-            return 1.0
-        return (self.total_steps - step) / max(self.total_steps - begin, 1)
-
-    # ---- evaluation, logging, stopping -----------------------------------------------------------------------------
+    # ---- logging, stopping -----------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
         """The batch KL has passed its threshold too often. Every rank sees the same KL, so all stop together."""
         return self.high_kl_count >= self.config.train.kl_patience
 
+    def progress(self) -> dict:
+        return super().progress() | {"kl_coef": self.kl.coef, "high_kl_count": self.high_kl_count}
+
+    def restore(self, state: dict) -> None:
+        super().restore(state)
+        self.kl.coef, self.high_kl_count = state["kl_coef"], state["high_kl_count"]
+
     def _follow_kl(self, kl: float) -> None:
         self.kl.update(kl, self.episodes_per_step)
         self.high_kl_count += kl > self.config.train.kl_threshold
-
-    def _evaluate(self, bar: tqdm) -> None:
-        if self.evaluate is None:
-            return
-        self.actor_critic.eval()
-        with torch.no_grad(), self._precision():
-            metrics = self.evaluate(self.policy)
-        self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
-        name = self.config.train.best_metric
-        if name not in metrics:
-            raise UserError(f"train.best_metric is `{name}`, which the evaluation does not give; it gives: {', '.join(sorted(metrics))}")
-        is_best = math.isfinite(metrics[name]) and (self.best is None or metrics[name] > self.best["value"])
-        if is_best:
-            self.best = {"step": self.step, "metric": name, "value": metrics[name]}
-            self._save_policy("best")
-        if self.accelerator.is_main_process:
-            bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{' (best so far)' if is_best else ''}")
 
     def _log_step(self, metrics: dict[str, float], rollout: Rollout, rewards: TokenReward, advantages: Advantages, bar: tqdm) -> None:
         config = self.config
@@ -270,12 +235,6 @@ class OnPolicyTrainer:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference passed train.kl_threshold={self.config.train.kl_threshold} "
                 f"{self.high_kl_count} times. Raise ppo.kl_coef or lower train.lr; the best checkpoint is kept in {self.folder / 'best'}")
-
-    def _save_policy(self, name: str) -> None:
-        if self.accelerator.is_main_process:
-            with checkpoint.new_folder(self.folder / name) as folder:
-                self.policy.save(folder)
-        self.accelerator.wait_for_everyone()
 
     # ---- small parts -----------------------------------------------------------------------------------------------
 
@@ -305,18 +264,3 @@ class OnPolicyTrainer:
         if train.n_critic_warmup_steps + train.n_warmup_steps >= self.total_steps and not self._quiet():
             print(f"note: the learning rate warms up over train.n_warmup_steps={train.n_warmup_steps} steps of {self.total_steps}: it "
                   "never reaches train.lr", flush=True)
-
-    def _check_finite(self, grad_norm: Tensor) -> None:
-        if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
-            raise UserError(
-                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy the model, so it was not made. The last "
-                "checkpoint is whole; lower train.lr or set train.clip_grad=true, and start again")
-
-    def _no_sync(self, more_to_come: bool):
-        return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
-
-    def _precision(self):
-        return self.accelerator.autocast()
-
-    def _quiet(self) -> bool:
-        return not self.accelerator.is_main_process

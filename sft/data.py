@@ -1,17 +1,17 @@
 """Rows of {text, answer} as batches: reading, encoding, order, padding."""
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, cycle, islice
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from fgrlhf.batching import shuffled_batches
 from fgrlhf.policy import Policy
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, derive_seed, read_json
+from fgrlhf.utils import UserError, read_json
 
 IGNORED = -100  # the label that transformers' losses leave out
 
@@ -95,15 +95,9 @@ class Collator:
 
 
 class Order(Sampler):
-    """Order of the examples in each pass over them: a pure function of (seed, epoch), so a resumed run goes
-    on with it.
-
-    With `lengths` (one sort key per example) a shuffled pass is cut into windows of 50 batches, each window
-    is sorted and cut into batches, and the batches are shuffled. A last batch that is not full is filled with
-    the pass's first examples, so that any number of processes can share it.
+    """Order of the examples in each pass over them (`shuffled_batches`): a pure function of (seed, epoch), so a
+    resumed run goes on with it.
     """
-
-    WINDOW = 50
 
     def __init__(
         self, n: int, batch_size: int, seed: int, epoch: Callable[[], int], lengths: Sequence | None = None
@@ -114,13 +108,5 @@ class Order(Sampler):
         return -(-self.n // self.batch_size) * self.batch_size
 
     def __iter__(self) -> Iterator[int]:
-        rng = random.Random(derive_seed(self.seed, "order", self.epoch()))
-        order = list(islice(cycle(rng.sample(range(self.n), self.n)), len(self)))
-        if self.lengths is None:
-            return iter(order)
-        size, batches = self.batch_size * self.WINDOW, []
-        for start in range(0, len(order), size):
-            window = sorted(order[start : start + size], key=self.lengths.__getitem__)
-            batches += [window[i : i + self.batch_size] for i in range(0, len(window), self.batch_size)]
-        rng.shuffle(batches)
+        batches = shuffled_batches(self.n, self.batch_size, self.seed, self.epoch(), self.lengths)
         return chain.from_iterable(batches)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+import dpo_helpers
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
@@ -73,15 +74,22 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
     return made
 
 
+def run_dpo(folder: Path):
+    """DPO with its global batch shared out; four answers a question, five questions."""
+    made = dpo_helpers.trainer(dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1), "t5", dpo_helpers.fours())
+    made.train()
+    return made
+
+
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    for name in CASES:
-        made = run(name, folder, world=2, until=5 if name == "t5" else None)
+    for name in (*CASES, "dpo"):
+        made = run_dpo(folder) if name == "dpo" else run(name, folder, world=2, until=5 if name == "t5" else None)
         if name == "t5":  # both ranks continue from what rank 0 wrote
             made = run(name, folder, world=2)
         digest = {n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()}
-        result = {"step": made.step, "stopped": made.stopped, "weights": digest}
+        result = {"step": made.step, "stopped": getattr(made, "stopped", False), "weights": digest}
         (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(json.dumps(result))
     made.accelerator.end_training()
 

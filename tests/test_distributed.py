@@ -119,7 +119,16 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("name", ddp_worker.CASES)
+def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
+    made = ddp_worker.run_dpo(tmp_path)
+    alone, together = metrics(tmp_path / "dpo"), metrics(two_processes / "dpo")
+    assert len(alone) == len(together) == made.step == 10 and alone[-1]["dpo/margin"] > 0.1
+    alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 but for a rounding
+    for one, two in zip(alone, together):
+        assert two == pytest.approx(one, rel=1e-4, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", [*ddp_worker.CASES, "dpo"])
 def test_both_ranks_hold_the_same_model_and_stop_together(name, two_processes):
     ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in range(2)]
     assert ranks[0] == ranks[1]

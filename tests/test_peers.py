@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import peers
+from benchmarks import peer_dpo, peer_grpo, peers
 from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
 from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.utils import UserError
@@ -117,7 +117,7 @@ def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
 
 
 def test_an_unknown_row_is_refused():
-    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer"):
+    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer, dpo, grpo"):
         peers.row("dpoo")
 
 
@@ -175,3 +175,81 @@ def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
     monkeypatch.setattr("benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1])  # TRL's pairs are mixed up
     with pytest.raises(UserError, match="the losses before training differ"):
         comparison(TINY).check(work)
+
+
+# ---- DPO ---------------------------------------------------------------------------------------------------
+
+TINY_DPO = peer_dpo.Size(
+    vocab=400, width=32, layers=2, heads=2, prompt_words=(10, 30), answer_words=(4, 8), pairs=2, steps=3
+)
+
+
+@pytest.fixture
+def dpo_work(tmp_path):
+    return peer_dpo.prepare(tmp_path, TINY_DPO)
+
+
+def test_our_dpo_takes_the_pairs_as_they_come(dpo_work):
+    trainer = peer_dpo.our_trainer(dpo_work, {"micro": 1})
+    assert [trainer.batch(step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]] and trainer.total_steps == 3
+    found = peer_dpo.run_ours(dpo_work, {"micro": 2})
+    assert found.units == 4 and found.seconds > 0 and found.loss == pytest.approx(math.log(2), abs=0.1)
+
+
+@needs_trl
+def test_trl_does_equal_dpo(dpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    row = peer_dpo.comparison(TINY_DPO)
+    facts = row.check(dpo_work)
+    assert facts["loss_over_steps"]["ours"] == pytest.approx(facts["loss_over_steps"]["peer"], abs=1e-5)
+    assert facts["loss_over_steps"]["ours"] < math.log(2) - 5e-4  # it has learned
+    ours, peer = row.ours.run(dpo_work, {"micro": 2}), row.peer.run(dpo_work, {"micro": 2})
+    assert ours.units == peer.units == 4 and ours.loss == pytest.approx(peer.loss, abs=1e-4)
+
+
+@needs_trl
+def test_other_texts_are_not_equal_dpo(dpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    real = peer_dpo.encode_comparisons
+    monkeypatch.setattr(peer_dpo, "encode_comparisons", lambda *a, **k: real(*a, **k)[::-1])
+    with pytest.raises(UserError, match="other tokens: nothing to time"):
+        peer_dpo.check(dpo_work)
+
+
+# ---- GRPO --------------------------------------------------------------------------------------------------
+
+TINY_GRPO = peer_grpo.Size(
+    vocab=400, width=32, layers=2, heads=2, prompt_tokens=20, tokens=5, prompts=2, samples=2, steps=3
+)
+
+
+@pytest.fixture
+def grpo_work(tmp_path):
+    return peer_grpo.prepare(tmp_path, TINY_GRPO)
+
+
+def test_our_grpo_samples_every_token(grpo_work):
+    trainer = peer_grpo.our_trainer(grpo_work, {"micro": 2})
+    trainer.train()
+    assert [prompt.id for prompt in trainer.batch(1)] == ["2", "3"]
+    assert {len(trainer.policy.encode([p.text])[0][0]) for p in grpo_work.prompts} == {20}
+    assert [[len(ids) for ids in step] for step in trainer.sampled] == [[5] * 4] * 3
+    assert peer_grpo.run_ours(grpo_work, {"micro": 4}).units == 8
+
+
+@needs_trl
+def test_trl_does_equal_grpo(grpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    row = peer_grpo.comparison(TINY_GRPO)
+    facts = row.check(grpo_work)
+    assert facts["apart"] < 1e-4 * facts["moved"] and facts["moved"] > 1e-3
+    assert row.peer.run(grpo_work, {"micro": 4}).units == 8
+
+
+@needs_trl
+def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
+    monkeypatch.setenv("CI", "1")
+    rewards = iter([*range(12), *range(12, 0, -1)])  # ours likes the later response, then TRL the earlier one
+    monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
+    with pytest.raises(UserError, match="do not learn the same"):
+        peer_grpo.check(grpo_work)

@@ -10,6 +10,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.algorithms import make_trainer, unread
 from fgrlhf.config import parse_cli
 from fgrlhf.distributed import share_of
+from fgrlhf.dpo_config import DPOConfig
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
@@ -25,7 +26,7 @@ from tasks.qa_feedback.training.reward import QAConfig, build_reward
 USAGE = "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value ...]"
 
 
-def dev_evaluation(config: QAConfig, prompts: Sequence[Prompt], reward: BasicReward, reference: Policy, accelerator: Accelerator) -> Callable[[Policy], dict[str, float]]:
+def dev_evaluation(config: QAConfig | DPOConfig, prompts: Sequence[Prompt], reward: BasicReward | None, reference: Policy, accelerator: Accelerator) -> Callable[[Policy], dict[str, float]]:
     """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics are those of all."""
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(config.env.max_generated_len)
     mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)

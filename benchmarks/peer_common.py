@@ -1,0 +1,101 @@
+"""What several rows of the comparison need: made-up texts, a small GPT-2 with its tokenizer, a clock."""
+
+import random
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Protocol
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
+
+from fgrlhf.utils import derive_seed, seeded
+
+SPECIAL = ("<pad>", "</s>", "<unk>")
+
+
+class ModelSize(Protocol):
+    """What of a row's sizes decides its model. `words` is the number of different ones."""
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    words: int
+
+
+class Words:
+    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and pieces."""
+
+    def __init__(self, size: ModelSize, draw: random.Random):
+        syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
+        found: set[str] = set()
+        while len(found) < size.words:
+            found.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
+        self.words, self.draw = sorted(found, key=lambda word: (len(word), word)), draw
+        self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
+
+    def text(self, words: int) -> str:
+        return " ".join(self.draw.choices(self.words, cum_weights=self.weights, k=words))
+
+
+def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer, model.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    model.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=list(SPECIAL),
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
+    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint says."""
+    words = Words(size, random.Random(derive_seed("peers", "rows")))
+    tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
+    with seeded("peers", "gpt2"):
+        network = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size.vocab,
+                n_embd=size.width,
+                n_layer=size.layers,
+                n_head=size.heads,
+                n_positions=1024,
+                bos_token_id=1,
+                eos_token_id=1,
+                pad_token_id=0,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
+        )
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Clock(TrainerCallback):
+    """Seconds from the end of the first optimiser step to the end of the last: wall's, processor's."""
+
+    def __init__(self):
+        self.ends: list[tuple[float, float]] = []
+
+    def on_step_end(self, args=None, state=None, control=None, **kwargs):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.ends.append((perf_counter(), process_time()))
+
+    def seconds(self) -> tuple[float, float]:
+        return tuple(last - first for first, last in zip(self.ends[0], self.ends[-1]))

@@ -1,0 +1,214 @@
+"""TRL's DPOTrainer beside `fgrlhf/dpo.py`: pairs of answers to a prompt, the reference's log-probabilities computed before.
+
+Both train the same GPT-2 in fp32 on the same texts, with the same optimiser settings and the same pairs in every step, in an order
+that puts pairs of like length together. Neither has dropout, evaluation, logging or activation checkpointing here, and no second model is
+held. TRL reads prompt and answer twice, once for each answer of a pair; ours reads the prompt once and both answers after it.
+"""
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from accelerate import Accelerator
+from transformers import GPT2LMHeadModel, PrinterCallback, Trainer
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
+from benchmarks.peers import Choice, Comparison, Measured, Side
+from fgrlhf.comparisons import Answer, encode_comparisons
+from fgrlhf.comparisons import Comparison as Compared
+from fgrlhf.config import validate
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.dpo_config import DPOConfig
+from fgrlhf.policy import load_policy
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, derive_seed
+
+TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
+BETA, LR = 0.1, 1e-4
+
+
+@dataclass(frozen=True)
+class Size:
+    """`prompt_words`, `answer_words`: bounds of a length. `pairs` are those of one optimiser step; the first of `steps` is not timed."""
+
+    vocab: int = 8192
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    prompt_words: tuple[int, int] = (240, 470)
+    answer_words: tuple[int, int] = (55, 105)
+    pairs: int = 8
+    steps: int = 4
+    words: int = 12_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides are given: the checkpoint, and the pairs in the order of the steps."""
+
+    folder: Path
+    size: Size
+    comparisons: Sequence[Compared]
+
+    @property
+    def ckpt(self) -> str:
+        return str(self.folder / "start")
+
+
+def prepare(folder: Path, size: Size) -> Work:
+    """Checkpoint and texts. An answer begins with a space, so that it is the same tokens alone and after its prompt."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    gpt2_checkpoint(folder / "start", size)
+    draw = random.Random(derive_seed("peers", "dpo"))
+    words, made = Words(size, draw), []
+    for i in range(size.pairs * size.steps):
+        prompt, *answers = (words.text(draw.randint(*bounds)) for bounds in (size.prompt_words, size.answer_words, size.answer_words))
+        made.append(Compared(Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)))
+    made.sort(key=lambda c: len(c.prompt.text))
+    return Work(folder, size, made)
+
+
+# ---- the two trainers --------------------------------------------------------------------------------------
+
+
+class _Ours(DPOTrainer):
+    """The library's trainer on the pairs as they come, with a clock."""
+
+    clock: Clock
+    losses: list[float]
+
+    def batch(self, step: int) -> list[int]:
+        size = self.config.train.batch_size
+        return list(range(step * size, (step + 1) * size))
+
+    def _log_step(self, metrics, bar) -> None:
+        super()._log_step(metrics, bar)
+        self.clock.on_step_end()
+        self.losses.append(metrics["loss/total"])
+
+
+def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
+    """micro: pairs of one forward pass."""
+    size = work.size
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)  # else the run before would be continued
+    tree = {
+        "model": {"policy_model": {"ckpt": work.ckpt}},
+        "dpo": {"beta": BETA},
+        "env": {"max_input_len": 1024, "max_generated_len": 1024},
+        "train": {"batch_size": size.pairs, "training_batch_size_per_card": choice["micro"], "lr": LR, "save_interval": size.steps},
+        "data": {"dev_file": "none"},
+        "logging": {"save_dir": str(work.folder / "ours"), "log_interval": size.steps + 1, "n_samples": 0},
+    }
+    config = validate(DPOConfig, tree, "the benchmark's settings")
+    policy = load_policy(work.ckpt)
+    encoded = encode_comparisons(policy, work.comparisons, config.env.max_generated_len)
+    made = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
+    made.clock, made.losses = Clock(), []
+    return made
+
+
+def trl_trainer(work: Work, choice: Choice) -> Trainer:
+    """micro: pairs of one forward pass."""
+    from trl import DPOConfig as TRLConfig
+    from trl import DPOTrainer as TRLTrainer
+
+    size = work.size
+    arguments = TRLConfig(
+        output_dir=str(work.folder / "peer"),
+        per_device_train_batch_size=choice["micro"],
+        gradient_accumulation_steps=size.pairs // choice["micro"],
+        max_steps=size.steps,
+        learning_rate=LR,
+        lr_scheduler_type="linear",
+        warmup_steps=0,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        beta=BETA,
+        precompute_ref_log_probs=True,
+        train_sampling_strategy="sequential",
+        max_length=None,
+        bf16=False,
+        activation_checkpointing=False,  # TRL turns it on by default
+        eval_strategy="no",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_num_workers=0,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    rows = [{"prompt": c.prompt.text, "chosen": c.answers[0].text, "rejected": c.answers[1].text} for c in work.comparisons]
+    return TRLTrainer(
+        GPT2LMHeadModel.from_pretrained(work.ckpt),
+        args=arguments,
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=load_policy(work.ckpt).tokenizer,
+    )
+
+
+def run_ours(work: Work, choice: Choice) -> Measured:
+    made = our_trainer(work, choice)
+    made.train()
+    return Measured(work.size.pairs * (work.size.steps - 1), *made.clock.seconds(), sum(made.losses) / len(made.losses))
+
+
+def run_trl(work: Work, choice: Choice) -> Measured:
+    made, clock = trl_trainer(work, choice), Clock()
+    made.add_callback(clock)
+    made.remove_callback(PrinterCallback)
+    loss = made.train().training_loss
+    assert len(clock.ends) == work.size.steps
+    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+
+
+# ---- equal work --------------------------------------------------------------------------------------------
+
+
+def check(work: Work) -> dict[str, Any]:
+    """Both read the same tokens, give them the same reference log-probabilities, and have learned the same after all steps."""
+    ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1})
+    rows, reference = list(peer.train_dataset), ours.reference_logprobs()
+    for row, mine, logprobs in zip(rows, ours.comparisons, reference, strict=True):
+        if (row["prompt_ids"], [row["chosen_ids"], row["rejected_ids"]]) != (mine.prompt_ids, mine.answer_ids):
+            raise UserError("the sides read other tokens: nothing to time")
+        for name, logprobs_T in zip(("ref_chosen_logps", "ref_rejected_logps"), logprobs):
+            if abs(row[name] - float(logprobs_T.sum())) > TOLERANCE * len(logprobs_T):
+                raise UserError(f"{name} differ, ours {float(logprobs_T.sum()):.6f} and TRL's {row[name]:.6f}: nothing to time")
+    learned = {"ours": run_ours(work, {"micro": 1}).loss, "peer": run_trl(work, {"micro": 1}).loss}
+    if not abs(learned["ours"] - learned["peer"]) <= TOLERANCE:
+        raise UserError(f"the losses over {work.size.steps} steps differ, {learned}: nothing to time")
+    answers = [ids for c in ours.comparisons for ids in c.answer_ids]
+    prompts = sum(len(c.prompt_ids) for c in ours.comparisons)
+    return {
+        **asdict(work.size),
+        "loss_over_steps": learned,
+        "prompt_tokens_mean": prompts / len(ours.comparisons),
+        "answer_tokens_mean": sum(map(len, answers)) / len(answers),
+        "parameters": sum(p.numel() for p in ours.policy.parameters()),
+    }
+
+
+def comparison(size: Size = Size()) -> Comparison:
+    micros = [{"micro": m} for m in (1, 2, 4, 8) if size.pairs % m == 0]
+    return Comparison(
+        name="dpo",
+        package="trl",
+        unit="pairs",
+        at_least=1.3,
+        what=f"TRL's DPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32, reference log-probabilities "
+        f"computed before, {size.pairs} pairs a step",
+        prepare=lambda folder: prepare(folder, size),
+        check=check,
+        ours=Side(run_ours, micros),
+        peer=Side(run_trl, micros),
+    )

@@ -1,0 +1,251 @@
+"""TRL's GRPOTrainer beside our on-policy loop with `algorithm.name: grpo`: K responses to each prompt, one update on them.
+
+Both train the same GPT-2 in fp32 on the same prompts in the same order, sample as many tokens (the end of sequence is never among the
+`TOP_K` allowed), ask the same cheap reward function, hold the same reference for the KL, and make one optimiser step per rollout. TRL
+samples by transformers' generate, without vLLM. All prompts are as long, for TRL numbers a GPT-2's positions from the padding on. Samples differ, their number of tokens does not; to see that both compute the same,
+`check` lets TRL learn from our samples.
+"""
+
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
+from benchmarks.peers import Choice, Comparison, Measured, Side
+from fgrlhf.algorithms.grpo import GRPO
+from fgrlhf.config import validate
+from fgrlhf.policy import load_policy
+from fgrlhf.reward import CombinedReward
+from fgrlhf.rl_config import RLConfig
+from fgrlhf.trainer import OnPolicyTrainer
+from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.utils import UserError, derive_seed
+from fgrlhf.value import ActorCritic
+
+TOLERANCE = 1e-4  # of the weights' change, as a part of it
+TOP_K, BETA, LR = 20, 0.04, 1e-4
+
+
+@dataclass(frozen=True)
+class Size:
+    """`prompts` of one step, each with `samples` responses of `tokens` tokens. The first of `steps` is not timed."""
+
+    vocab: int = 8192
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    prompt_tokens: int = 450
+    tokens: int = 64
+    prompts: int = 4
+    samples: int = 4
+    steps: int = 3
+    words: int = 12_000
+
+    @property
+    def responses(self) -> int:
+        return self.prompts * self.samples
+
+
+@dataclass(frozen=True)
+class Work:
+    """What both sides are given: the checkpoint, and the prompts in the order of the steps."""
+
+    folder: Path
+    size: Size
+    prompts: Sequence[Prompt]
+
+    @property
+    def ckpt(self) -> str:
+        return str(self.folder / "start")
+
+
+def prepare(folder: Path, size: Size) -> Work:
+    """A model whose special tokens have the logit 0, which is never among the largest: every response has all its tokens."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    gpt2_checkpoint(folder / "start", size)
+    model = AutoModelForCausalLM.from_pretrained(folder / "start")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:3] = 0
+    model.save_pretrained(folder / "start")
+    draw = random.Random(derive_seed("peers", "grpo"))
+    tokenizer = load_policy(folder / "start").tokenizer
+    whole = [word for word in Words(size, draw).words if len(tokenizer(" " + word)["input_ids"]) == 1]
+    texts = ["".join(" " + word for word in draw.choices(whole, k=size.prompt_tokens)) for _ in range(size.prompts * size.steps)]
+    return Work(folder, size, [Prompt(str(i), text) for i, text in enumerate(texts)])
+
+
+def reward_of(text: str) -> float:
+    """Costs nothing, and differs from response to response."""
+    return sum(map(ord, text)) % 101 / 10
+
+
+class _Letters:
+    def segment_scores(self, prompts, texts):
+        return [[SegmentScore(0, None, reward_of(text))] for text in texts]
+
+
+# ---- the two trainers --------------------------------------------------------------------------------------
+
+
+class _Ours(OnPolicyTrainer):
+    """The library's loop on the prompts as they come, with a clock. `sampled` keeps each step's response ids."""
+
+    clock: Clock
+    sampled: list[list[list[int]]]
+
+    def batch(self, step: int) -> list[Prompt]:
+        return list(self.prompts[step * self.prompts_per_step : (step + 1) * self.prompts_per_step])
+
+    def collect_and_score(self):
+        rollout, rewards = super().collect_and_score()
+        self.sampled.append(rollout.response_ids_BT.tolist())
+        if not bool(rollout.response_mask_BT.all()):
+            raise UserError("a response ended early: the sides would sample different numbers of tokens")
+        return rollout, rewards
+
+    def _log_step(self, *args) -> None:
+        super()._log_step(*args)
+        self.clock.on_step_end()
+
+
+def our_config(work: Work, micro: int) -> RLConfig:
+    size = work.size
+    tree = {
+        "model": {
+            "policy_model": {"ckpt": work.ckpt, "train_generation_kwargs": {"top_k": TOP_K}},
+            "value_model": {"policy_value_sharing": True},  # not read: grpo has no critic
+        },
+        "reward": {"letters": {"kind": "letters"}},
+        "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
+        "algorithm": {"name": "grpo", "credit": "response"},
+        "ppo": {"kl_coef": BETA},
+        "train": {
+            "total_episodes": size.responses * size.steps, "sampling_batch_size_per_card": size.prompts,
+            "training_batch_size_per_card": micro, "n_ppo_epoch_per_rollout": 1, "n_warmup_steps": 0, "lr": LR, "adam_eps": 1e-8,
+            "max_grad_norm": 1.0, "kl_threshold": 1e9, "eval_interval": 1000, "save_interval": 1000, "shuffle": False,
+        },
+        "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
+    }  # fmt: skip
+    return validate(RLConfig, tree, "the benchmark's settings")
+
+
+def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
+    """micro: responses of one forward pass."""
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)  # else the run before would be continued
+    config = our_config(work, choice["micro"])
+    policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    made = _Ours(
+        config, GRPO(config.ppo, config.algorithm), ActorCritic(policy, None), reference, CombinedReward({"letters": _Letters()}),
+        work.prompts, None, accelerator)  # fmt: skip
+    made.clock, made.sampled = Clock(), []
+    return made
+
+
+def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> Trainer:
+    """micro: responses of one forward pass. replay: response ids of every step, instead of sampling."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    size = work.size
+    arguments = GRPOConfig(
+        output_dir=str(work.folder / "peer"),
+        per_device_train_batch_size=choice["micro"],
+        gradient_accumulation_steps=size.responses // choice["micro"],
+        num_generations=size.samples,
+        max_completion_length=size.tokens,
+        max_steps=size.steps,
+        shuffle_dataset=False,
+        temperature=1.0,
+        top_k=TOP_K,
+        beta=BETA,
+        loss_type="dapo",  # the mean over all tokens, as ours
+        learning_rate=LR,
+        lr_scheduler_type="linear",
+        warmup_steps=0,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        bf16=False,
+        activation_checkpointing=False,  # TRL turns it on by default
+        eval_strategy="no",
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_num_workers=0,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    made = GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(work.ckpt),
+        lambda completions, **_: [reward_of(text) for text in completions],
+        args=arguments,
+        train_dataset=datasets.Dataset.from_list([{"prompt": p.text} for p in work.prompts]),
+        processing_class=load_policy(work.ckpt).tokenizer,
+    )
+    if replay is not None:
+        steps = iter(replay)
+        made._generate_single_turn = lambda *_, **__: (next(steps), None)
+    return made
+
+
+def run_ours(work: Work, choice: Choice) -> Measured:
+    made = our_trainer(work, choice)
+    made.train()
+    return Measured(work.size.responses * (work.size.steps - 1), *made.clock.seconds())
+
+
+def run_trl(work: Work, choice: Choice) -> Measured:
+    made, clock = trl_trainer(work, choice), Clock()
+    made.add_callback(clock)
+    made.remove_callback(PrinterCallback)
+    made.train()
+    assert len(clock.ends) == work.size.steps
+    return Measured(work.size.responses * (work.size.steps - 1), *clock.seconds())
+
+
+# ---- equal work --------------------------------------------------------------------------------------------
+
+
+def check(work: Work) -> dict[str, Any]:
+    """From the same samples both learn the same: the weights after all steps differ by less than `TOLERANCE` of what they have moved."""
+    ours = our_trainer(work, {"micro": work.size.samples})
+    start = {name: p.detach().clone() for name, p in ours.policy.model.named_parameters()}
+    ours.train()
+    peer = trl_trainer(work, {"micro": work.size.samples}, ours.sampled)
+    peer.remove_callback(PrinterCallback)
+    peer.train()
+    mine, theirs = (dict(model.named_parameters()) for model in (ours.policy.model, peer.accelerator.unwrap_model(peer.model)))
+    with torch.no_grad():
+        moved = sum(float(((mine[name] - p) ** 2).sum()) for name, p in start.items()) ** 0.5
+        apart = sum(float(((mine[name] - theirs[name]) ** 2).sum()) for name in start) ** 0.5
+    if not apart <= TOLERANCE * moved:
+        raise UserError(f"from the same samples the weights moved by {moved:.3g} and are {apart:.3g} apart: the sides do not learn the same")
+    return {**asdict(work.size), "moved": moved, "apart": apart, "parameters": sum(p.numel() for p in mine.values())}
+
+
+def comparison(size: Size = Size()) -> Comparison:
+    micros = [{"micro": m} for m in (4, 8, 16) if size.responses % m == 0 and m % size.samples == 0]
+    return Comparison(
+        name="grpo",
+        package="trl",
+        unit="responses",
+        at_least=1.3,
+        what=f"TRL's GRPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32, {size.samples} responses of "
+        f"{size.tokens} tokens to each of {size.prompts} prompts, one update, no vLLM",
+        prepare=lambda folder: prepare(folder, size),
+        check=check,
+        ours=Side(run_ours, micros),
+        peer=Side(run_trl, micros),
+    )

@@ -1,0 +1,31 @@
+"""Corrected answers of a feedback file as {text, answer} rows for supervised fine-tuning.
+
+    python -m tasks.qa_feedback.training.corrected_examples feedback=.../train_feedback.json questions=.../train.json out=...
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import run_main, write_json
+from tasks.qa_feedback.data.command_line import settings_from
+from tasks.qa_feedback.feedback import load_examples, read_feedback
+from tasks.qa_feedback.training.comparisons import corrected_examples
+
+
+class Settings(StrictModel):
+    feedback: str
+    questions: str = Field(description="the questions of the feedback, as the policy reads them")
+    out: str
+
+
+def main() -> None:
+    settings = settings_from(Settings)
+    rows = corrected_examples(read_feedback(settings.feedback), load_examples(settings.questions), settings.feedback)
+    write_json(Path(settings.out), rows)
+    print(f"{settings.out}: {len(rows)} corrected answers", flush=True)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,73 @@
+"""DPO on long-form QA: `python -m tasks.qa_feedback.training.train_dpo dpo_config.yml [key=value ...]`.
+
+Reads the feedback file itself; no reward model is trained or loaded.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from accelerate import Accelerator
+from pydantic import Field, model_validator
+from transformers.utils import logging as transformers_logging
+
+from fgrlhf.comparisons import encode_comparisons
+from fgrlhf.config import parse_cli
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.dpo_config import DPOConfig, DPODataConfig
+from fgrlhf.policy import load_policy
+from fgrlhf.utils import run_main, seeded
+from tasks.qa_feedback.feedback import load_examples, read_feedback
+from tasks.qa_feedback.training.comparisons import make_comparisons
+from tasks.qa_feedback.training.train_rl import dev_evaluation
+
+USAGE = "usage: python -m tasks.qa_feedback.training.train_dpo config.yml [section.key=value ...]"
+
+
+class FeedbackConfig(DPODataConfig):
+    feedback_file: str
+    train_file: str = Field(description="the questions of feedback_file, as the policy reads them")
+    pairs: Literal["corrected", "preference"] = Field(
+        "corrected", description="corrected answer over prediction 1, or decided comparisons between predictions")
+
+
+class QADPOConfig(DPOConfig):
+    """A DPO run on long-form QA."""
+
+    data: FeedbackConfig
+
+    @model_validator(mode="after")
+    def _spans_need_corrections(self):
+        if self.dpo.span_weight != 1 and self.data.pairs == "preference":
+            raise ValueError(
+                f"dpo.span_weight is {self.dpo.span_weight:g}, but data.pairs=preference compares whole answers, which marks no spans: "
+                "set dpo.span_weight=1, or data.pairs=corrected")
+        return self
+
+
+def build_trainer(config: QADPOConfig) -> DPOTrainer:
+    """Everything a run needs, loaded. Raises `UserError` for missing pairs, files or checkpoints before anything is written."""
+    rows = read_feedback(config.data.feedback_file)
+    comparisons = make_comparisons(rows, load_examples(config.data.train_file), config.data.pairs, config.data.feedback_file)
+    dev_prompts = load_examples(config.data.dev_file)
+    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    chosen = config.model.policy_model
+    policy, reference = (
+        load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(accelerator.device) for _ in range(2))
+    evaluate = dev_evaluation(config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator)
+    encoded = encode_comparisons(policy, comparisons, config.env.max_generated_len, config.dpo.span_weight)
+    if accelerator.is_main_process:
+        pairs, answers = (sum(len(x) for x in xs) for xs in zip(*((c.pairs, c.answer_ids) for c in encoded)))
+        print(f"{pairs} pairs of {answers} answers to {len(encoded)} questions", flush=True)
+    with seeded(config.train.seed, "init"):
+        return DPOTrainer(config, policy, encoded, evaluate, accelerator)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line: a YAML file and key=value overrides."""
+    config = parse_cli(QADPOConfig, argv, USAGE)
+    transformers_logging.disable_progress_bar()
+    build_trainer(config).train()
+
+
+if __name__ == "__main__":
+    run_main(main)

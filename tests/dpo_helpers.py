@@ -1,0 +1,59 @@
+"""Small DPO runs on tiny models."""
+
+from pathlib import Path
+
+import tiny
+from accelerate import Accelerator
+
+from fgrlhf.comparisons import Answer, Comparison, encode_comparisons
+from fgrlhf.config import validate
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.dpo_config import DPOConfig
+from fgrlhf.types import Prompt
+
+TEXTS = ["the red cat", "a dog sees", "question: one two three and a bird", "blue", "the green bird likes a dog ."]
+BETTER = ["cat cat", "the dog sees a cat .", "one", "a bird and a dog", "red red red"]
+WORSE = ["dog", "the dog sees a bird .", "one two three", "a bird", "green ! green !"]
+
+
+def config(folder: Path, **changes) -> DPOConfig:
+    """A fast run's settings; changes are given as section__key=value."""
+    tree = {
+        "model": {"policy_model": {"ckpt": "tiny"}},
+        "dpo": {"beta": 0.5},
+        "env": {"max_generated_len": 12},
+        "train": {
+            "epochs": 5, "batch_size": 4, "training_batch_size_per_card": 4, "lr": 1e-3, "n_warmup_steps": 2, "eval_interval": 1000,
+            "save_interval": 1000, "adam_eps": 1e-4,
+        },
+        "data": {"dev_file": "none"},
+        "logging": {"save_dir": str(folder), "n_samples": 4},
+    }  # fmt: skip
+    for path, value in changes.items():
+        section, key = path.split("__")
+        tree[section][key] = value
+    return validate(DPOConfig, tree, "test config")
+
+
+def pairs(marked: bool = False) -> list[Comparison]:
+    """One comparison of two answers for each text; the last characters are marked."""
+
+    def answer(text: str) -> Answer:
+        return Answer(text, ((len(text) - 2, len(text)),) if marked else ())
+
+    return [Comparison(Prompt(str(i), t), (answer(b), answer(w)), ((0, 1),)) for i, (t, b, w) in enumerate(zip(TEXTS, BETTER, WORSE))]
+
+
+def fours() -> list[Comparison]:
+    """Four answers each, and several pairs."""
+    several = [((0, 1), (0, 2), (2, 3)), ((3, 0),), ((1, 2), (1, 3), (0, 3), (0, 2)), ((2, 1), (0, 1)), ((0, 3),)]
+    return [
+        Comparison(Prompt(str(i), TEXTS[i]), tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4]), several[i]) for i in range(5)
+    ]  # fmt: skip
+
+
+def trainer(cfg: DPOConfig, kind: str = "t5", comparisons=None, evaluate=None, dropout: float = 0.0) -> DPOTrainer:
+    """The same arguments give the same trainer."""
+    policy = tiny.policy(kind, dropout=dropout)
+    encoded = encode_comparisons(policy, pairs() if comparisons is None else comparisons, cfg.env.max_generated_len, cfg.dpo.span_weight)
+    return DPOTrainer(cfg, policy, encoded, evaluate, Accelerator(cpu=True))

@@ -1,0 +1,196 @@
+"""Offline training on feedback rows: pairs and corrected answers from the rows, refusals, the entry points."""
+
+import random
+from pathlib import Path
+
+import pytest
+import tiny
+from rl_helpers import metrics
+
+from fgrlhf.config import load_config
+from fgrlhf.policy import load_policy
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
+from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.data.annotator import Habits, annotate
+from tasks.qa_feedback.feedback import ErrorSpan, FeedbackRow, load_examples, read_feedback, write_feedback
+from tasks.qa_feedback.training import corrected_examples as corrected_program
+from tasks.qa_feedback.training import train_dpo
+from tasks.qa_feedback.training.comparisons import corrected_examples, make_comparisons, new_words, prompts_of
+from tasks.qa_feedback.training.train_dpo import QADPOConfig
+
+TRAINING = Path(train_dpo.__file__).parent
+
+
+def words(text, ranges):
+    return [text[start:end] for start, end in ranges]
+
+
+@pytest.mark.parametrize(
+    "before, after, new",
+    [
+        ("The cat sat.", "The cat sat.", []),
+        ("The cat sat.", "The red cat sat down.", ["red", "down"]),
+        ("The cat sat; the dog ran.", "The dog ran.", []),  # less is no new word, and case does not count
+        ("The cat sat.", "The dog sat; it ran.", ["dog", "; it ran"]),
+        ("", "All new.", ["All new."]),
+        ("naïve ☕ 🙂", "naïve 🙂 ☕", ["🙂"]),
+    ],
+)
+def test_new_words(before, after, new):
+    assert words(after, new_words(before, after)) == new
+
+
+def row(corrected="A cat. It sat.", prediction="A dog. It sat.", errors=(ErrorSpan("Irrelevant", 7, 14), ErrorSpan("Unverifiable", 0, 5)),
+        preference=(1, 2, 0, 0, 1, 0)):  # fmt: skip
+    passages = [["Cat", "A cat sat.", "It was red."]]
+    return FeedbackRow.make("Who sat?", passages, "A cat.", [prediction, "b", "c", "d"], errors, [], corrected, preference)
+
+
+PROMPT = Prompt("3", "question: Who sat?", meta={"question": "Who sat?", "passages": [{"wikipage": "Cat", "content": "A cat sat. It was red."}]})
+
+
+def test_pairs_of_a_row():
+    (made,) = make_comparisons([row()], [PROMPT], "corrected", "f.json")
+    better, worse = made.answers
+    assert made.prompt is PROMPT and made.pairs == ((0, 1),)
+    assert (better.text, words(better.text, better.marked)) == ("A cat. It sat.", ["cat"])
+    assert (worse.text, worse.marked) == ("A dog. It sat.", ((0, 5), (7, 14)))
+    (made,) = make_comparisons([row()], [PROMPT], "preference", "f.json")
+    assert [a.text for a in made.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(a.marked for a in made.answers)
+    assert made.pairs == ((0, 1), (2, 0), (1, 3))
+
+
+def test_rows_without_a_pair_are_left_out():
+    rows = [row(corrected=""), row(), row(corrected="A dog. It sat. ")]
+    assert len(make_comparisons(rows, [PROMPT], "corrected", "f.json")) == 1
+    with pytest.raises(UserError, match="f.json has no pairs .* 2 rows, and no row has a corrected answer .* data.pairs=preference"):
+        make_comparisons(rows[::2], [PROMPT], "corrected", "f.json")
+    with pytest.raises(UserError, match="1 rows, and all comparisons between predictions are ties. .* data.pairs=corrected"):
+        make_comparisons([row(preference=[0] * 6)], [PROMPT], "preference", "f.json")
+
+
+def test_corrected_examples_keep_right_answers():
+    rows = [row(corrected=""), row(), row(corrected="A dog. It sat.")]
+    made = corrected_examples(rows, [PROMPT], "f.json")
+    assert [r["answer"] for r in made] == [["A cat. It sat."], ["A dog. It sat."]] and {r["text"] for r in made} == {PROMPT.text}
+    with pytest.raises(UserError, match="no corrected answer in any of its 1 rows"):
+        corrected_examples(rows[:1], [PROMPT], "f.json")
+
+
+def test_the_prompt_is_found_by_question_and_passages():
+    other = Prompt("4", "x", meta={"question": "Who sat?", "passages": [{"wikipage": "Dog", "content": "A dog sat."}]})
+    assert prompts_of([row()], [other, PROMPT], "f.json") == [PROMPT]
+    with pytest.raises(UserError, match="f.json: 1 of 1 rows have a question or passages that no row of data.train_file has .*'Who sat\\?'"):
+        prompts_of([row()], [other], "f.json")
+
+
+def test_published_rows(qa_feedback):
+    """Every published row finds its prompt; there are pairs for each row with an error, and marks are marks of its text."""
+    rows, prompts = read_feedback(qa_feedback / "train_feedback.json"), load_examples(qa_feedback / "train.json")
+    assert [p.meta["question"] for p in prompts_of(rows, prompts, "f")] == [r.question for r in rows]
+    made = make_comparisons(rows, prompts, "corrected", "f")
+    assert len(rows) * 0.9 < len(made) < len(rows)
+    for comparison in made:
+        for answer in comparison.answers:
+            assert all(0 <= start < end <= len(answer.text) for start, end in answer.marked)
+    assert len(make_comparisons(rows, prompts, "preference", "f")) > len(rows) * 0.9
+    assert 280 < len(corrected_examples(rows, prompts, "f")) < 300
+
+
+# ---- the entry points ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Questions of the mini world, feedback on spoilt answers to them, a tiny policy."""
+    for split in ("train", "dev"):
+        questions = [mini_world.make_row(0, split, i) for i in range(4)]
+        write_json(tmp_path / f"{split}.json", questions)
+        rows = []
+        for i, q in enumerate(questions):
+            four = [q["answer"][0], questions[i - 1]["answer"][0], q["answer"][0].split(". ")[0] + ".", "No answer."]
+            rows.append(annotate(random.Random(i), q["question"], q["passages"], q["answer"][0], four[i:] + four[:i], Habits(noise=0.0)))
+        write_feedback(tmp_path / f"{split}_feedback.json", rows)
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+SMALL = ["env.max_generated_len=40", "env.max_input_len=64", "train.batch_size=2", "train.training_batch_size_per_card=2", "train.epochs=2"]
+PAIRS = {"corrected": ["dpo.span_weight=2"], "preference": ["data.pairs=preference", "dpo.span_weight=1"]}
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_the_entry_point_trains(kind, pairs, world, capsys):
+    tiny.POLICIES[kind]("bpe").save(world / "sft")
+    train_dpo.main([str(TRAINING / "mini_dpo_config.yml"), *SMALL, *PAIRS[pairs]])
+    rows = metrics(world / "dpo")
+    losses = [r["loss/total"] for r in rows if "loss/total" in r]
+    assert len(losses) in (2, 4) and losses[0] == pytest.approx(0.6931, abs=1e-3) and losses[-1] < losses[0]
+    (last,) = [r for r in rows if "eval/rougeLsum" in r and r["step"] > 0]
+    assert {"eval/kl", "eval/length", "eval/oracle/gold"} <= last.keys()
+    assert type(load_policy(world / "dpo" / "best")) is type(tiny.policy(kind))
+    samples = read_jsonl(world / "dpo" / "samples" / "step-0.jsonl")
+    assert any(s["segments"]["implied"] for s in samples) == (pairs == "corrected")
+    assert "questions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("data.feedback_file=nowhere.json", "nowhere.json does not exist"),
+        ("dpo.span_weight=0.5", "dpo.span_weight: input should be greater than or equal to 1"),
+        ("data.pairs=preference", "dpo.span_weight is 2, but data.pairs=preference compares whole answers, which marks no spans"),
+        ("dpo.loss=kto", "dpo.loss: input should be 'sigmoid', 'hinge' or 'ipo'"),
+        ("train.total_episodes=5", "train.total_episodes: unknown key"),
+    ],
+)
+def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
+    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(UserError, match=message):
+        train_dpo.main([str(TRAINING / "mini_dpo_config.yml"), argument])
+    assert not (world / "dpo").exists()
+
+
+def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
+    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
+    raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
+    for r in raw:
+        r["feedback"].update({"errors": [], "missing-info": [], "corrected-prediction": ""})
+    write_json(world / "train_feedback.json", raw)
+    with pytest.raises(UserError, match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer"):
+        train_dpo.main([str(TRAINING / "mini_dpo_config.yml")])
+    assert not (world / "dpo").exists()
+
+
+@pytest.mark.parametrize("yml", ["dpo_config", "mini_dpo_config"])
+def test_shipped_files_are_read(yml, monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    made = load_config(QADPOConfig, TRAINING / f"{yml}.yml")
+    assert made.data.pairs == "corrected" and made.dpo.span_weight > 1
+
+
+def test_corrected_answers_become_examples(world, monkeypatch, capsys):
+    out = world / "train_corrected.json"
+    monkeypatch.setattr("sys.argv", [
+        "x", f"feedback={world}/train_feedback.json", f"questions={world}/train.json", f"out={out}"])  # fmt: skip
+    corrected_program.main()
+    made = read_json(out)
+    rows = read_feedback(world / "train_feedback.json")
+    assert [r["answer"] for r in made] == [[r.corrected] for r in rows if r.corrected]
+    assert "corrected answers" in capsys.readouterr().out
+    questions = {q["text"] for q in read_json(world / "train.json")}
+    assert {r["text"] for r in made} <= questions
+
+
+@pytest.mark.parametrize("yml", ["corrected_sft_config", "mini_corrected_sft_config"])
+def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
+    from sft.run_sft import SFTConfig
+
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    made = load_config(SFTConfig, TRAINING / f"{yml}.yml")
+    assert made.model.ckpt == "o/sft" and made.data.train_file == "d/train_corrected.json" and made.logging.save_dir == "o/corrected_sft"
