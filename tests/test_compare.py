@@ -11,6 +11,7 @@ from tasks.qa_feedback import compare
 from tasks.qa_feedback.compare import NAMES, Settings, curve, results, stages, training, tuned
 from tasks.qa_feedback.compare_page import others, page, table
 from tasks.qa_feedback.training.reward import QAConfig
+from tasks.qa_feedback.training.train_dpo import QADPOConfig
 
 LOG = [
     {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
@@ -34,7 +35,7 @@ def test_a_run_has_its_algorithm_its_seed_and_its_share_of_episodes():
     assert "/base/baseline_rm/model.safetensors" in stage.reads and not any("rel_rm" in path for path in stage.reads)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in compare.DPO and name != compare.SFT])
 def test_the_configs_take_what_was_tuned(name, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
@@ -45,6 +46,23 @@ def test_the_configs_take_what_was_tuned(name, monkeypatch):
     assert prompts * samples == compare.EPISODES_PER_STEP
 
 
+@pytest.mark.parametrize("name", compare.DPO)
+def test_dpo_runs_are_valid(name, monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    stage = training(name, 1, 40, Path("/base"), Path("/out"))
+    config = load_config(QADPOConfig, stage.command[3], list(stage.command[4:]))
+    assert config.train.seed == 1 and "/base/data/train_feedback.json" in stage.reads
+
+
+def test_corrected_sft_is_its_script():
+    stage = training("corrected-sft", 1, 40, Path("/base"), Path("/out"))
+    assert stage.command[:2] == ("bash", "tasks/qa_feedback/training/train_corrected_sft.sh") and "train.seed=1" in stage.command
+    evaluated = stages(Settings(algorithms="corrected-sft,ppo", seeds="1"), Path("/base"), Path("/out"))
+    policies = [part for stage in evaluated for part in stage.command if part.startswith("policy=")]
+    assert policies == ["policy=/base/sft", "policy=/out/corrected-sft/seed-1", "policy=/out/ppo/seed-1/best"]
+
+
 def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
     assert set(compare.yaml.safe_load((compare.ROOT / compare.TUNED).read_text())) <= set(NAMES)
     assert all("=" in setting for name in NAMES for setting in tuned(name))
@@ -53,7 +71,7 @@ def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
 @pytest.fixture
 def found(tmp_path):
     """Two algorithms, two seeds, two questions: ppo gains .2 and .4 over SFT, rloo nothing."""
-    settings = Settings(algorithms="ppo,rloo", seeds="0,1")
+    settings = Settings(algorithms="ppo,rloo,corrected-sft", seeds="0,1")
     def write(folder: str, name: str, values: list[float]) -> None:
         rows = [{"id": question, "oracle/gold": value} for question, value in zip("ba", values)]
         write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
@@ -61,8 +79,11 @@ def found(tmp_path):
     for seed in (0, 1):
         write(f"eval-{seed}", "ppo", [0.5, 0.7])
         write(f"eval-{seed}", "rloo", [0.1, 0.5])
+        write(f"eval-{seed}", "corrected-sft", [0.2, 0.5])
+        write_jsonl(tmp_path / "corrected-sft" / f"seed-{seed}" / "metrics.jsonl", [{"step": 400, "eval/rougeLsum": 70.0}])
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
+    write_json(tmp_path / "stages.json", {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)})
     return results(settings, tmp_path)
 
 
@@ -78,7 +99,7 @@ def test_the_summary_has_runs_and_differences(found, tmp_path):
 def test_table_and_page_show_them(found):
     assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in table(found)
     html = page(found)
-    assert html.count("<svg") == 3 and "<script" not in html and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
+    assert "| corrected-sft | 0.350 |" in table(found) and html.count("<svg") == 3 and "<script" not in html and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
 
 
 def test_an_algorithm_stands_beside_itself_with_holistic_rewards(found):

@@ -2,7 +2,8 @@
 
     bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] [seeds=0,1,2] [steps=40]
 
-An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one score. Policies,
+An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one score; `dpo`,
+`dpo-preference` and `corrected-sft` learn from the feedback file itself, as long as their own YAML says. Policies,
 questions and reward models are those of `make demo`; the settings an algorithm gets beside its name stand in
 mini_compare_config.yml. Writes compare/summary.json and compare/index.html; run it again to continue or to add some.
 """
@@ -18,18 +19,20 @@ from fgrlhf.algorithms import ALGORITHMS
 from fgrlhf.config import StrictModel
 from fgrlhf.pipeline import Pipeline, Stage
 from fgrlhf.stats import seed_interval
-from fgrlhf.utils import UserError, read_jsonl, run_main, write_json, write_text
+from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import page, table
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.demo import ROOT, TRAINING
 from tasks.qa_feedback.science import evaluation, scores
 
 HOLISTIC = "-holistic"
+MODULES = TRAINING.replace("/", ".")
 TUNED = f"{TRAINING}/mini_compare_config.yml"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
-REWARD_MODELS = {False: ("rel_rm", "fact_rm", "comp_rm"), True: ("baseline_rm",)}  # holistic or not
-NAMES = (*ALGORITHMS, *(name + HOLISTIC for name in ALGORITHMS))
-DEFAULT = (*ALGORITHMS, "ppo" + HOLISTIC, "rloo" + HOLISTIC)
+DPO = {"dpo": (), "dpo-preference": ("data.pairs=preference", "dpo.span_weight=1")}
+SFT = "corrected-sft"
+NAMES = (*ALGORITHMS, *(name + HOLISTIC for name in ALGORITHMS), *DPO, SFT)
+DEFAULT = (*ALGORITHMS, "ppo" + HOLISTIC, "rloo" + HOLISTIC, *DPO, SFT)
 
 
 class Settings(StrictModel):
@@ -68,16 +71,29 @@ def tuned(name: str) -> list[str]:
 
 
 def training(name: str, seed: int, steps: int, base: Path, out: Path) -> Stage:
-    """One run, which ends in <out>/<name>/seed-<seed>/best."""
-    algorithm, holistic = name.removesuffix(HOLISTIC), name.endswith(HOLISTIC)
-    config = f"{TRAINING}/mini_{'baseline' if holistic else 'fine_grained'}_config.yml"
-    module = f"{TRAINING.replace('/', '.')}.train_{'baseline' if holistic else 'finegrained'}"
+    """One run, which writes <out>/<name>/seed-<seed>."""
     folder = f"{name}/seed-{seed}"
-    command = (
-        "python", "-m", module, config, f"algorithm.name={algorithm}", f"train.seed={seed}",
-        f"train.total_episodes={steps * EPISODES_PER_STEP}", f"logging.save_dir={out / folder}", f"logging.run_name={name}", *tuned(name))
-    read = [config, *(str(base / model / "model.safetensors") for model in ("sft", *REWARD_MODELS[holistic]))]
-    return Stage(folder, command, (), (folder,), tuple(read), (module,))
+    common = (f"train.seed={seed}", f"logging.save_dir={out / folder}", f"logging.run_name={name}")
+    if name == SFT:
+        script, config = f"{TRAINING}/train_corrected_sft.sh", f"{TRAINING}/mini_corrected_sft_config.yml"
+        modules = ("sft.run_sft", f"{MODULES}.corrected_examples")
+        return Stage(folder, ("bash", script, *common, *tuned(name)), (), (folder,), (script, config, *models(base, name)), modules)
+    if name in DPO:
+        module, config, settings = f"{MODULES}.train_dpo", f"{TRAINING}/mini_dpo_config.yml", DPO[name]
+    else:
+        kind = ("train_baseline", "baseline") if name.endswith(HOLISTIC) else ("train_finegrained", "fine_grained")
+        module, config = f"{MODULES}.{kind[0]}", f"{TRAINING}/mini_{kind[1]}_config.yml"
+        settings = (f"algorithm.name={name.removesuffix(HOLISTIC)}", f"train.total_episodes={steps * EPISODES_PER_STEP}")
+    command = ("python", "-m", module, config, *common, *settings, *tuned(name))
+    return Stage(folder, command, (), (folder,), (config, *models(base, name)), (module,))
+
+
+def models(base: Path, name: str) -> list[str]:
+    """The weights and the feedback of the demo that a run reads."""
+    if name in DPO or name == SFT:
+        return [str(base / "sft" / "model.safetensors"), str(base / "data" / "train_feedback.json")]
+    rewards = ("baseline_rm",) if name.endswith(HOLISTIC) else ("rel_rm", "fact_rm", "comp_rm")
+    return [str(base / model / "model.safetensors") for model in ("sft", *rewards)]
 
 
 def stages(settings: Settings, base: Path, out: Path) -> list[Stage]:
@@ -86,7 +102,8 @@ def stages(settings: Settings, base: Path, out: Path) -> list[Stage]:
     for seed in settings.seed_list:
         for name in settings.names:
             run = training(name, seed, settings.steps, base, out)
-            made += [run, evaluation(out, f"eval-{seed}", name, out / run.name / "best", (run.name,))]
+            policy = out / run.name / ("" if name == SFT else "best")
+            made += [run, evaluation(out, f"eval-{seed}", name, policy, (run.name,))]
     return made
 
 
@@ -94,7 +111,8 @@ def stages(settings: Settings, base: Path, out: Path) -> list[Stage]:
 
 
 def curve(rows: list[dict]) -> list[dict[str, float]]:
-    """Dev figures of a run's log: after how many episodes and seconds of training, the true score and the KL."""
+    """Dev figures of a run's log: after how many episodes (answers learned from) and seconds of training, the true score
+    and the KL. None of SFT's, which is judged by RougeLsum."""
     points, seconds, per_step = [], 0.0, next((row["episodes"] / (row["step"] + 1) for row in rows if "episodes" in row), 0.0)
     for row in rows:
         if "eval/oracle/gold" in row:
@@ -113,14 +131,18 @@ def results(settings: Settings, out: Path) -> dict:
         runs[name] = {}
         for seed, values in zip(seeds, gold[name]):
             points = curve(read_jsonl(out / name / f"seed-{seed}" / "metrics.jsonl"))
+            last = points[-1] if points else {"episodes": 0, "seconds": stage_seconds(out, f"{name}/seed-{seed}"), "kl": None}
             runs[name][str(seed)] = {
-                "gold": float(np.mean(values)), "episodes": points[-1]["episodes"], "seconds": points[-1]["seconds"],
-                "kl": points[-1]["kl"], "curve": points}
+                "gold": float(np.mean(values)), **{key: last[key] for key in ("episodes", "seconds", "kl")}, "curve": points}
     return {
         "seeds": seeds, "steps": settings.steps, "sft": {"gold": float(np.mean(gold["sft"][0]))}, "runs": runs,
         "differences": {f"{a}_vs_{b}": _difference(gold[a], gold[b]) for b, a in combinations(["sft", *names], 2)},
         "settings": {name: tuned(name) for name in names},
     }
+
+
+def stage_seconds(out: Path, stage: str) -> float:
+    return read_json(out / "stages.json")[stage]["seconds"]
 
 
 def _difference(a: list[np.ndarray], b: list[np.ndarray]) -> dict:
@@ -131,10 +153,9 @@ def _difference(a: list[np.ndarray], b: list[np.ndarray]) -> dict:
 def compare(settings: Settings) -> None:
     """Run what is missing, write summary.json and index.html, print the table."""
     out, base = Path(settings.output_dir).absolute(), Path(settings.base_dir).absolute()
-    needed = {"sft", *(model for name in settings.names for model in REWARD_MODELS[name.endswith(HOLISTIC)])}
-    missing = sorted(model for model in needed if not (base / model / "model.safetensors").exists())
+    missing = sorted({path for name in settings.names for path in models(base, name) if not Path(path).exists()})
     if missing:
-        raise UserError(f"{base} has no {', '.join(missing)}: run `make demo` first, or name its folder with OUTPUT_DIR")
+        raise UserError(f"{', '.join(missing)} not found: run `make demo` first, or name its folder with OUTPUT_DIR")
     environment = {"SCALE": "mini", "OUTPUT_DIR": str(base), "DATA_DIR": str(base / "data"), "OMP_NUM_THREADS": "1"}
     Pipeline(stages(settings, base, out), ROOT, out, environment, settings.lanes).run()
     found = results(settings, out)

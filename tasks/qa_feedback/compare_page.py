@@ -33,7 +33,7 @@ def rows(found: Mapping) -> list[dict]:
         runs = list(by_seed.values())
         made.append({
             "name": name, "gold": np.mean([run["gold"] for run in runs]), "by_seed": [run["gold"] for run in runs],
-            "seconds": np.mean([run["seconds"] for run in runs]), "kl": np.mean([run["kl"] for run in runs]),
+            "seconds": np.mean([run["seconds"] for run in runs]), "kl": None if runs[0]["kl"] is None else np.mean([run["kl"] for run in runs]),
             "over_sft": found["differences"][f"{name}_vs_sft"],
             "over_first": found["differences"].get(f"{name}_vs_{first(found)}"),
             "settings": found["settings"][name],
@@ -56,10 +56,16 @@ def picture(found: Mapping, axis: str, xlabel: str) -> str:
     bands = {}
     for name, by_seed in found["runs"].items():
         curves = [run["curve"] for run in by_seed.values()]
+        if not all(curves):
+            continue
         length = min(map(len, curves))  # a run that stopped early is shorter
         x, gold = (np.array([[point[key] for point in curve[:length]] for curve in curves]) for key in (axis, "gold"))
         bands[name] = Band(x.mean(0), gold.mean(0), gold.min(0), gold.max(0))
     return panels("True score on dev", bands, xlabel)
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def interval(difference: Mapping | None) -> str:
@@ -75,7 +81,7 @@ def table(found: Mapping) -> str:
     for row in rows(found):
         cells = [_marked(row["over_sft"]), _marked(row["over_first"])]
         seeds = " ".join(f"{value:.3f}" for value in row["by_seed"])
-        lines.append(f"| {row['name']} | {row['gold']:.3f} | {seeds} | {cells[0]} | {cells[1]} | {row['kl']:.1f} | {row['seconds']:.0f} |")
+        lines.append(f"| {row['name']} | {row['gold']:.3f} | {seeds} | {cells[0]} | {cells[1]} | {number(row['kl'])} | {row['seconds']:.0f} |")
     more = [f"| {pair.replace('_vs_', ' - ')} | {_marked(difference)} |" for pair, difference in others(found).items()]
     return "\n".join([*lines, *(["", "| other differences | |", "|---|---|", *more] if more else [])]) + "\n"
 
