@@ -114,3 +114,18 @@ def test_both_pages_make_one_row(chromium, tmp_path, first, other):
         assert (
             row["preference"] == EXPECTED and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
         )
+
+
+def test_by_touch(chromium, tmp_path):
+    with opened(
+        chromium,
+        "comparison",
+        tmp_path=tmp_path,
+        has_touch=True,
+        is_mobile=True,
+        viewport={"width": 390, "height": 800},
+    ) as tab:
+        for number, value in enumerate(judge(tab)):
+            tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
+        tab.locator("#submit").tap()
+        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED

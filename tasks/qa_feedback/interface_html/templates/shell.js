@@ -27,7 +27,7 @@ window.FG = window.FG || {};
     const picker = FG.el("input", {
       type: "file",
       id: "file",
-      accept: ".json,application/json",
+      accept: ".json,.html,application/json,text/html",
       class: "hidden",
       "aria-label": "Items file",
       onchange: pickFile,
@@ -49,7 +49,8 @@ window.FG = window.FG || {};
         button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
         store.served ? null : button("pick", "Open items…", () => picker.click()),
         store.served ? null : picker,
-        store.served ? null : button("download", "Download feedback.json", download),
+        store.served ? null : button("download", "Download feedback.json", downloadFeedback),
+        store.served ? null : button("record", "record.json", downloadRecord),
         button("help-button", "Help ?", showHelp, "?"),
         button("theme", "Colours", () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
@@ -76,20 +77,32 @@ window.FG = window.FG || {};
     shell.open(0);
   }
 
-  function download() {
-    const store = shell.store,
-      done = store.items.filter((item) => store.isDone(item)).length;
-    if (!done) {
+  // Save `text` as a file; false where no item is done.
+  function download(name, text) {
+    if (!shell.store.done.length) {
       FG.notice("There is nothing to download yet: submit at least one item.");
-      return;
+      return false;
     }
-    const url = URL.createObjectURL(new Blob([store.text()], { type: "application/json" }));
-    FG.el("a", { href: url, download: "feedback.json" }).click();
+    const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    FG.el("a", { href: url, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
-    const left = store.items.length - done;
-    FG.notice(
-      `feedback.json has ${done} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
-    );
+    return true;
+  }
+
+  function downloadFeedback() {
+    const store = shell.store,
+      left = store.items.length - store.done.length;
+    if (download("feedback.json", store.text()))
+      FG.notice(
+        `feedback.json has ${store.done.length} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
+      );
+  }
+
+  function downloadRecord() {
+    if (download("record.json", shell.store.record()))
+      FG.notice(
+        "record.json has the order answers were shown in and the active time, for the agreement report.",
+      );
   }
 
   function showHelp() {
