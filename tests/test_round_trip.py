@@ -96,13 +96,15 @@ def test_a_published_page_comes_back_from_its_payload(qa_feedback, tmp_path):
             assert rows_text([made]) == rows_text([row])
 
 
-@pytest.mark.parametrize("name", ["page.html", "page.json"])
-def test_the_file_picker_takes_it_too(chromium, tmp_path, name):
-    row = {key: ITEM[key] for key in SCHEMA.row} | {"gold": 'It\'s <b>"one"</b> &amp; two.'}
-    text = published_page(row) if name.endswith("html") else json.dumps(payload(row))
-    (tmp_path / name).write_text(text, encoding="utf-8")
+def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
+    row = {key: ITEM[key] for key in SCHEMA.row} | {"gold": "It's <b>\"one\"</b> &amp; two."}
+    (tmp_path / "page.html").write_text(published_page(row), encoding="utf-8")
+    write_json(tmp_path / "page.json", payload(row))
     with opened(chromium, items=None) as tab:
-        tab.set_input_files("#file", tmp_path / name)
+        tab.set_input_files("#file", tmp_path / "page.html")
+        tab.wait_for_selector("#notice:not([hidden])")
+        assert "make items of it first" in tab.inner_text("#notice")
+        tab.set_input_files("#file", tmp_path / "page.json")
         tab.wait_for_selector("#work:not([hidden])")
         tab.reload()
         press(tab, "n", "Control+Enter")

@@ -27,7 +27,7 @@ window.FG = window.FG || {};
     const picker = FG.el("input", {
       type: "file",
       id: "file",
-      accept: ".json,.html,application/json,text/html",
+      accept: ".json,application/json",
       class: "hidden",
       "aria-label": "Items file",
       onchange: pickFile,

@@ -82,12 +82,6 @@ window.FG = window.FG || {};
     preference.length === FG.pairs(schema).length &&
     preference.every((value) => [0, 1, 2].includes(value));
 
-  // The JSON inside a page as published; the parsed document is inert: it loads and runs nothing.
-  function embedded(text) {
-    const prompt = new DOMParser().parseFromString(text, "text/html").getElementById("prompt");
-    return prompt ? prompt.getAttribute("value") : ""; // no prompt: no JSON
-  }
-
   // {id, question: "{JSON of the texts}"}, as published, to a row; other rows stay. See items.py.
   function publishedRow(row) {
     const { id, question, ...rest } = row || {};
@@ -104,11 +98,14 @@ window.FG = window.FG || {};
   // The items of a file's text: [{id, key, row}]. Throws with row and reason.
   FG.readItems = function (schema, text) {
     let rows;
+    if (/^\s*</.test(text))
+      throw new Error(
+        "it is a page: make items of it first with python -m tasks.qa_feedback.interface_html.items",
+      );
     try {
-      rows = JSON.parse(/^\s*</.test(text) ? embedded(text) : text);
-      rows = [rows].flat().map(publishedRow);
+      rows = [JSON.parse(text)].flat().map(publishedRow);
     } catch (error) {
-      throw new Error(`the file is not valid JSON, nor a published page with JSON in it (${error.message})`);
+      throw new Error(`the file is not valid JSON (${error.message})`);
     }
     if (!Array.isArray(rows) || !rows.length)
       throw new Error("the file must hold a JSON array with at least one row");
