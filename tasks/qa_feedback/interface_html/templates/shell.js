@@ -8,10 +8,12 @@ window.FG = window.FG || {};
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
-  function button(id, label, onclick, key) {
+  const RECORD = "In which order answers were shown, and the active time, for the agreement report";
+
+  function button(id, label, onclick, key, title) {
     return FG.el(
       "button",
-      { type: "button", id, onclick, "aria-keyshortcuts": key || null, title: key || null },
+      { type: "button", id, onclick, "aria-keyshortcuts": key, title: title || key },
       label,
     );
   }
@@ -50,7 +52,7 @@ window.FG = window.FG || {};
         store.served ? null : button("pick", "Open items…", () => picker.click()),
         store.served ? null : picker,
         store.served ? null : button("download", "Download feedback.json", downloadFeedback),
-        store.served ? null : button("record", "record.json", downloadRecord),
+        store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
         button("help-button", "Help ?", showHelp, "?"),
         button("theme", "Colours", () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
