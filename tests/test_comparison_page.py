@@ -116,6 +116,21 @@ def test_both_pages_make_one_row(chromium, tmp_path, first, other):
         )
 
 
+def test_the_next_item_begins_at_the_top_and_the_end_is_told_there(chromium, tmp_path):
+    items = [{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(2)]
+    with opened(
+        chromium, "comparison", items=items, tmp_path=tmp_path, viewport={"width": 600, "height": 400}
+    ) as tab:
+        for last in (False, True):
+            press(tab, *map(str, judge(tab)))
+            tab.locator("#submit").scroll_into_view_if_needed()
+            assert tab.evaluate("scrollY") > 0
+            tab.click("#submit")
+            assert tab.evaluate("scrollY") == 0
+            assert tab.is_visible("#notice") == last
+        assert "All items are done" in tab.inner_text("#notice")
+
+
 def test_by_touch(chromium, tmp_path):
     with opened(
         chromium,

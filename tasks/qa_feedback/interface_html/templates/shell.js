@@ -217,6 +217,7 @@ window.FG = window.FG || {};
       }
     }
     FG.say("Submitted. All items are done: Download feedback.json.", "good");
+    FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
     $("download").focus();
   };
 
@@ -293,6 +294,7 @@ window.FG = window.FG || {};
       FG.say("");
       FG.showProblems([]);
       hooks.open(shell.work);
+      window.scrollTo(0, 0); // one submits at the page's end and begins at its top
       FG.showStatus(shell.work);
     };
     document.title = `${schema.title}: ${page}`;
