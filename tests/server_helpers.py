@@ -36,9 +36,10 @@ def write_items(folder: Path, count: int) -> Path:
 class Server:
     """`serve.py` over a database; `start` waits until it answers."""
 
-    def __init__(self, folder: Path, items: int = 20, **settings):
+    def __init__(self, folder: Path, items: int | Path = 20, **settings):
         self.db, self.port = folder / "feedback.sqlite", free_port()
-        self.settings = {"db": self.db, "port": self.port, "items": write_items(folder, items), **settings}
+        path = write_items(folder, items) if isinstance(items, int) else items
+        self.settings = {"db": self.db, "port": self.port, "items": path, **settings}
         self.process = None
 
     def start(self) -> "Server":

@@ -15,6 +15,7 @@ from tasks.qa_feedback.interface_html.agreement import (
     alpha_of,
     coincidences,
     judged_in_files,
+    main,
     overlap_matches,
     report,
 )
@@ -110,6 +111,24 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
         if "F1" in name or "alpha" in name:
             assert 1 > found[0][name] > found[1][name] > found[2][name] > 0, name
     assert sum("F1" in name or "alpha" in name for name in found[0]) == 8
+
+
+def test_the_report_is_printed_and_written(tmp_path, monkeypatch, capsys):
+    rows = [{**ROW, "feedback": {**doc([error()]), "corrected-prediction": "x"}, "preference": [1] * 6}] * 2
+    rows = [{**row, "feedback": {k: v for k, v in row["feedback"].items() if k != "no-error"}} for row in rows]
+    for name in "ab":
+        (tmp_path / name).write_text(json.dumps(rows))
+    out = tmp_path / "report.json"
+    monkeypatch.setattr("sys.argv", ["agreement", f"files={tmp_path}/a,{tmp_path}/b", f"out={out}"])
+    main()
+    written = json.loads(out.read_text())
+    assert written["span F1, exact"] == {"mean": 1, "low": 1, "high": 1, **written["span F1, exact"]}
+    assert "everybody said 1" in written["preference alpha"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == list(written) and len(lines) >= 12
+    monkeypatch.setattr("sys.argv", ["agreement"])
+    with pytest.raises(UserError, match="either a database"):
+        main()
 
 
 def test_real_preferences(qa_feedback):

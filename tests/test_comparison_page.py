@@ -114,3 +114,33 @@ def test_both_pages_make_one_row(chromium, tmp_path, first, other):
         assert (
             row["preference"] == EXPECTED and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
         )
+
+
+def test_the_next_item_begins_at_the_top_and_the_end_is_told_there(chromium, tmp_path):
+    items = [{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(2)]
+    with opened(
+        chromium, "comparison", items=items, tmp_path=tmp_path, viewport={"width": 600, "height": 400}
+    ) as tab:
+        for last in (False, True):
+            press(tab, *map(str, judge(tab)))
+            tab.locator("#submit").scroll_into_view_if_needed()
+            assert tab.evaluate("scrollY") > 0
+            tab.click("#submit")
+            assert tab.evaluate("scrollY") == 0
+            assert tab.is_visible("#notice") == last
+        assert "All items are done" in tab.inner_text("#notice")
+
+
+def test_by_touch(chromium, tmp_path):
+    with opened(
+        chromium,
+        "comparison",
+        tmp_path=tmp_path,
+        has_touch=True,
+        is_mobile=True,
+        viewport={"width": 390, "height": 800},
+    ) as tab:
+        for number, value in enumerate(judge(tab)):
+            tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
+        tab.locator("#submit").tap()
+        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED

@@ -1,6 +1,8 @@
 """The server's database: what is given to whom, what is kept, what is refused."""
 
 import sqlite3
+import threading
+import time
 
 import pytest
 
@@ -145,6 +147,51 @@ def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
     db._connection.execute("PRAGMA max_page_count=100000")
     assert not db.assignment(one.id, "a").done
     assert submit(db, one)
+
+
+def together(db, *works):
+    """What each of `works` gave or raised, and how often was committed, when all come while the connection is busy."""
+    found, commits = [None] * len(works), []
+
+    def run(i):
+        try:
+            found[i] = works[i]()
+        except Exception as error:  # noqa: BLE001 (it is what is looked at)
+            found[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
+    db._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    with db._lock:
+        for thread in threads:
+            thread.start()
+        while len(db._waiting) < len(works):
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    return found, len(commits)
+
+
+def test_those_who_wait_together_are_committed_together(db):
+    given = [db.next(name, "annotation", 4) for name in "abcdef"]
+    bad = db.next("g", "comparison", 4)
+    db.save_draft(bad, 0, {})
+    works = [lambda i=i, one=one: submit(db, one, i) for i, one in enumerate(given)]
+    found, commits = together(
+        db, *works, lambda: db.save_draft(bad, 0, {}), lambda: db.write(lambda sql: 1 / 0)
+    )
+    assert found[:6] == [True] * 6 and commits == 1
+    assert isinstance(found[6], Refused) and isinstance(found[7], ZeroDivisionError)
+    assert len(read_database(db.path)[2]) == 6
+
+
+def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
+    given = [db.next(name, "annotation", 4) for name in "abc"]
+    db._connection.execute("PRAGMA max_page_count=1")
+    works = [lambda i=i, one=one: submit(db, one, i) for i, one in enumerate(given)]
+    works[1] = lambda: submit(db, given[1], 1, {**DOC, "corrected-prediction": "x" * 100_000})
+    found, commits = together(db, *works)
+    assert [found[0], found[2], commits] == [True, True, 2] and "full" in str(found[1])
+    assert sorted(one.annotator for one in read_database(db.path)[2]) == ["a", "c"]
 
 
 def test_settings_of_the_connection(db):

@@ -1,21 +1,23 @@
 """The pages talking to the server: the same bytes as from disk, drafts over reloads, kills and lost answers."""
 
+import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, press
+from page_helpers import ITEM, press, word
 from server_helpers import Client, Server, serving
 from tasks.qa_feedback.interface_html.database import read_database
 from tasks.qa_feedback.interface_html.export import Settings, export
 from tasks.qa_feedback.interface_html.items import Item, row_with, rows_text
-from test_annotation_page import EXPECTED, SCHEMA, by_keyboard
+from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
+from test_schema import TOXICITY
 
 
 @contextmanager
-def visiting(browser, server, page="annotation", who="anna"):
+def visiting(browser, server, page="annotation", who="anna", **options):
     """A served page; at the end its console is clean, where nothing was meant to fail."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     tab, noise, outside = context.new_page(), [], []
     tab.on(
         "console",
@@ -64,6 +66,27 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
         assert read_database(server.db)[2][0].seconds > 0
 
 
+def test_by_touch(chromium, tmp_path):
+    phone = {"has_touch": True, "is_mobile": True, "viewport": {"width": 390, "height": 800}}
+    with serving(tmp_path, items=1) as server:
+        with visiting(chromium, server, **phone) as tab:
+            for number in (1, 2):
+                word(tab, number).tap()
+            tab.locator("#types button", has_text="Irrelevant").tap()
+            tab.fill("#correction", "Mended.")
+            tab.locator("#submit").tap()
+            tab.wait_for_selector("#empty:not([hidden])")
+        with visiting(chromium, server, "comparison", **phone) as tab:
+            for number, value in enumerate(judge(tab)):
+                tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
+            tab.locator("#submit").tap()
+            tab.wait_for_selector("#empty:not([hidden])")
+        marked, compared = read_database(server.db)[2]
+        (error,) = marked.doc["errors"]
+        assert (error["error type"], error["quote"]) == ("Irrelevant", "cat sat")
+        assert compared.doc == {"preference": PREFERENCE, "order": compared.shown}
+
+
 def test_a_killed_server_loses_nothing(chromium, tmp_path):
     server = Server(tmp_path, items=2).start()
     try:
@@ -106,6 +129,20 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
         tab.wait_for_function("() => document.querySelector('#message').textContent.includes('next item')")
         assert len(read_database(server.db)[2]) == 1
         tab.noise.clear()
+
+
+def test_another_task_is_served_too(chromium, tmp_path):
+    item = {"prompt": "Say", "generation": "Hello there. You fool! Bye."}
+    path = write(tmp_path, [{"id": "t", **item}])
+    with serving(tmp_path, items=path, schema_file=TOXICITY) as server:
+        with visiting(chromium, server) as tab:
+            press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
+            tab.wait_for_selector("#empty:not([hidden])")
+        export(Settings(db=str(server.db), out=str(tmp_path / "out.json"), schema_file=str(TOXICITY)))
+    (row,) = json.loads((tmp_path / "out.json").read_text())
+    error = {"error type": "Insult", "explanation": "", "start": 13, "end": 22}
+    said = {"errors": [error], "missing-info": [], "corrected-prediction": ""}
+    assert row == {**item, "feedback": said}
 
 
 def test_two_annotators_work_at_once(chromium, tmp_path):

@@ -1,7 +1,7 @@
 """How far annotators agree, with intervals over items. An undefined figure says why it is.
 
 python -m tasks.qa_feedback.interface_html.agreement db=feedback.sqlite out=agreement.json
-python -m tasks.qa_feedback.interface_html.agreement files=anna.json,ben.json
+python -m tasks.qa_feedback.interface_html.agreement files=anna.json,ben.json records=anna_record.json,ben_record.json
 """
 
 import json
@@ -18,7 +18,7 @@ from pydantic import Field
 from fgrlhf.config import StrictModel
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
-from fgrlhf.utils import UserError, run_main, write_json
+from fgrlhf.utils import UserError, read_json, run_main, write_json
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import FeedbackRow
 from tasks.qa_feedback.interface_html.database import read_database
@@ -236,16 +236,46 @@ def judged_in_database(schema: Schema, path: str | Path) -> list[Judged]:
     return list(judged.values())
 
 
-def judged_in_files(schema: Schema, paths: Sequence[str]) -> list[Judged]:
-    """One feedback file for each annotator, of the same rows in the same order."""
+def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:
+    """The record.json that a page saved beside a feedback file of `count` rows."""
+    entries, every = read_json(path), list(range(len(schema.fields.answers)))
+    if not isinstance(entries, list) or len(entries) != count:
+        raise UserError(
+            f"{path} is not the record of a file of {count} rows: save both on the same page at once"
+        )
+    for number, entry in enumerate(entries):
+        order = entry.get("order", 0) if isinstance(entry, dict) else 0
+        if order is not None and (
+            not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, every))
+        ):
+            raise UserError(f"{path}, row {number}: `order` must hold each of {every} once, or be null")
+        seconds = entry.get("seconds")
+        if not isinstance(seconds, dict) or not all(
+            isinstance(v, (int, float, type(None))) for v in seconds.values()
+        ):
+            raise UserError(f"{path}, row {number}: `seconds` must be an object of numbers")
+    return entries
+
+
+def judged_in_files(schema: Schema, paths: Sequence[str], records: Sequence[str] = ()) -> list[Judged]:
+    """One feedback file for each annotator, of the same rows in the same order; `records`: one for each of them."""
+    if records and len(records) != len(paths):
+        raise UserError(
+            f"{len(records)} records for {len(paths)} files: name one for each, in the same order"
+        )
     files = [read_items(schema, path) for path in paths]
     judged = [Judged(item) for item in files[0]]
-    for path, items in zip(paths, files):
+    for path, items, record in zip(paths, files, records or [None] * len(paths)):
         if len(items) != len(judged):
             raise UserError(
                 f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: they must be of the same items"
             )
-        for number, (into, item) in enumerate(zip(judged, items)):
+        kept = (
+            read_record(schema, record, len(items))
+            if record
+            else [{"order": None, "seconds": {}}] * len(items)
+        )
+        for number, (into, item, entry) in enumerate(zip(judged, items, kept)):
             if any(into.item.row[key] != item.row[key] for key in schema.row):
                 raise UserError(
                     f"{path}, row {number}: its texts differ from those of {paths[0]}: not the same items"
@@ -253,7 +283,8 @@ def judged_in_files(schema: Schema, paths: Sequence[str]) -> list[Judged]:
             if "feedback" in item.row:
                 into.annotations[path] = item.row["feedback"]
             if "preference" in item.row:
-                into.comparisons[path] = (item.row["preference"], None)
+                into.comparisons[path] = (item.row["preference"], entry["order"])
+            into.seconds += [float(value) for value in entry["seconds"].values() if value is not None]
     return judged
 
 
@@ -264,6 +295,9 @@ class Settings(StrictModel):
     files: str = Field(
         "", description="or feedback files of the same rows, one for each annotator, with commas"
     )
+    records: str = Field(
+        "", description="record.json of each of these files: the orders shown, the active time"
+    )
     out: str | None = Field(None, description="a JSON file for the figures")
     schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
 
@@ -273,7 +307,10 @@ def main() -> None:
     schema, paths = load_schema(settings.schema_file), [path for path in settings.files.split(",") if path]
     if bool(settings.db) == bool(paths):
         raise UserError("name either a database (db=...) or feedback files (files=anna.json,ben.json)")
-    judged = judged_in_database(schema, settings.db) if settings.db else judged_in_files(schema, paths)
+    records = [path for path in settings.records.split(",") if path]
+    judged = (
+        judged_in_database(schema, settings.db) if settings.db else judged_in_files(schema, paths, records)
+    )
     figures = report(schema, judged)
     for name, figure in figures.items():
         print(f"{name:<40} {figure}")

@@ -2,6 +2,7 @@
 
 What is committed survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA). Submissions are only
 ever added. An item is given to `per_item` annotators of a page: those who submitted and those whose lease runs.
+Requests that wait for the disk at the same time are committed together.
 """
 
 import fcntl
@@ -12,8 +13,8 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ CREATE TABLE IF NOT EXISTS assignments(
   id INTEGER PRIMARY KEY, item TEXT NOT NULL REFERENCES items(id), annotator TEXT NOT NULL, page TEXT NOT NULL,
   shown TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, lease_until REAL NOT NULL, UNIQUE(page, item, annotator));
 CREATE INDEX IF NOT EXISTS by_annotator ON assignments(annotator, page, done);
+CREATE INDEX IF NOT EXISTS by_item ON assignments(page, item, done, lease_until);
 CREATE TABLE IF NOT EXISTS drafts(
   assignment INTEGER PRIMARY KEY REFERENCES assignments(id), revision INTEGER NOT NULL, state TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS submissions(
@@ -72,6 +74,15 @@ class Submission:
     created: float
 
 
+class _Job:
+    """Work on the connection; once it is on the disk or refused, what it gave."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], Any]):
+        self.work, self.done = work, False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
 class Database:
     """Opens or makes the file. Raises `UserError` where another server has it, or it is of another task."""
 
@@ -80,7 +91,8 @@ class Database:
     ):
         self.path, self.per_item, self.lease_seconds, self.clock = Path(path), per_item, lease_seconds, clock
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # whoever has it may use the connection
+        self._waiting: deque[_Job] = deque()
         self._only = open(f"{self.path}.lock", "w")  # noqa: SIM115 (held as long as the database is)
         try:
             fcntl.flock(self._only, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,11 +108,9 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=EXTRA")
             self._connection.execute("PRAGMA foreign_keys=ON")
-            with self.writing() as sql:
-                for statement in TABLES.split(";\n"):
-                    sql.execute(statement)
-                sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
-                (found,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
+            found = self.write(lambda sql: self._open(sql, task))
+            names = self._connection.execute("SELECT token_sha256, name FROM annotators")
+            self._names: dict[str, str] = dict(names.fetchall())
         except sqlite3.Error as error:
             self._only.close()
             raise UserError(f"{path} cannot be used as a database: {error}") from None
@@ -114,25 +124,73 @@ class Database:
         self._connection.close()
         self._only.close()
 
-    @contextmanager
-    def writing(self):
-        """A transaction: committed at the end, undone by any exception. One at a time."""
+    @staticmethod
+    def _open(sql: sqlite3.Connection, task: str) -> str:
+        for statement in TABLES.split(";\n"):
+            sql.execute(statement)
+        sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
+        return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
+
+    def write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What `work(connection)` returns, once all that it wrote is on the disk.
+
+        Whoever gets the lock commits for everybody who waits: one flush of the disk for all of them. What raises is
+        undone alone. `work` may run twice (see `_commit`), so it may change nothing but the database.
+        """
+        mine = _Job(work)
+        self._waiting.append(mine)
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            if not mine.done:
+                self._commit([self._waiting.popleft() for _ in range(len(self._waiting))])
+        if mine.error is not None:
+            raise mine.error
+        return mine.value
+
+    def _commit(self, jobs: Sequence[_Job]) -> None:
+        """All in one transaction; where the storage refuses that, each in its own, so that one fails alone."""
+        try:
+            self._transaction(jobs)
+        except sqlite3.Error as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._commit([job])
+            else:
+                jobs[0].error = error
+        except BaseException as error:  # an interrupt: nothing was committed, so nobody may think it was
+            for job in jobs:
+                job.error = error
+            raise
+        finally:
+            for job in jobs:
+                job.done = True
+
+    def _transaction(self, jobs: Sequence[_Job]) -> None:
+        sql = self._connection
+        sql.execute("BEGIN IMMEDIATE")
+        try:
+            for job in jobs:
+                sql.execute("SAVEPOINT job")
+                try:
+                    job.value, job.error = job.work(sql), None
+                except sqlite3.Error:
+                    raise
+                except Exception as error:  # noqa: BLE001 (raised again in the caller's thread)
+                    job.value, job.error = None, error
+                    sql.execute("ROLLBACK TO job")
+                sql.execute("RELEASE job")
+            sql.execute("COMMIT")
+        except BaseException:
+            if sql.in_transaction:
+                sql.execute("ROLLBACK")
+            raise
 
     # ---- items and annotators ------------------------------------------------------------------------------
 
     def add_items(self, items: Sequence[Item]) -> int:
         """Add those that are not there; returns how many. `UserError` where an id is there with another text."""
-        added = 0
-        with self.writing() as sql:
+
+        def add(sql: sqlite3.Connection) -> int:
+            added = 0
             (last,) = sql.execute("SELECT COALESCE(MAX(position), -1) FROM items").fetchone()
             for item in items:
                 row = json.dumps(item.row)
@@ -144,7 +202,9 @@ class Database:
                 if not there:
                     added += 1
                     sql.execute("INSERT INTO items VALUES(?, ?, ?)", (item.id, last + added, row))
-        return added
+            return added
+
+        return self.write(add)
 
     def items(self) -> list[Item]:
         with self._lock:
@@ -154,50 +214,49 @@ class Database:
     def new_token(self, annotator: str) -> str:
         """A fresh token for an annotator; an older one stops working. Only its hash is kept."""
         token = secrets.token_urlsafe(24)
-        with self.writing() as sql:
-            sql.execute("INSERT OR REPLACE INTO annotators VALUES(?, ?)", (annotator, _sha(token)))
+        row = (annotator, _sha(token))
+        self.write(lambda sql: sql.execute("INSERT OR REPLACE INTO annotators VALUES(?, ?)", row))
+        others = {digest: name for digest, name in self._names.items() if name != annotator}
+        self._names = {**others, row[1]: annotator}
         return token
 
     def annotator_of(self, token: str) -> str | None:
-        with self._lock:
-            row = self._connection.execute(
-                "SELECT name FROM annotators WHERE token_sha256=?", (_sha(token),)
-            ).fetchone()
-        return row[0] if row else None
+        return self._names.get(_sha(token))
 
     # ---- assignments ---------------------------------------------------------------------------------------
 
     def next(self, annotator: str, page: str, answers: int) -> Assignment | None:
         """What the annotator has begun, else the first item that still needs somebody and that they never had."""
-        now = self.clock()
-        with self.writing() as sql:
-            begun = sql.execute(
-                "SELECT id, item, lease_until FROM assignments"
-                " WHERE annotator=? AND page=? AND done=0 ORDER BY id",
-                (annotator, page),
-            ).fetchall()
-            for number, item, until in begun:
-                if until > now or self._taken(sql, item, page, now) < self.per_item:
-                    sql.execute(
-                        "UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, number)
-                    )
-                    return self._read(sql, number)
-            free = sql.execute(
-                "SELECT id FROM items WHERE NOT EXISTS"
-                " (SELECT 1 FROM assignments a WHERE a.page=:page AND a.item=items.id AND a.annotator=:annotator) AND"
-                " (SELECT COUNT(*) FROM assignments a WHERE a.page=:page AND a.item=items.id"
-                "  AND (a.done OR a.lease_until>:now)) < :wanted ORDER BY position LIMIT 1",
-                {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
-            ).fetchone()
-            if free is None:
-                return None
-            shown = list(range(answers))
-            random.SystemRandom().shuffle(shown)
-            made = sql.execute(
-                "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?, ?, ?)",
-                (free[0], annotator, page, json.dumps(shown), now + self.lease_seconds),
-            )
-            return self._read(sql, made.lastrowid)
+        return self.write(lambda sql: self._next(sql, annotator, page, answers, self.clock()))
+
+    def _next(self, sql, annotator: str, page: str, answers: int, now: float) -> Assignment | None:
+        begun = sql.execute(
+            "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0 ORDER BY id",
+            (annotator, page),
+        ).fetchall()
+        for number, item, until in begun:
+            if until > now or self._taken(sql, item, page, now) < self.per_item:
+                self._lease(sql, number, now)
+                return self._read(sql, number)
+        free = sql.execute(
+            "SELECT id FROM items WHERE NOT EXISTS"
+            " (SELECT 1 FROM assignments a WHERE a.page=:page AND a.item=items.id AND a.annotator=:annotator) AND"
+            " (SELECT COUNT(*) FROM assignments a WHERE a.page=:page AND a.item=items.id"
+            "  AND (a.done OR a.lease_until>:now)) < :wanted ORDER BY position LIMIT 1",
+            {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
+        ).fetchone()
+        if free is None:
+            return None
+        shown = list(range(answers))
+        random.SystemRandom().shuffle(shown)
+        made = sql.execute(
+            "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?, ?, ?)",
+            (free[0], annotator, page, json.dumps(shown), now + self.lease_seconds),
+        )
+        return self._read(sql, made.lastrowid)
+
+    def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
+        sql.execute("UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, number))
 
     @staticmethod
     def _taken(sql: sqlite3.Connection, item: str, page: str, now: float) -> int:
@@ -241,7 +300,8 @@ class Database:
 
         `Refused` (409) if `revision` is not the last.
         """
-        with self.writing() as sql:
+
+        def save(sql: sqlite3.Connection) -> int:
             found = sql.execute("SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)).fetchone()
             last = found[0] if found else 0
             if revision != last:
@@ -250,41 +310,37 @@ class Database:
                     f"this draft was made from revision {revision}, the last is {last}: another window "
                     "changed it; reload to continue from there",
                 )
-            sql.execute(
-                "INSERT OR REPLACE INTO drafts VALUES(?, ?, ?)", (assignment.id, last + 1, json.dumps(state))
-            )
-            self._renew(sql, assignment)
-        return last + 1
+            sql.execute("INSERT OR REPLACE INTO drafts VALUES(?, ?, ?)", (assignment.id, last + 1, text))
+            self._renew(sql, assignment, self.clock())
+            return last + 1
 
-    def _renew(self, sql: sqlite3.Connection, assignment: Assignment) -> None:
-        now = self.clock()
+        text = json.dumps(state)
+        return self.write(save)
+
+    def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> None:
         (until,) = sql.execute("SELECT lease_until FROM assignments WHERE id=?", (assignment.id,)).fetchone()
         if until > now or self._taken(sql, assignment.item.id, assignment.page, now) < self.per_item:
-            sql.execute(
-                "UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, assignment.id)
-            )
+            self._lease(sql, assignment.id, now)
 
     def submit(self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str) -> bool:
         """Add a submission; True if it is new, False if this very one is there already.
 
         `Refused` (409) where the uuid is there with something else, or the lease ran out and others took the item.
         """
-        now, text = self.clock(), json.dumps(doc)
+        text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
-        with self.writing() as sql:
+
+        def add(sql: sqlite3.Connection) -> bool:
             there = sql.execute("SELECT digest FROM submissions WHERE uuid=?", (uuid,)).fetchone()
             if there:
                 if there[0] != digest:
                     raise Refused(409, "this uuid was used for another submission: make a new one")
                 return False
-            done, until = sql.execute(
-                "SELECT done, lease_until FROM assignments WHERE id=?", (assignment.id,)
-            ).fetchone()
-            if (
-                not done
-                and until <= now
-                and self._taken(sql, assignment.item.id, assignment.page, now) >= self.per_item
-            ):
+            now = self.clock()
+            query = "SELECT done, lease_until FROM assignments WHERE id=?"
+            done, until = sql.execute(query, (assignment.id,)).fetchone()
+            late = not done and until <= now
+            if late and self._taken(sql, assignment.item.id, assignment.page, now) >= self.per_item:
                 raise Refused(
                     409,
                     "the time for this item ran out and others have done it; "
@@ -296,7 +352,9 @@ class Database:
                 (uuid, digest, assignment.id, text, seconds, guideline, now),
             )
             sql.execute("UPDATE assignments SET done=1 WHERE id=?", (assignment.id,))
-        return True
+            return True
+
+        return self.write(add)
 
 
 def read_database(path: str | Path) -> tuple[str, list[Item], list[Submission]]:

@@ -3,12 +3,13 @@
     python -m tasks.qa_feedback.interface_html.items source=samples.jsonl questions=train.json out=items.json
 
 An item is a row of the task with an `id`: the texts to judge and, where it was annotated before, what was said.
-The sources: feedback files, `samples.jsonl` of generate.sh, and what the published pages embed.
+The sources: feedback files, `samples.jsonl` of generate.sh, and the published pages or the JSON in them.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ def read_items(schema: Schema, path: str | Path, questions: str | Path | None = 
 
     Raises `DataError` with every mistake in them, `UserError` where the file cannot be read.
     """
-    rows = read_jsonl(path) if str(path).endswith(".jsonl") else read_json(path)
+    if str(path).endswith((".html", ".htm")):
+        rows = _embedded(path)
+    else:
+        rows = read_jsonl(path) if str(path).endswith(".jsonl") else read_json(path)
     rows = [rows] if isinstance(rows, dict) else rows
     if not isinstance(rows, list):
         raise UserError(f"{path} must hold an array of rows")
@@ -86,12 +90,39 @@ def _item(
     return (None, wrong) if wrong else (Item(name, row), [])
 
 
+class _Prompt(HTMLParser):
+    """The `value` of the element with the id `prompt`."""
+
+    value: str | None = None
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if found.get("id") == "prompt" and self.value is None:
+            self.value = found.get("value")
+
+
+def _embedded(path: str | Path) -> Any:
+    """The item inside a page as published: `<p id="prompt" value='{"id": ..., "question": ...}'>`."""
+    page = _Prompt()
+    try:
+        page.feed(Path(path).read_text(encoding="utf-8"))
+        return json.loads(page.value or "")
+    except (OSError, ValueError, RecursionError) as error:
+        why = error if page.value else f"it has no element `prompt` with a value ({error})"
+        raise UserError(f"{path} is not a page as published, with an item inside: {why}") from None
+
+
 def _published_page(row: dict) -> dict:
-    """The published page embeds `{id, question: "{JSON of the texts}"}`; other rows are returned as they are."""
+    """The published page embeds `{id, question: "{JSON of the texts}"}`; other rows are returned as they are.
+
+    It embeds five answers, the fifth the same as the fourth, and shows four.
+    """
     question = row.get("question")
     if set(row) != {"question"} or not isinstance(question, str) or not question.startswith("{"):
         return row
     inner = json.loads(question)
+    if not isinstance(inner, dict):
+        raise ValueError("an object is expected")
     keys = {"gold answer": "gold", "predicted answer": "prediction 1"}
     keys |= {f"predicted answer {i}": f"prediction {i}" for i in range(2, 5)}
     made = {"question": inner.get("question"), "passages": _passages(inner.get("passages"))}
@@ -173,7 +204,7 @@ class Settings(StrictModel):
     """What is turned into items."""
 
     source: str = Field(
-        description="a feedback file, samples.jsonl of generate.sh, or the published page's JSON"
+        description="a feedback file, samples.jsonl of generate.sh, or a published page (.html, or the JSON in it)"
     )
     out: str = Field(description="the file of items to write")
     questions: str | None = Field(

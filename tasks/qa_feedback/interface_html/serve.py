@@ -24,7 +24,7 @@ class Settings(StrictModel):
     db: str = Field(
         "outputs/feedback/feedback.sqlite", description="the database; made where it is not there"
     )
-    items: str | None = Field(None, description="items to add: items, a feedback file or samples.jsonl")
+    items: str | None = Field(None, description="items to add: items, or whatever items.py makes items of")
     questions: str | None = Field(
         None, description="the split the samples are of, for their reference answers"
     )

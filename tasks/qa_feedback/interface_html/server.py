@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -76,14 +77,14 @@ def create_app(
     _explain_errors(app)
     _serve_files(app, static_files(schema_file))
 
-    def annotator(request: Request) -> str:
+    async def annotator(request: Request) -> str:  # async: it waits for nothing, so needs no thread
         if tokens:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             name = database.annotator_of(token) if scheme.lower() == "bearer" and token else None
             if name is None:
                 raise Refused(401, "open the link you were given: it holds your token")
             return name
-        name = request.headers.get("x-annotator", "local")
+        name = unquote(request.headers.get("x-annotator", "local"), errors="replace")
         if not 0 < len(name) <= 60 or not name.isprintable():
             raise Refused(400, "x-annotator must be a name of 1 to 60 characters")
         return name
@@ -97,12 +98,12 @@ def create_app(
             found = database.next(who, body.page, len(schema.fields.answers))
         done, total = database.progress(who, body.page)
         about = {"annotator": who, "done": done, "total": total, "guideline": schema.guideline_version}
-        return {**about, "assignment": found and _shown(found)}
+        return JSONResponse({**about, "assignment": found and _shown(found)})
 
     @app.put("/api/drafts/{number}")
     def save_draft(number: Number, body: Draft, who: Who):
         mine = database.assignment(number, who)
-        return {"revision": database.save_draft(mine, body.revision, body.state)}
+        return JSONResponse({"revision": database.save_draft(mine, body.revision, body.state)})
 
     @app.post("/api/submissions", status_code=201)
     def submit(body: Submit, who: Who):
@@ -118,7 +119,7 @@ def create_app(
         return JSONResponse({"uuid": body.uuid}, 201 if new else 200)
 
     @app.get("/api/health")
-    def health():
+    async def health():
         return {"task": schema.task}
 
     return app

@@ -46,7 +46,7 @@
         annotator = this.storage.getItem(this.name("annotator"));
       const headers = { "Content-Type": "application/json" };
       if (token) headers.Authorization = `Bearer ${token}`;
-      if (annotator) headers["X-Annotator"] = annotator;
+      if (annotator) headers["X-Annotator"] = encodeURIComponent(annotator); // headers hold ASCII only
       const fail = (text, status, problems) =>
         Object.assign(new Error(text), { status, problems: problems || [] });
       let response, content;

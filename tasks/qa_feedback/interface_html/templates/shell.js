@@ -8,10 +8,12 @@ window.FG = window.FG || {};
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
-  function button(id, label, onclick, key) {
+  const RECORD = "In which order answers were shown, and the active time, for the agreement report";
+
+  function button(id, label, onclick, key, title) {
     return FG.el(
       "button",
-      { type: "button", id, onclick, "aria-keyshortcuts": key || null, title: key || null },
+      { type: "button", id, onclick, "aria-keyshortcuts": key, title: title || key },
       label,
     );
   }
@@ -49,7 +51,8 @@ window.FG = window.FG || {};
         button("redo", "Redo", () => hooks.step(false), "Control+Shift+Z"),
         store.served ? null : button("pick", "Open items…", () => picker.click()),
         store.served ? null : picker,
-        store.served ? null : button("download", "Download feedback.json", download),
+        store.served ? null : button("download", "Download feedback.json", downloadFeedback),
+        store.served ? null : button("record", "record.json", downloadRecord, null, RECORD),
         button("help-button", "Help ?", showHelp, "?"),
         button("theme", "Colours", () =>
           setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % 3]),
@@ -76,20 +79,32 @@ window.FG = window.FG || {};
     shell.open(0);
   }
 
-  function download() {
-    const store = shell.store,
-      done = store.items.filter((item) => store.isDone(item)).length;
-    if (!done) {
+  // Save `text` as a file; false where no item is done.
+  function download(name, text) {
+    if (!shell.store.done.length) {
       FG.notice("There is nothing to download yet: submit at least one item.");
-      return;
+      return false;
     }
-    const url = URL.createObjectURL(new Blob([store.text()], { type: "application/json" }));
-    FG.el("a", { href: url, download: "feedback.json" }).click();
+    const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    FG.el("a", { href: url, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10000);
-    const left = store.items.length - done;
-    FG.notice(
-      `feedback.json has ${done} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
-    );
+    return true;
+  }
+
+  function downloadFeedback() {
+    const store = shell.store,
+      left = store.items.length - store.done.length;
+    if (download("feedback.json", store.text()))
+      FG.notice(
+        `feedback.json has ${store.done.length} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
+      );
+  }
+
+  function downloadRecord() {
+    if (download("record.json", shell.store.record()))
+      FG.notice(
+        "record.json has the order answers were shown in and the active time, for the agreement report.",
+      );
   }
 
   function showHelp() {
@@ -202,6 +217,7 @@ window.FG = window.FG || {};
       }
     }
     FG.say("Submitted. All items are done: Download feedback.json.", "good");
+    FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
     $("download").focus();
   };
 
@@ -278,6 +294,7 @@ window.FG = window.FG || {};
       FG.say("");
       FG.showProblems([]);
       hooks.open(shell.work);
+      window.scrollTo(0, 0); // one submits at the page's end and begins at its top
       FG.showStatus(shell.work);
     };
     document.title = `${schema.title}: ${page}`;

@@ -48,13 +48,62 @@ window.FG = window.FG || {};
     }
     for (const key of schema.fields.answers)
       if (!FG.strip(row[key])) bad(`\`${key}\` is empty: there is nothing to judge`);
+    if ("feedback" in row && !saidWell(schema, row.feedback))
+      bad("`feedback` is not of the form that this page writes: open the file without it, or mend it");
+    if ("preference" in row && !preferredWell(schema, row.preference))
+      bad(`\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`);
+  }
+
+  // Whether earlier feedback has the shape that can be shown; whether it keeps the rules is told on submitting.
+  function saidWell(schema, said) {
+    const list = (x, good) =>
+      Array.isArray(x) && x.every((one) => one && typeof one === "object" && good(one));
+    const kind = (kinds, one) => kinds.some((k) => k.name === one["error type"]);
+    const error = (e) =>
+      kind(schema.errors, e) &&
+      typeof e.explanation === "string" &&
+      Number.isInteger(e.start) &&
+      Number.isInteger(e.end);
+    const missing = (m) =>
+      kind(schema.missing, m) &&
+      Number.isInteger(m.passage_id) &&
+      Array.isArray(m.sentence_id) &&
+      m.sentence_id.every(Number.isInteger);
+    return Boolean(
+      said &&
+      list(said.errors, error) &&
+      list(said["missing-info"], missing) &&
+      typeof said["corrected-prediction"] === "string",
+    );
+  }
+
+  const preferredWell = (schema, preference) =>
+    Array.isArray(preference) &&
+    preference.length === FG.pairs(schema).length &&
+    preference.every((value) => [0, 1, 2].includes(value));
+
+  // {id, question: "{JSON of the texts}"}, as published, to a row; other rows stay. See items.py.
+  function publishedRow(row) {
+    const { id, question, ...rest } = row || {};
+    if (typeof question !== "string" || question[0] !== "{" || Object.keys(rest).length) return row;
+    const inner = JSON.parse(question),
+      passage = (p) => (p && Array.isArray(p.content) ? [p.wikipage, ...p.content] : p),
+      passages = Array.isArray(inner.passages) && inner.passages.map(passage);
+    const made = { id, question: inner.question, passages, gold: inner["gold answer"] };
+    for (let i = 1; i < 5; i++)
+      made[`prediction ${i}`] = inner[i === 1 ? "predicted answer" : `predicted answer ${i}`];
+    return made;
   }
 
   // The items of a file's text: [{id, key, row}]. Throws with row and reason.
   FG.readItems = function (schema, text) {
     let rows;
+    if (/^\s*</.test(text))
+      throw new Error(
+        "it is a page: make items of it first with python -m tasks.qa_feedback.interface_html.items",
+      );
     try {
-      rows = JSON.parse(text);
+      rows = [JSON.parse(text)].flat().map(publishedRow);
     } catch (error) {
       throw new Error(`the file is not valid JSON (${error.message})`);
     }
@@ -177,16 +226,29 @@ window.FG = window.FG || {};
       return Boolean(state && state.submitted) || item.row[own] !== undefined;
     }
 
+    get done() {
+      return this.items.filter((item) => this.isDone(item));
+    }
+
     // The rows that this page is done with, as a feedback file.
     text() {
       return FG.pythonJson(
-        this.items
-          .filter((item) => this.isDone(item))
-          .map((item) => {
-            const said = this.submitted(item);
-            return FG.rowWith(item, said.annotation, said.preference);
-          }),
+        this.done.map((item) => {
+          const said = this.submitted(item);
+          return FG.rowWith(item, said.annotation, said.preference);
+        }),
       );
+    }
+
+    // What the format has no place for, of the same rows: the order the answers were shown in, the active seconds.
+    record() {
+      const seconds = (state) => (state && state.submitted ? Math.round(state.seconds * 10) / 10 : null);
+      const made = this.done.map((item) => {
+        const [a, c] = ["annotation", "comparison"].map((page) => this.read(item, page));
+        const order = c && c.submitted ? c.order : null;
+        return { id: item.id, order, seconds: { annotation: seconds(a), comparison: seconds(c) } };
+      });
+      return JSON.stringify(made, null, 2);
     }
 
     submit(item, state) {

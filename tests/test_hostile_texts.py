@@ -1,0 +1,126 @@
+"""Hostile texts in every field of both pages, shown and typed, are text: nothing runs, loads or becomes an element."""
+
+from urllib.parse import quote
+
+import pytest
+
+from fgrlhf.utils import write_json
+from hostile import HOSTILE
+from page_helpers import opened
+from server_helpers import serving
+from tasks.qa_feedback.interface_html.items import read_items
+from tasks.qa_feedback.interface_html.pages import self_contained
+from tasks.qa_feedback.interface_html.schema import load_schema
+from test_served_pages import visiting
+
+SCHEMA = load_schema()
+ALLOWED = {  # what the pages themselves are made of
+    "A", "ARTICLE", "BODY", "BUTTON", "DEL", "DIALOG", "DIV", "FIELDSET", "H1", "H2", "H3", "H4", "HEADER", "INPUT", "INS", "KBD", "LABEL",
+    "LEGEND", "LI", "MAIN", "NAV", "OL", "P", "Q", "SCRIPT", "SECTION", "SPAN", "TABLE", "TBODY", "TD", "TEXTAREA", "TH", "TR", "UL",
+}  # fmt: skip
+
+# Judges every item as its annotator would, with the item's hostile text in every field; gives what went wrong.
+JUDGE = """async ([texts, rows, allowed, scripts]) => {
+    const $ = (selector) => document.querySelector(selector), wrong = [];
+    const key = (at, name) => at.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
+    const type = (at, text) => { at.value = text; for (const kind of ["input", "change"]) at.dispatchEvent(new Event(kind, { bubbles: true })); };
+    const check = (what, found, expected) => { if (found !== expected) wrong.push([what, found, expected]); };
+    for (const [i, text] of texts.entries()) {
+        const row = rows[i];
+        check("question", $("#question").textContent, row.question);
+        check("reference", $("#reference").textContent, row.gold);
+        const said = [...document.querySelectorAll(".sentence")].map((one) => one.textContent);
+        check("passages", JSON.stringify(said), JSON.stringify(row.passages.flat()));
+        if ($("#text")) {
+            check("text", $("#text").textContent, row["prediction 1"]);
+            $("#text").focus();
+            for (const name of ["Home", "1", "End", "2", "Escape", "6"]) key($("#text"), name);
+            for (const field of document.querySelectorAll("[data-key$=-ids]")) type(field, text);
+            type($("#correction"), text.replace(/\\r/g, "") + row["prediction 1"] + text);
+            check("correction", $("#correction").value.includes(text.replace(/\\r/g, "").split("\\n")[0]), true);
+        } else {
+            const shown = [...document.querySelectorAll(".candidate .answer")].map((one) => one.textContent);
+            const answers = [1, 2, 3, 4].map((k) => row[`prediction ${k}`]);
+            check("answers", JSON.stringify(shown.sort()), JSON.stringify(answers.sort()));
+            for (const name of ["1", "2", "0"]) key($("#choices"), name);
+        }
+        $("#submit").click();
+        const tags = [...document.body.querySelectorAll("*")];
+        for (const node of tags) if (!allowed.includes(node.tagName)) wrong.push(["element", text, node.outerHTML.slice(0, 80)]);
+        check("scripts", tags.filter((node) => node.tagName === "SCRIPT").length, scripts);
+        for (const node of tags) for (const { name, value } of node.attributes)
+            if (name.startsWith("on") || name === "src" && node.tagName !== "SCRIPT" || name === "href" && !["#text", "#choices"].includes(value)) wrong.push([text, name, value]);
+        if (!$("#next").disabled) $("#next").click();
+        await null;
+    }
+    await new Promise((done) => setTimeout(done, 300));
+    if ("hit" in window || "hit" in Object.prototype) wrong.push(["something ran"]);
+    return wrong.slice(0, 5);
+}"""
+
+
+def hostile_items() -> list[dict]:
+    """An item for each text, with it in every field: alone, at a start, at an end, as a word of its own."""
+    return [
+        {
+            "id": f"{text[:150]}{i}",
+            "question": text,
+            "passages": [[text, text + ".", "A " + text], [""]],
+            "gold": text,
+            "prediction 1": f"{text} and. {text}",
+            "prediction 2": text + "x",
+            "prediction 3": "x" + text,
+            "prediction 4": f"x {text}",
+        }
+        for i, text in enumerate(HOSTILE)
+    ]
+
+
+def judged(tab, items) -> list:
+    scripts = tab.locator("script").count()
+    rows = [{key: value for key, value in item.items() if key != "id"} for item in items]
+    return tab.evaluate(JUDGE, [HOSTILE, rows, sorted(ALLOWED), scripts])
+
+
+@pytest.mark.parametrize("page", ["annotation", "comparison"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
+    """Opened with the file picker, and inside a self-contained page."""
+    assert len(set(HOSTILE)) >= 150
+    items, where = hostile_items(), None
+    if inside:
+        write_json(tmp_path / "items.json", items)
+        where = tmp_path / "page.html"
+        text = self_contained(page, read_items(SCHEMA, tmp_path / "items.json"))
+        where.write_text(text, encoding="utf-8", newline="")
+    with opened(chromium, page=page, items=items, where=where, tmp_path=tmp_path) as tab:
+        assert tab.locator("#position").inner_text().startswith(f"Item 1 of {len(items)}")
+        assert judged(tab, items) == []
+
+
+def test_hostile_feedback_in_a_file_is_shown_as_text_or_refused(chromium, tmp_path):
+    item = hostile_items()[0]
+    error = {"error type": "Redundant", "explanation": HOSTILE[12], "start": 0, "end": 5}
+    said = {"errors": [error], "missing-info": [], "corrected-prediction": HOSTILE[12]}
+    with opened(chromium, items=None) as tab:
+        write_json(tmp_path / "items.json", [{**item, "feedback": said}])
+        tab.set_input_files("#file", tmp_path / "items.json")
+        tab.wait_for_selector("#errors .hint")
+        assert HOSTILE[12] in tab.inner_text("#errors")
+        assert tab.input_value("#correction") == HOSTILE[12] and tab.locator("#diff ins").count() > 0
+        for wrong in (
+            {**said, "errors": [{**error, "error type": HOSTILE[12]}]}, {**said, "errors": [{**error, "start": "0"}]}, [], None,
+            {**said, "missing-info": [{"error type": "Redundant"}]}, {**said, "corrected-prediction": 1}, {**said, "errors": [None]},
+        ):  # fmt: skip
+            write_json(tmp_path / "items.json", [{**item, "feedback": wrong}])
+            tab.evaluate("FG.notice('')")
+            tab.set_input_files("#file", tmp_path / "items.json")
+            tab.wait_for_selector("#notice:not([hidden])")
+            assert "row 0 of the file: `feedback" in tab.inner_text("#notice")
+
+
+def test_a_hostile_name_at_a_server(chromium, tmp_path):
+    name = "<img src=x onerror=hit=1> 李 %41"
+    with serving(tmp_path, items=1) as server, visiting(chromium, server, who=quote(name)) as tab:
+        assert tab.inner_text("#position").startswith(f"{name}: 0 of 1 done")
+        assert tab.evaluate("window.hit") is None and tab.locator("img").count() == 0

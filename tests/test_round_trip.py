@@ -1,0 +1,159 @@
+"""The circle: published rows and pages -> items -> feedback of people -> a feedback file -> reward-model training files."""
+
+import html
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.reward_utils import BLANK
+from fgrlhf.utils import UserError, write_json
+from page_helpers import ITEM, downloaded, opened, press
+from tasks.qa_feedback.interface_html import agreement
+from tasks.qa_feedback.interface_html.database import Database
+from tasks.qa_feedback.interface_html.export import Settings, export
+from tasks.qa_feedback.interface_html.items import read_items, row_with, rows_text
+from tasks.qa_feedback.interface_html.schema import load_schema
+from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
+from test_comparison_page import EXPECTED, judge
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
+SCHEMA = load_schema()
+
+
+def submitted(rows: Path, db: Path) -> None:
+    """A server's database in which one annotator said of each item what the published rows say."""
+    database = Database(db, SCHEMA.task)
+    items = read_items(SCHEMA, rows)
+    database.add_items(items)
+    for page in ("annotation", "comparison"):
+        for number, item in enumerate(items):
+            given = database.next("anna", page, 4)
+            assert given.item.id == item.id
+            doc = (
+                item.row["feedback"]
+                if page == "annotation"
+                else {"preference": item.row["preference"], "order": given.shown}
+            )
+            assert database.submit(given, f"{page}-{number}", doc, 1.0, "1")
+    database.close()
+
+
+def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_path):
+    published = qa_feedback / "dev_feedback.json"
+    submitted(published, tmp_path / "f.sqlite")
+    data = tmp_path / "data"
+    for split in ("train", "dev"):
+        assert export(Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))) == 50
+    assert (data / "dev_feedback.json").read_bytes() == published.read_bytes()
+    environment = {**os.environ, "DATA_DIR": str(data), "VIRTUAL_ENV": sys.prefix,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
+    done = subprocess.run([SCRIPT, f"segmenter={BLANK}"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in FOLDERS[:2]:
+        assert (data / name / "dev.json").read_text().splitlines() == (
+            golden / name / "dev.json"
+        ).read_text().splitlines()
+    ours = [row["preference"] for row in json.loads((data / "COMP_sequence" / "dev.json").read_text())]
+    theirs = json.loads((golden / "COMP_sequence" / "dev_preferences.json").read_text())
+    assert ours == [row["preference"] for row in theirs]
+
+
+# ---- the published pages' own payload ----------------------------------------------------------------------
+
+
+def payload(row: dict) -> dict:
+    """What a page as published embeds of a row."""
+    passages = [{"wikipage": title, "content": sentences} for title, *sentences in row["passages"]]
+    inner = {
+        "question": row["question"],
+        "passages": passages,
+        "predicted answer": row["prediction 1"],
+        "gold answer": row["gold"],
+    }
+    inner |= {f"predicted answer {i}": row[f"prediction {min(i, 4)}"] for i in range(2, 6)}
+    return {"id": "600", "question": json.dumps(inner)}
+
+
+def published_page(row: dict) -> str:
+    value = html.escape(json.dumps(payload(row)), quote=False).replace("'", "&#39;")
+    return f'<!DOCTYPE html><html><body><p id="prompt" style="display: none" value=\'{value}\'></p><div></div></body></html>'
+
+
+def test_a_published_page_comes_back_from_its_payload(qa_feedback, tmp_path):
+    for number, row in enumerate(json.loads((qa_feedback / "dev_feedback.json").read_text())):
+        page, plain = tmp_path / f"{number}.html", tmp_path / f"{number}.json"
+        page.write_text(published_page(row), encoding="utf-8")
+        write_json(plain, payload(row))
+        for path in (page, plain):
+            (item,) = read_items(SCHEMA, path)
+            assert item.id == "600" and payload(item.row) == payload(row)
+            made = row_with(SCHEMA, item, row["feedback"], {"preference": row["preference"]})
+            assert rows_text([made]) == rows_text([row])
+
+
+def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
+    row = {key: ITEM[key] for key in SCHEMA.row} | {"gold": "It's <b>\"one\"</b> &amp; two."}
+    (tmp_path / "page.html").write_text(published_page(row), encoding="utf-8")
+    write_json(tmp_path / "page.json", payload(row))
+    with opened(chromium, items=None) as tab:
+        tab.set_input_files("#file", tmp_path / "page.html")
+        tab.wait_for_selector("#notice:not([hidden])")
+        assert "make items of it first" in tab.inner_text("#notice")
+        tab.set_input_files("#file", tmp_path / "page.json")
+        tab.wait_for_selector("#work:not([hidden])")
+        tab.reload()
+        press(tab, "n", "Control+Enter")
+        none = {"errors": [], "missing-info": [], "corrected-prediction": row["prediction 1"]}
+        assert downloaded(tab).decode() == rows_text([{**row, "feedback": none}])
+
+
+def test_a_page_without_an_item_is_refused(tmp_path):
+    for text in ("<p>nothing</p>", "<p id=prompt value='{'>", "<p id=prompt>"):
+        (tmp_path / "page.html").write_text(text)
+        with pytest.raises(UserError, match="not a page as published"):
+            read_items(SCHEMA, tmp_path / "page.html")
+    write_json(tmp_path / "page.json", {"id": "1", "question": "{}"})
+    with pytest.raises(UserError, match="passages"):
+        read_items(SCHEMA, tmp_path / "page.json")
+
+
+# ---- the order shown ---------------------------------------------------------------------------------------
+
+
+def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, tmp_path):
+    items = [{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(4)]
+    with opened(chromium, "comparison", items=items, tmp_path=tmp_path) as tab:
+        orders = []
+        for _ in range(3):
+            texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
+            orders.append([texts.index(text) for text in tab.locator(".candidate .answer").all_inner_texts()])
+            press(tab, *map(str, judge(tab)), "Control+Enter")
+        (tmp_path / "anna.json").write_bytes(downloaded(tab))
+        with tab.expect_download() as event:
+            tab.click("#record")
+        assert event.value.suggested_filename == "record.json"
+        record = json.loads(Path(event.value.path()).read_text())
+        assert [one["order"] for one in record] == orders and [one["id"] for one in record] == ["0", "1", "2"]
+        assert all(
+            one["seconds"]["comparison"] > 0 and one["seconds"]["annotation"] is None for one in record
+        )
+    write_json(tmp_path / "record.json", record)
+    judged = agreement.judged_in_files(SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")])
+    assert [one.comparisons[str(tmp_path / "anna.json")] for one in judged] == [
+        (EXPECTED, order) for order in orders
+    ]
+    assert [one.seconds for one in judged] == [[entry["seconds"]["comparison"]] for entry in record]
+    for wrong in (
+        record[:2],
+        [{**one, "order": [0, 0, 1, 2]} for one in record],
+        [{**one, "seconds": {"a": "b"}} for one in record],
+        [1, 2, 3],
+    ):
+        write_json(tmp_path / "record.json", wrong)
+        with pytest.raises(UserError, match="record.json"):
+            agreement.judged_in_files(SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")])
