@@ -34,6 +34,12 @@ LINES_SHOWN = 30  # of a failed stage's log
 PULSE = 60.0  # seconds between signs of life where there is no terminal
 
 
+def stop_with_signals() -> None:
+    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+
 @dataclass(frozen=True)
 class Stage:
     """A command, run in the repository's root.

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.algorithms import ALGORITHMS
 from fgrlhf.config import StrictModel
-from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import page, table
@@ -165,4 +165,5 @@ def compare(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    stop_with_signals()
     run_main(lambda: compare(settings_from(Settings)))

@@ -5,15 +5,13 @@
 Run it again to continue after an interruption or a mended mistake; what has not changed is reused.
 """
 
-import os
-import signal
 import sys
 from pathlib import Path
 
 from pydantic import PositiveInt
 
 from fgrlhf.config import StrictModel
-from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
 from fgrlhf.utils import run_main
 from tasks.qa_feedback.data.command_line import settings_from
 
@@ -220,9 +218,7 @@ def demo(config: DemoConfig) -> None:
 
 
 def main() -> None:
-    # A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    stop_with_signals()
     demo(settings_from(DemoConfig))
 
 

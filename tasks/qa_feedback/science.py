@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from fgrlhf.config import StrictModel
-from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from fgrlhf.utils import UserError, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
@@ -129,4 +129,5 @@ def science(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    stop_with_signals()
     run_main(lambda: science(settings_from(Settings)))
