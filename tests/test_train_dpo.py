@@ -118,14 +118,14 @@ def world(tmp_path, monkeypatch):
 
 
 SMALL = ["env.max_generated_len=40", "env.max_input_len=64", "train.batch_size=2", "train.training_batch_size_per_card=2", "train.epochs=2"]
-PAIRS = {"corrected": ["dpo.span_weight=2"], "preference": ["data.pairs=preference", "dpo.span_weight=1"]}
+YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_config.yml"}
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-@pytest.mark.parametrize("pairs", PAIRS)
+@pytest.mark.parametrize("pairs", YML)
 def test_the_entry_point_trains(kind, pairs, world, capsys):
     tiny.POLICIES[kind]("bpe").save(world / "sft")
-    train_dpo.main([str(TRAINING / "mini_dpo_config.yml"), *SMALL, *PAIRS[pairs]])
+    train_dpo.main([str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"])
     rows = metrics(world / "dpo")
     losses = [r["loss/total"] for r in rows if "loss/total" in r]
     assert len(losses) in (2, 4) and losses[0] == pytest.approx(0.6931, abs=1e-3) and losses[-1] < losses[0]
@@ -142,7 +142,7 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     [
         ("data.feedback_file=nowhere.json", "nowhere.json does not exist"),
         ("dpo.span_weight=0.5", "dpo.span_weight: input should be greater than or equal to 1"),
-        ("data.pairs=preference", "dpo.span_weight is 2, but data.pairs=preference compares whole answers, which marks no spans"),
+        ("data.pairs=preference", "dpo.span_weight is 5, but data.pairs=preference compares whole answers, which marks no spans"),
         ("dpo.loss=kto", "dpo.loss: input should be 'sigmoid', 'hinge' or 'ipo'"),
         ("train.total_episodes=5", "train.total_episodes: unknown key"),
     ],
@@ -150,8 +150,8 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
     monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(UserError, match=message):
-        train_dpo.main([str(TRAINING / "mini_dpo_config.yml"), argument])
-    assert not (world / "dpo").exists()
+        train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument])
+    assert not (world / "fine_grained_dpo").exists()
 
 
 def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
@@ -161,16 +161,18 @@ def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypat
         r["feedback"].update({"errors": [], "missing-info": [], "corrected-prediction": ""})
     write_json(world / "train_feedback.json", raw)
     with pytest.raises(UserError, match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer"):
-        train_dpo.main([str(TRAINING / "mini_dpo_config.yml")])
-    assert not (world / "dpo").exists()
+        train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml")])
+    assert not (world / "fine_grained_dpo").exists()
 
 
-@pytest.mark.parametrize("yml", ["dpo_config", "mini_dpo_config"])
-def test_shipped_files_are_read(yml, monkeypatch):
+@pytest.mark.parametrize("scale", ["", "mini_"])
+@pytest.mark.parametrize("yml, pairs", [("dpo_config", "preference"), ("fine_grained_dpo_config", "corrected")])
+def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    made = load_config(QADPOConfig, TRAINING / f"{yml}.yml")
-    assert made.data.pairs == "corrected" and made.dpo.span_weight > 1
+    made = load_config(QADPOConfig, TRAINING / f"{scale}{yml}.yml")
+    assert made.data.pairs == pairs and (made.dpo.span_weight > 1) == (pairs == "corrected")
+    assert made.logging.save_dir == f"o/{made.logging.run_name}"
 
 
 def test_corrected_answers_become_examples(world, monkeypatch, capsys):

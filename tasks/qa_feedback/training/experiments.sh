@@ -21,9 +21,9 @@ case "$name" in
     relevance_middle) overrides=(reward.relevance_model.weight=1.0) ;;
     relevance_high) overrides=(reward.relevance_model.weight=2.0) ;;
     dpo) script=train_dpo.sh ;;
-    dpo_preference) script=train_dpo.sh; overrides=(data.pairs=preference dpo.span_weight=1 logging.save_dir="$OUTPUT_DIR/$name" logging.run_name="$name") ;;
+    fine_grained_dpo) script=train_finegrained_dpo.sh ;;
     corrected_sft) script=train_corrected_sft.sh ;;
-    *) fail "\`$name\` is not an experiment; take one of: sft sft_full corrected_sft dpo dpo_preference holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
+    *) fail "\`$name\` is not an experiment; take one of: sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
 esac
 case "$name" in without_* | relevance_*) overrides+=(logging.save_dir="$OUTPUT_DIR/$name" logging.run_name="$name") ;; esac
 case "$name" in holistic) folder="$OUTPUT_DIR/baseline/best" ;; sft | sft_full | corrected_sft) folder="$OUTPUT_DIR/$name" ;; *) folder="$OUTPUT_DIR/$name/best" ;; esac

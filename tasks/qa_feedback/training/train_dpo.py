@@ -1,6 +1,6 @@
 """DPO on long-form QA: `python -m tasks.qa_feedback.training.train_dpo dpo_config.yml [key=value ...]`.
 
-Reads the feedback file itself; no reward model is trained or loaded.
+Reads the feedback file itself; no reward model is trained or loaded. Ordinary and fine-grained DPO differ by their YAML alone.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class FeedbackConfig(DPODataConfig):
     feedback_file: str
     train_file: str = Field(description="the questions of feedback_file, as the policy reads them")
     pairs: Literal["corrected", "preference"] = Field(
-        "corrected", description="corrected answer over prediction 1, or decided comparisons between predictions")
+        "preference", description="decided comparisons between predictions, or corrected answer over prediction 1")
 
 
 class QADPOConfig(DPOConfig):
