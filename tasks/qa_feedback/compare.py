@@ -2,8 +2,8 @@
 
     bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] [seeds=0,1,2] [steps=40]
 
-An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one score; `dpo`,
-`dpo-preference` and `corrected-sft` learn from the feedback file itself, as long as their own YAML says. Policies,
+An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one score; `dpo`
+(preferences), `fine-grained-dpo` (corrected over predicted answers) and `corrected-sft` learn from the feedback file itself, as long as their own YAML says. Policies,
 questions and reward models are those of `make demo`; the settings an algorithm gets beside its name stand in
 mini_compare_config.yml. Writes compare/summary.json and compare/index.html; run it again to continue or to add some.
 """
@@ -29,7 +29,7 @@ HOLISTIC = "-holistic"
 MODULES = TRAINING.replace("/", ".")
 TUNED = f"{TRAINING}/mini_compare_config.yml"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
-DPO = {"dpo": (), "dpo-preference": ("data.pairs=preference", "dpo.span_weight=1")}
+DPO = {"dpo": "mini_dpo_config.yml", "fine-grained-dpo": "mini_fine_grained_dpo_config.yml"}
 SFT = "corrected-sft"
 NAMES = (*ALGORITHMS, *(name + HOLISTIC for name in ALGORITHMS), *DPO, SFT)
 DEFAULT = (*ALGORITHMS, "ppo" + HOLISTIC, "rloo" + HOLISTIC, *DPO, SFT)
@@ -79,7 +79,7 @@ def training(name: str, seed: int, steps: int, base: Path, out: Path) -> Stage:
         modules = ("sft.run_sft", f"{MODULES}.corrected_examples")
         return Stage(folder, ("bash", script, *common, *tuned(name)), (), (folder,), (script, config, *models(base, name)), modules)
     if name in DPO:
-        module, config, settings = f"{MODULES}.train_dpo", f"{TRAINING}/mini_dpo_config.yml", DPO[name]
+        module, config, settings = f"{MODULES}.train_dpo", f"{TRAINING}/{DPO[name]}", ()
     else:
         kind = ("train_baseline", "baseline") if name.endswith(HOLISTIC) else ("train_finegrained", "fine_grained")
         module, config = f"{MODULES}.{kind[0]}", f"{TRAINING}/mini_{kind[1]}_config.yml"
