@@ -20,12 +20,11 @@ from fgrlhf.config import StrictModel
 from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
-from tasks.qa_feedback.compare_page import page, table
+from tasks.qa_feedback.compare_page import HOLISTIC, page, table
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.demo import ROOT, TRAINING
 from tasks.qa_feedback.science import evaluation, scores
 
-HOLISTIC = "-holistic"
 MODULES = TRAINING.replace("/", ".")
 TUNED = f"{TRAINING}/mini_compare_config.yml"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples

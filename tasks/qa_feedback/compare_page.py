@@ -10,6 +10,7 @@ from markupsafe import Markup
 import fgrlhf
 from fgrlhf.report_plots import Band, panels
 
+HOLISTIC = "-holistic"
 CSS = Path(fgrlhf.__path__[0]) / "report.css"
 AXES = {"episodes": "episodes", "seconds": "seconds of training, without evaluation", "kl": "KL from SFT, per answer"}
 
@@ -42,11 +43,12 @@ def rows(found: Mapping) -> list[dict]:
 
 
 def others(found: Mapping) -> dict[str, dict]:
-    """The remaining pairs whose difference is real, and every algorithm beside itself with holistic rewards."""
+    """Every algorithm beside itself with holistic rewards, and the remaining pairs, rewards alike, whose difference is real."""
     def shown(pair: str) -> bool:
         a, b = pair.split("_vs_")
-        itself = a.split("-")[0] == b.split("-")[0]
-        return b != "sft" and (itself or (b != first(found) and found["differences"][pair]["real"]))
+        if HOLISTIC in a or HOLISTIC in b:
+            return a.removesuffix(HOLISTIC) == b.removesuffix(HOLISTIC)
+        return b not in ("sft", first(found)) and found["differences"][pair]["real"]
 
     return {pair: difference for pair, difference in found["differences"].items() if shown(pair)}
 
@@ -60,7 +62,9 @@ def picture(found: Mapping, axis: str, xlabel: str) -> str:
             continue
         length = min(map(len, curves))  # a run that stopped early is shorter
         x, gold = (np.array([[point[key] for point in curve[:length]] for curve in curves]) for key in (axis, "gold"))
-        bands[name] = Band(x.mean(0), gold.mean(0), gold.min(0), gold.max(0))
+        mean = gold.mean(0)
+        low, high = (mean, mean) if axis == "kl" else (gold.min(0), gold.max(0))  # KL may fall: a band would fold
+        bands[name] = Band(x.mean(0), mean, low, high)
     return panels("True score on dev", bands, xlabel)
 
 
