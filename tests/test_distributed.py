@@ -107,9 +107,10 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
     for one, two in zip(alone, together):
         assert one.keys() == two.keys()
         for key, value in one.items():
-            # a token that stands at the clipping threshold may fall on either side of it
-            close = 0.02 if key.startswith("clipfrac") else 2e-5
-            assert two[key] == pytest.approx(value, rel=1e-4, abs=close), (name, one["step"], key)
+            # A token that stands at the clipping threshold may fall on either side of it. Rows are packed with other rows
+            # in two processes: gradients are equal to 2e-6, and Adam makes 1e-4 of that where one is all but 0.
+            close = 0.02 if key.startswith("clipfrac") else 5e-5
+            assert two[key] == pytest.approx(value, rel=5e-4, abs=close), (name, one["step"], key)
     assert {row["kl"] for row in alone[1:]} != {0.0}
     samples = [sorted((folder / name / "samples").iterdir()) for folder in (tmp_path, two_processes)]
     texts = [

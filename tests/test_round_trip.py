@@ -139,9 +139,8 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         assert event.value.suggested_filename == "record.json"
         record = json.loads(Path(event.value.path()).read_text())
         assert [one["order"] for one in record] == orders and [one["id"] for one in record] == ["0", "1", "2"]
-        assert all(
-            one["seconds"]["comparison"] > 0 and one["seconds"]["annotation"] is None for one in record
-        )
+        # a script may judge an item in less than the .1 s to which its time is rounded
+        assert all(one["seconds"]["comparison"] >= 0 and one["seconds"]["annotation"] is None for one in record)
     write_json(tmp_path / "record.json", record)
     judged = agreement.judged_in_files(SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")])
     assert [one.comparisons[str(tmp_path / "anna.json")] for one in judged] == [
