@@ -56,6 +56,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 4,
         "train__save_interval": 5,
+        "train__adam_eps": 1e-4,  # Adam would make a step of the rounding of a gradient that is all but 0
         **changes,
     }
     if (
