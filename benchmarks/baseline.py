@@ -3,8 +3,9 @@
 What it does with every sample, and we do not: prompts stand padded to the limit, responses to theirs; the
 prompt is encoded again for each sample and in each of policy, reference and critic; a forward pass gives the
 whole log-softmax, the entropy and transformers' own loss, and policy and reference keep their logits; the
-critic computes logits too; a segment's rewards need its text tokenised prefix by prefix, and reward inputs
-are tokenised twice, then scored in one batch in the order given.
+critic computes logits too; attention is transformers' eager one, all that T5 had then; a segment's rewards
+need its text tokenised prefix by prefix, and reward inputs are tokenised twice, then scored in one batch in
+the order given.
 
 What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and losses.
 `generate` encodes a prompt once for its K samples, because transformers' `num_return_sequences`, which is
@@ -105,6 +106,8 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
     config = workload.config(size)
     policy, reference = workload.policy_model(size).to(device), workload.reference_model(size).to(device)
     value, head = (module.to(device) for module in workload.value_model(size))
+    for model in (policy, reference, value):
+        model.set_attn_implementation(size.attention)
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
     return State(

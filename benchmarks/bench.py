@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import torch
 import transformers
@@ -55,7 +56,10 @@ class Settings(StrictModel):
     samples: PositiveInt | None = Field(None, description="likewise")
     epochs: PositiveInt | None = Field(None, description="likewise")
     dropout: NonNegativeFloat = Field(
-        0.0, description="of policy and critic in updates, on both sides; the check has none"
+        0.1, description="of policy and critic in updates, on both sides; the check has none"
+    )
+    attention: Literal["eager", "sdpa"] = Field(
+        "eager", description="of the baseline's T5s; eager is all that T5 had when the code was published"
     )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
@@ -74,7 +78,7 @@ class Settings(StrictModel):
             for name in ("reps", "prompts", "samples", "epochs")
             if getattr(self, name) is not None
         }
-        return [replace(SIZES[name], dropout=self.dropout, **changes) for name in names]
+        return [replace(SIZES[name], dropout=self.dropout, attention=self.attention, **changes) for name in names]
 
 
 class Progress:
@@ -93,7 +97,7 @@ class Progress:
 def checked(size: Size, say: Progress) -> Equality:
     """The equality of both sides in fp32 without dropout. Raises `UserError` where they differ."""
     prompts, epochs = min(size.prompts, CHECKED_PROMPTS), min(size.epochs, CHECKED_EPOCHS)
-    equality = check(replace(size, bf16=False, dropout=0.0, prompts=prompts, epochs=epochs))
+    equality = check(replace(size, prompts=prompts, epochs=epochs))
     differences = ", ".join(f"{name} {value:.1e}" for name, value in equality.differences.items())
     say(f"{size.name}: {differences} apart, {equality.sampled_alike:.2%} of the tokens drawn alike")
     equality.require(size.name)

@@ -48,7 +48,8 @@ BASE = _sized(
         epochs=1,
         prompt_tokens=512,
         answer_tokens=100,
-        ends=False,
+        eos_every=None,
+        dropout=0.0,
     ),
     128,
 )

@@ -14,6 +14,7 @@ every pair of positions, and its gradient goes back through as many look-ups: a 
 is looked up once per distance, and the matrix is cut out of that row.
 """
 
+from math import prod
 from types import MethodType
 
 import torch
@@ -40,54 +41,85 @@ def shared_prompt_attention(
     K = B // G
     query = query_BHTD.view(G, K, H, T, D).transpose(1, 2).reshape(G, H, K * T, D)
     mask = None if attention_mask is None else attention_mask[:, :, :1]  # every query sees the whole prompt
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    if dropout and _recomputes(query):
+        out = _RecomputedAttention.apply(query, key_GHPD, value_GHPD, None, mask, D**-0.5 if scaling is None else scaling, dropout)
+    else:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling)
     return out.view(G, H, K, T, D).permute(0, 2, 3, 1, 4).reshape(B, T, H, D), None
 
 
-class _BiasedAttention(torch.autograd.Function):
-    """softmax(scale q k^T + bias) v, from which nothing of size (H, L, L) is kept but the bias.
+class _RecomputedAttention(torch.autograd.Function):
+    """dropout(softmax(scale q k^T + bias)) v, from which nothing of size (H, L, L) is kept but bias and what was dropped.
 
-    PyTorch keeps scores and probabilities of every layer where the bias has a gradient, more than all the rest of a layer
-    at prompts of 600 tokens. Here the probabilities P are computed again, one row of the batch at a time:
+    PyTorch keeps scores and probabilities of every layer where the bias has a gradient or there is dropout, more than all the
+    rest of a layer at prompts of 600 tokens. Here the probabilities P are computed again, one row of the batch at a time; M is 0
+    where P was dropped, 1 / (1 - dropout) elsewhere:
 
-        dS = P (dO v^T - sum_d dO O)      dq = scale dS k      dk = scale dS^T q      dv = P^T dO      dbias = sum_B dS
+        dS = P (M (dO v^T) - sum_d dO O)      dq = scale dS k      dk = scale dS^T q      dv = (P M)^T dO      dbias = sum_B dS
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, bias_HLL, mask, scale):
-        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=_added(bias_HLL, mask), scale=scale)
-        ctx.save_for_backward(query, key, value, bias_HLL, mask, out)
-        ctx.scale = scale
+    def forward(ctx, query, key, value, bias_HLL, mask, scale, dropout):
+        ctx.scale, ctx.grown, dropped = scale, 1 / (1 - dropout), None
+        if dropout:
+            dropped = _random_bits((*query.shape[:3], key.shape[2]), dropout)
+            out = torch.stack([
+                _probabilities(q, k, bias_HLL, _of_row(mask, b), scale).masked_fill_(dropped[b], 0) @ (v * ctx.grown)
+                for b, (q, k, v) in enumerate(zip(query, key, value))])
+        else:
+            added = bias_HLL if mask is None else torch.where(mask, bias_HLL, torch.finfo(bias_HLL.dtype).min)
+            out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=scale)
+        ctx.save_for_backward(query, key, value, bias_HLL, mask, dropped, out)
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        query, key, value, bias_HLL, mask, out = ctx.saved_tensors
-        gradients, grad_bias_HLL = [], torch.zeros_like(bias_HLL)
+        query, key, value, bias_HLL, mask, dropped, out = ctx.saved_tensors
+        gradients, grad_bias_HLL = [], None
         rest = (grad * out).sum(-1, keepdim=True)
-        for b, (q, k, v, g) in enumerate(zip(query, key, value, grad)):  # nothing in place: TRPO differentiates it again
-            bias = _added(bias_HLL, None if mask is None else mask[b % len(mask)])
-            p = torch.baddbmm(bias, q, k.mT, alpha=ctx.scale).softmax(-1)
-            ds = (g @ v.mT - rest[b]) * p
-            gradients.append((ds @ k * ctx.scale, ds.mT @ q * ctx.scale, p.mT @ g))
-            grad_bias_HLL = grad_bias_HLL + ds
-        return *(torch.stack(rows) for rows in zip(*gradients)), grad_bias_HLL, None, None
+        for b, (q, k, v, g) in enumerate(zip(query, key, value, grad * ctx.grown)):  # in place only what TRPO can differentiate again
+            p, dp = _probabilities(q, k, bias_HLL, _of_row(mask, b), ctx.scale), g @ v.mT
+            seen = p
+            if dropped is not None:
+                seen, dp = p.masked_fill(dropped[b], 0), dp.masked_fill_(dropped[b], 0)
+            ds = p * dp.sub_(rest[b])
+            gradients.append((ds @ k * ctx.scale, ds.mT @ q * ctx.scale, seen.mT @ g))
+            if bias_HLL is not None:
+                grad_bias_HLL = ds if grad_bias_HLL is None else grad_bias_HLL + ds
+        return *(torch.stack(rows) for rows in zip(*gradients)), grad_bias_HLL, None, None, None
 
 
-def _added(bias_HLL: Tensor, mask: Tensor | None) -> Tensor:
-    """The bias, and the lowest number where `mask` (..., 1 or L, L) says that a key is not seen."""
-    return bias_HLL if mask is None else torch.where(mask, bias_HLL, torch.finfo(bias_HLL.dtype).min)
+def _random_bits(shape: tuple[int, ...], p: float) -> Tensor:
+    """True with probability p, to a resolution of 2**-16: four of one 64-bit draw, three times as fast as `bernoulli_`."""
+    n = prod(shape)
+    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
+    return (draws.view(torch.int16)[:n] < round(2**16 * p) - 2**15).view(shape)
+
+
+def _probabilities(q_HLD: Tensor, k_HLD: Tensor, bias_HLL: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale q k^T + bias) of one row of the batch, 0 where `mask` (1, 1 or L, L) says that a key is not seen."""
+    scores = q_HLD * scale @ k_HLD.mT if bias_HLL is None else torch.baddbmm(bias_HLL, q_HLD, k_HLD.mT, alpha=scale)
+    scores = scores if mask is None else scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
+    return scores.softmax(-1)
+
+
+def _of_row(mask: Tensor | None, b: int) -> Tensor | None:
+    return None if mask is None else mask[b % len(mask)]  # one for all of the batch, or one each
+
+
+def _recomputes(query: Tensor) -> bool:
+    """Whether PyTorch would keep arrays of the size of the scores: a GPU's kernels do not."""
+    return torch.is_grad_enabled() and query.device.type == "cpu"
 
 
 def _self_attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, position_bias=None, **kwargs) -> tuple[Tensor, None]:
-    """The ordinary one, except that without dropout a CPU does not keep what a learned bias makes it keep."""
-    learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
-    if learned and query.device.type == "cpu" and query.dtype == position_bias.dtype and not dropout:
+    """The ordinary one, except that a CPU does not keep what a learned bias makes it keep."""
+    if position_bias is not None and position_bias.requires_grad and query.dtype == position_bias.dtype and _recomputes(query):
         if attention_mask is None and module.is_causal:
             attention_mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = _BiasedAttention.apply(query, key, value, position_bias[0], attention_mask, scale)
+        out = _RecomputedAttention.apply(query, key, value, position_bias[0], attention_mask, scale, dropout)
         return out.transpose(1, 2), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, position_bias=position_bias, **kwargs)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf.attention import SHARED_PROMPT, _BiasedAttention, bias_by_distance, share_prompts
+from fgrlhf.attention import SHARED_PROMPT, _RecomputedAttention, _random_bits, bias_by_distance, share_prompts
 
 
 def t5():
@@ -81,9 +81,61 @@ def test_a_learned_bias_has_the_gradients_of_autograd(masked):
         scores = 0.5 * query @ key.mT + bias
         return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1) @ value
 
-    expected, found = plain(*inputs), _BiasedAttention.apply(*inputs, mask, 0.5)
+    expected, found = plain(*inputs), _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
     torch.testing.assert_close(found, expected)
     once = [torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (found, expected)]
     torch.testing.assert_close(*once)
     twice = [torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in once]
     torch.testing.assert_close(*twice)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_dropout_drops_the_same_in_both_directions(biased):
+    generator = torch.Generator().manual_seed(0)
+    B, H, L, S, D = 3, 2, 5, 7, 4
+    query, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(2))
+    key, value = (torch.randn(B, H, S, D, dtype=torch.float64, generator=generator) for _ in range(2))
+    bias = torch.randn(H, L, S, dtype=torch.float64, generator=generator) if biased else None
+    inputs = [x.requires_grad_() for x in (query, key, value, bias) if x is not None]
+    mask = (torch.arange(S) < torch.tensor([7, 4, 5])[:, None])[:, None, None]
+    torch.manual_seed(1)
+    found = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
+    torch.manual_seed(1)
+    dropped = _random_bits((B, H, L, S), 0.3)
+    scores = 0.5 * query @ key.mT + (bias if biased else 0)
+    expected = (scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7) @ value
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad((x * out).sum(), inputs) for x in (found, expected)))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_random_bits_are_as_probable_as_asked_and_independent(p):
+    torch.manual_seed(0)
+    bits = _random_bits((1001, 1003), p).double()
+    error = (p * (1 - p)) ** 0.5
+    assert abs(bits.mean() - p) < 4 * error / 1e3
+    for four in range(4):  # each of the four that one draw gives
+        assert abs(bits.flatten()[four::4].mean() - p) < 4 * error / 500
+    centred = bits.flatten() - p
+    for apart in (1, 2, 3, 4):
+        assert abs((centred[:-apart] * centred[apart:]).mean()) < 4 * error**2 / 1e3
+    assert _random_bits((3, 1), p).shape == (3, 1)
+
+
+def test_with_dropout_the_model_means_what_transformers_means():
+    """Mean and spread of the loss over many draws are those of transformers' own attention."""
+    torch.manual_seed(0)
+    model = t5()
+    layers = [model.encoder.block[0].layer[0].SelfAttention, model.decoder.block[0].layer[1].EncDecAttention]
+    for layer in layers:
+        layer.dropout = 0.2
+    ids, labels = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 6))
+
+    def mean_loss(model, draws=400):
+        torch.manual_seed(1)
+        return torch.stack([model(input_ids=ids, labels=labels).loss.detach() for _ in range(draws)])
+
+    plain, ours = mean_loss(model.train()), mean_loss(share_prompts(model))
+    spread = (plain.var() + ours.var()).sqrt() / len(plain) ** 0.5
+    assert plain.std() > 1e-4 and float(ours.std()) == pytest.approx(float(plain.std()), rel=0.2)
+    assert abs(ours.mean() - plain.mean()) < 4 * spread

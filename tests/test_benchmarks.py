@@ -75,7 +75,7 @@ def test_the_models_answers_are_no_copies_and_end(equality):
     ended = [row for row in responses if len(row) < size.answer_tokens]
     assert 0 < len(ended) and all(row[-1] in workload.eos_ids(size) for row in ended)
     assert all(len(set(row)) > len(row) / 3 for row in responses)
-    without = ours.generate(ours.build(replace(SMALL, ends=False))).responses()
+    without = ours.generate(ours.build(replace(SMALL, eos_every=None))).responses()
     assert [len(row) for row in without] == [12] * 4
 
 
@@ -162,7 +162,7 @@ def test_t5_flops_are_those_torch_counts():
 
 
 def test_generations_flops_are_those_torch_counts():
-    size = replace(SMALL, ends=False)
+    size = replace(SMALL, eos_every=None)
     model = workload.t5(DIMS, size, seed=0).eval()
     model.set_attn_implementation("eager")
     found = counted(
