@@ -8,6 +8,7 @@ one process, and what they compute is equal to 1e-4 before anything is timed. Wr
 `bench.md`.
 """
 
+import ctypes
 import gc
 import platform
 import statistics
@@ -168,9 +169,12 @@ def memory_of(
 
 
 def _free() -> None:
+    """Give memory back: another process needs it now. glibc keeps what was freed until it is asked."""
     gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # another process needs it now
+        torch.cuda.empty_cache()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
@@ -178,6 +182,7 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
     prompts = workload.prompt_lengths(size)
     say(f"{size.name}: {size.samples} samples for each prompt of {', '.join(map(str, prompts))} tokens")
     equality = checked(size, say)
+    _free()
     seconds, responses, judged = timed(size, say)
     _free()
     memory = memory_of(size, responses, settings.threads, say) if settings.memory else {}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from signal import SIGKILL
 
 import torch
 
@@ -32,6 +33,11 @@ def measured(
         text=True,
         cwd=ROOT,
     )
+    if done.returncode == -SIGKILL:
+        raise UserError(
+            f"{size.name}: the process of {side} was killed, most likely for want of memory: leave its measurement out "
+            "(memory=false), or take fewer prompts (prompts=1)"
+        )
     if done.returncode:
         raise UserError(f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

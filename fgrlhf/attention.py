@@ -1,4 +1,4 @@
-"""Attention of encoder-decoders: a prompt that several responses share, and T5's bias by distance.
+"""Attention of encoder-decoders: a prompt that several responses share, T5's bias by distance, scores that are not kept.
 
 K responses to one prompt look at the same encoder states. An ordinary cross-attention wants those states once per
 response, so keys and values are projected, stored and read K times. Here the batch of the keys may be G prompts while
