@@ -141,7 +141,7 @@ def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     )
 
 
-def _gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Adam's running mean of each parameter's gradients over the steps made; no entry where there were none."""
     return {
         f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
@@ -151,7 +151,7 @@ def _gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Op
     }
 
 
-def _gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """|g - g'| / |g| over all parameters; one without an entry has gradient 0.
 
     Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding decides the step.
@@ -164,7 +164,7 @@ def _gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) ->
 
 @dataclass(frozen=True)
 class Equality:
-    """How far apart the sides are: largest differences; for gradients see `_gradients_apart`."""
+    """How far apart the sides are: largest differences; for gradients see `gradients_apart`."""
 
     differences: dict[str, float]
     sampled_alike: float
@@ -210,9 +210,9 @@ def check(size: Size) -> Equality:
         "values": _apart(mine.scored.values_BT, scored.values_BT),
         "rewards": _apart(mine.rewards.total_BT, rewards_BT),
         "losses": max(abs(mine.losses[name] - losses[name]) for name in losses),
-        "gradients": _gradients_apart(
-            _gradients(ours.modules(state), state.optimizer),
-            _gradients(baseline.modules(other_state), other_state.optimizer),
+        "gradients": gradients_apart(
+            gradients(ours.modules(state), state.optimizer),
+            gradients(baseline.modules(other_state), other_state.optimizer),
         ),
     }
     return Equality(differences, compared.share, responses)
