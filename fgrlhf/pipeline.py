@@ -35,9 +35,10 @@ PULSE = 60.0  # seconds between signs of life where there is no terminal
 
 
 def stop_with_signals() -> None:
-    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does."""
+    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does; what is ignored (nohup) stays so."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

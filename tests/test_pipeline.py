@@ -138,9 +138,10 @@ def test_at_most_so_many_lanes(root):
 
 def test_a_signal_stops_the_stages_and_the_next_run_continues(root):
     code = f"""
-import signal, sys
+import signal
 from pathlib import Path
 from fgrlhf.pipeline import Pipeline, Stage
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 root = Path({str(root)!r})
 script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 60; fi; touch "$OUT/s"'
 stage = Stage("s", ("bash", "-c", script), outputs=("s",))

@@ -70,7 +70,7 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     scores = {line["step"]: line["eval/rougeLsum"] for line in lines if "eval/rougeLsum" in line}
     losses = [line["loss"] for line in lines if "loss" in line]
     assert list(scores) == [40, 80, 120] and scores[120] > 95
-    assert losses[0] > 3 and losses[-1] < 0.6
+    assert losses[0] > 3 and losses[-1] < 0.8  # .49 to .66 over eight seeds
     assert {"step", "epoch", "loss", "lr", "grad_norm"} == set(lines[0])
     assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {key for key in lines[-1]}
     assert read_json(folder / "result.json")["best"] == max(scores.values())
