@@ -249,7 +249,8 @@ def test_trl_does_equal_grpo(grpo_work, monkeypatch):
 @needs_trl
 def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
-    rewards = iter([*range(12), *range(12, 0, -1)])  # ours likes the later response, then TRL the earlier one
+    n = TINY_GRPO.responses
+    rewards = iter([*range(n), *range(n, 0, -1)])  # ours likes the later response, then TRL the earlier one
     monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
     with pytest.raises(UserError, match="do not learn the same"):
         peer_grpo.check(grpo_work)
