@@ -107,7 +107,7 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
     policy, reference = workload.policy_model(size).to(device), workload.reference_model(size).to(device)
     value, head = (module.to(device) for module in workload.value_model(size))
     for model in (policy, reference, value):
-        model.set_attn_implementation(size.attention)
+        model.set_attn_implementation(size.baseline_attention)
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
     return State(

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks import baseline, ours, workload
 from benchmarks.child import measured
-from benchmarks.flops import step_flops
+from benchmarks.flops import padded_update_flops, step_flops
 from benchmarks.measure import (
     PHASES,
     Equality,
@@ -59,8 +59,8 @@ class Settings(StrictModel):
     dropout: NonNegativeFloat = Field(
         0.1, description="of policy and critic in updates, on both sides; the check has none"
     )
-    attention: Literal["eager", "sdpa"] = Field(
-        "eager", description="of the baseline's T5s; eager is all that T5 had when the code was published"
+    baseline_attention: Literal["eager", "sdpa"] = Field(
+        "eager", description="of its T5s; eager is all that T5 had when the code was published"
     )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
@@ -76,10 +76,10 @@ class Settings(StrictModel):
             raise UserError(f"unknown size {', '.join(unknown)}: known are {', '.join(SIZES)}")
         changes = {
             name: getattr(self, name)
-            for name in ("reps", "prompts", "samples", "epochs")
+            for name in ("reps", "prompts", "samples", "epochs", "dropout", "baseline_attention")
             if getattr(self, name) is not None
         }
-        return [replace(SIZES[name], dropout=self.dropout, attention=self.attention, **changes) for name in names]
+        return [replace(SIZES[name], **changes) for name in names]
 
 
 class Progress:
@@ -203,7 +203,10 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
         result["peak_mb"] = memory["peak_mb"]
     return {
         **result,
-        "workload": workload_facts(size, responses),
+        "workload": {
+            **workload_facts(size, responses),
+            "baseline_flops": padded_update_flops(size) / flops["updates"],
+        },
         "equality": {**equality.differences, "sampled_alike": equality.sampled_alike},
     }
 
@@ -251,7 +254,8 @@ def size_table(name: str, result: dict[str, dict]) -> str:
     lines = [
         f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average) with "
         f"{facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of "
-        f"{facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}. "
+        f"{facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}, the baseline's "
+        f"attention {facts['baseline_attention']}. It computes {facts['baseline_flops']:.2g} times our FLOPs in updates. "
         f"Medians of {facts['reps']} steps of each side in turn.",
         "",
         table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),

@@ -24,6 +24,9 @@ def measured(
     Returns:
       imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per repetition, each
       from the weights the one before left; peak_mb: {phase: MB}.
+
+    Raises:
+      UserError: the process failed or was killed.
     """
     spec = {"size": asdict(size), "side": side, "threads": threads, "responses": responses, "reps": reps}
     done = subprocess.run(
@@ -35,8 +38,8 @@ def measured(
     )
     if done.returncode == -SIGKILL:
         raise UserError(
-            f"{size.name}: the process of {side} was killed, most likely for want of memory: leave its measurement out "
-            "(memory=false), or take fewer prompts (prompts=1)"
+            f"{size.name}: the process of {side} was killed, most likely for want of memory: free some, or take a "
+            "smaller size or fewer prompts; make bench also runs without it (memory=false)"
         )
     if done.returncode:
         raise UserError(f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}")

@@ -72,3 +72,11 @@ def step_flops(
         "updates": 3 * size.epochs * (policy + value),
     }
     return {**phases, "step": sum(phases.values())}
+
+
+def padded_update_flops(size: Size) -> float:
+    """What the baseline computes in `updates`: every sample with a prompt of its own, both padded to their limits, logits twice."""
+    rows = size.prompts * size.samples
+    prompts, answers = [size.input_limit] * rows, [[size.answer_tokens]] * rows
+    passes = (forward_flops(dims, prompts, answers, logits=True) for dims in (size.policy, size.value))
+    return 3 * size.epochs * sum(passes)

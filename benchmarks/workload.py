@@ -118,7 +118,7 @@ class Size:
     `eos_every`: every so many words of the vocabulary one ends an answer. With the seeds used here answers
     have 97 (tiny) and 95 (t5_small) tokens on average, as sampled answers of real rows have (97).
     `reps`: steps of each side that are timed.
-    `attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
+    `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Size:
     eos_every: int | None = 100
     bf16: bool = False
     dropout: float = 0.1
-    attention: str = "eager"
+    baseline_attention: str = "eager"
     reps: int = 3
 
 
@@ -143,6 +143,7 @@ _TINY = T5Dims(64, 128, 16, 4, 2, 2000)
 _T5_SMALL = T5Dims(512, 2048, 64, 8, 6, 32_128)
 _T5_BASE = T5Dims(768, 3072, 64, 12, 12, 32_128)
 _T5_LARGE = T5Dims(1024, 4096, 64, 16, 24, 32_128)
+_RM_SMALL = RMDims(256, 1024, 4, 6, 512)
 _LONGFORMER_BASE = RMDims(768, 3072, 12, 12, 512)
 
 # The reward models of `t5_small` are to it what longformer-base is to t5-large: an eighth of its weights.
@@ -150,15 +151,7 @@ SIZES = {
     size.name: size
     for size in (
         Size("tiny", _TINY, _TINY, RMDims(64, 128, 4, 2, 128), prompts=4, eos_every=50, reps=5),
-        Size(
-            "t5_small",
-            _T5_SMALL,
-            _T5_SMALL,
-            RMDims(256, 1024, 4, 6, 512),
-            prompts=4,
-            eos_every=131,
-            reps=1,
-        ),
+        Size("t5_small", _T5_SMALL, _T5_SMALL, _RM_SMALL, prompts=4, eos_every=131, reps=1),
         Size("t5_base", _T5_BASE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
         Size("t5_large", _T5_LARGE, _T5_BASE, _LONGFORMER_BASE, bf16=True),
     )

@@ -63,7 +63,7 @@ class _RecomputedAttention(torch.autograd.Function):
     def forward(ctx, query, key, value, bias_HLL, mask, scale, dropout):
         ctx.scale, ctx.grown, dropped = scale, 1 / (1 - dropout), None
         if dropout:
-            dropped = _random_bits((*query.shape[:3], key.shape[2]), dropout)
+            dropped = _bernoulli((*query.shape[:3], key.shape[2]), dropout)
             out = torch.stack([
                 _probabilities(q, k, bias_HLL, _of_row(mask, b), scale).masked_fill_(dropped[b], 0) @ (v * ctx.grown)
                 for b, (q, k, v) in enumerate(zip(query, key, value))])
@@ -90,7 +90,7 @@ class _RecomputedAttention(torch.autograd.Function):
         return *(torch.stack(rows) for rows in zip(*gradients)), grad_bias_HLL, None, None, None
 
 
-def _random_bits(shape: tuple[int, ...], p: float) -> Tensor:
+def _bernoulli(shape: tuple[int, ...], p: float) -> Tensor:
     """True with probability p, to a resolution of 2**-16: four of one 64-bit draw, three times as fast as `bernoulli_`."""
     n = prod(shape)
     draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits

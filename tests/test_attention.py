@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf.attention import SHARED_PROMPT, _RecomputedAttention, _random_bits, bias_by_distance, share_prompts
+from fgrlhf.attention import SHARED_PROMPT, _bernoulli, _RecomputedAttention, bias_by_distance, share_prompts
 
 
 def t5():
@@ -101,7 +101,7 @@ def test_dropout_drops_the_same_in_both_directions(biased):
     torch.manual_seed(1)
     found = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
     torch.manual_seed(1)
-    dropped = _random_bits((B, H, L, S), 0.3)
+    dropped = _bernoulli((B, H, L, S), 0.3)
     scores = 0.5 * query @ key.mT + (bias if biased else 0)
     expected = (scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7) @ value
     torch.testing.assert_close(found, expected)
@@ -109,9 +109,9 @@ def test_dropout_drops_the_same_in_both_directions(biased):
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_random_bits_are_as_probable_as_asked_and_independent(p):
+def test_draws_are_as_probable_as_asked_and_independent(p):
     torch.manual_seed(0)
-    bits = _random_bits((1001, 1003), p).double()
+    bits = _bernoulli((1001, 1003), p).double()
     error = (p * (1 - p)) ** 0.5
     assert abs(bits.mean() - p) < 4 * error / 1e3
     for four in range(4):  # each of the four that one draw gives
@@ -119,7 +119,7 @@ def test_random_bits_are_as_probable_as_asked_and_independent(p):
     centred = bits.flatten() - p
     for apart in (1, 2, 3, 4):
         assert abs((centred[:-apart] * centred[apart:]).mean()) < 4 * error**2 / 1e3
-    assert _random_bits((3, 1), p).shape == (3, 1)
+    assert _bernoulli((3, 1), p).shape == (3, 1)
 
 
 def test_with_dropout_the_model_means_what_transformers_means():
@@ -139,3 +139,23 @@ def test_with_dropout_the_model_means_what_transformers_means():
     spread = (plain.var() + ours.var()).sqrt() / len(plain) ** 0.5
     assert plain.std() > 1e-4 and float(ours.std()) == pytest.approx(float(plain.std()), rel=0.2)
     assert abs(ours.mean() - plain.mean()) < 4 * spread
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_nothing_of_the_size_of_the_scores_is_kept_but_what_was_dropped(dropout):
+    torch.manual_seed(0)
+    model = share_prompts(t5()).train()
+    for module in model.modules():
+        if hasattr(module, "has_relative_attention_bias"):
+            module.dropout = dropout
+    ids, labels = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 6))
+    kept = []
+
+    def pack(tensor):
+        if tensor.shape[:2] == (2, 4) and tensor.shape[2:] in {(9, 9), (6, 6), (6, 9)}:
+            kept.append(tensor.dtype)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(input_ids=ids, labels=labels)
+    assert kept == ([torch.bool] * 6 if dropout else [])  # two layers: encoder, decoder, cross

@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +79,13 @@ def test_the_models_answers_are_no_copies_and_end(equality):
     assert all(len(set(row)) > len(row) / 3 for row in responses)
     without = ours.generate(ours.build(replace(SMALL, eos_every=None))).responses()
     assert [len(row) for row in without] == [12] * 4
+
+
+def test_a_process_that_was_killed_is_told_apart(monkeypatch):
+    killed = subprocess.CompletedProcess([], -signal.SIGKILL, "", "")
+    monkeypatch.setattr(child.subprocess, "run", lambda *args, **kwargs: killed)
+    with pytest.raises(UserError, match="baseline was killed.*memory"):
+        child.measured(SMALL, "baseline", 1)
 
 
 @pytest.mark.parametrize("tokens", [3, 15, 30, 31, 32, 40, 200, 657, 1024])
@@ -159,6 +168,15 @@ def test_t5_flops_are_those_torch_counts():
     two = flops.forward_flops(DIMS, [50], [[30, 30]], logits=False)
     one = flops.forward_flops(DIMS, [50], [[30]], logits=False)
     assert two - one == flops.decoder_flops(DIMS, 30, 50)
+
+
+def test_padding_to_the_real_lengths_is_no_padding():
+    """With one sample a prompt, all at their limits, the baseline computes ours and the critic's logits."""
+    size = replace(SMALL, samples=1, prompt_tokens=SMALL.input_limit)
+    prompts, answers = [size.input_limit] * size.prompts, [[size.answer_tokens]] * size.prompts
+    logits = 3 * size.epochs * size.prompts * flops.logits_flops(size.value, size.answer_tokens)
+    found = flops.padded_update_flops(size) - flops.step_flops(size, prompts, answers, [])["updates"]
+    assert found == pytest.approx(logits)
 
 
 def test_generations_flops_are_those_torch_counts():

@@ -168,6 +168,20 @@ Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
     assert second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
 
 
+def test_kill_is_ctrl_c_and_what_is_ignored_stays_so():
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it
+        module.stop_with_signals()
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
 def test_signs_of_life_without_a_terminal(root, monkeypatch):
     monkeypatch.setattr(module, "PULSE", 0.5)
     _, text = run(root, [stage("s", r"printf 'old\n 10%%\r 20%%'; sleep 1.6")])
