@@ -248,6 +248,7 @@ def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, 
         "micro_batch": size.micro_batch,
         "dropout": size.dropout,
         "baseline_attention": size.baseline_attention,
+        "onednn": size.onednn,
         "reps": size.reps,
         "precision": "bf16" if size.bf16 else "fp32",
     }

@@ -46,6 +46,7 @@ class Generated:
 def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
     """A trainer at step 0. `responses` is for the other side: here they are sampled."""
     AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
+    torch.backends.mkldnn.set_flags(size.onednn)
     accelerator = Accelerator(
         mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available()
     )

@@ -119,6 +119,7 @@ class Size:
     have 97 (tiny) and 95 (t5_small) tokens on average, as sampled answers of real rows have (97).
     `reps`: steps of each side that are timed.
     `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
+    `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/layers.py).
     """
 
     name: str
@@ -136,6 +137,7 @@ class Size:
     bf16: bool = False
     dropout: float = 0.1
     baseline_attention: str = "eager"
+    onednn: bool = True
     reps: int = 3
 
 

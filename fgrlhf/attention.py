@@ -14,7 +14,6 @@ every pair of positions, and its gradient goes back through as many look-ups: a 
 is looked up once per distance, and the matrix is cut out of that row.
 """
 
-from math import prod
 from types import MethodType
 
 import torch
@@ -23,7 +22,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from fgrlhf.layers import kept, product
+
 SHARED_PROMPT = "shared_prompt"
+CACHED = 2**18  # scores that are worked on at a time: a megabyte
 
 
 def shared_prompt_attention(
@@ -50,58 +52,76 @@ def shared_prompt_attention(
 
 
 class _RecomputedAttention(torch.autograd.Function):
-    """dropout(softmax(scale q k^T + bias)) v, from which nothing of size (H, L, L) is kept but bias and what was dropped.
+    """dropout(softmax(scale q k^T + bias)) v, from which nothing of size (H, L, S) is kept but the bias and which entries dropout kept.
 
     PyTorch keeps scores and probabilities of every layer where the bias has a gradient or there is dropout, more than all the
-    rest of a layer at prompts of 600 tokens. Here the probabilities P are computed again, one row of the batch at a time; M is 0
-    where P was dropped, 1 / (1 - dropout) elsewhere:
+    rest of a layer at prompts of 600 tokens. Here the probabilities P are computed again; M is 0 where P was dropped,
+    1 / (1 - dropout) elsewhere:
 
         dS = P (M (dO v^T) - sum_d dO O)      dq = scale dS k      dk = scale dS^T q      dv = (P M)^T dO      dbias = sum_B dS
+
+    One row of the batch at a time, and of its heads as many as fit into a processor's cache.
     """
 
     @staticmethod
-    def forward(ctx, query, key, value, bias_HLL, mask, scale, dropout):
-        ctx.scale, ctx.grown, dropped = scale, 1 / (1 - dropout), None
+    def forward(ctx, query, key, value, bias_HLS, mask, scale, dropout):
+        ctx.scale, ctx.grown, kept_BHLS = scale, 1 / (1 - dropout), None
         if dropout:
-            dropped = _bernoulli((*query.shape[:3], key.shape[2]), dropout)
-            out = torch.stack([
-                _probabilities(q, k, bias_HLL, _of_row(mask, b), scale).masked_fill_(dropped[b], 0) @ (v * ctx.grown)
-                for b, (q, k, v) in enumerate(zip(query, key, value))])
+            kept_BHLS = kept((*query.shape[:3], key.shape[2]), dropout)
+            q, k, v = query.contiguous(), key.contiguous(), value * ctx.grown
+            out = torch.empty_like(q)
+            for b, heads in _parts(query, key):
+                p = _probabilities(q[b, heads], k[b, heads], _of_heads(bias_HLS, heads), _of_row(mask, b), scale)
+                out[b, heads] = _times(p.mul_(kept_BHLS[b, heads].to(p.dtype)), v[b, heads].mT)
         else:
-            added = bias_HLL if mask is None else torch.where(mask, bias_HLL, torch.finfo(bias_HLL.dtype).min)
+            added = bias_HLS if mask is None else torch.where(mask, bias_HLS, torch.finfo(bias_HLS.dtype).min)
             out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=added, scale=scale)
-        ctx.save_for_backward(query, key, value, bias_HLL, mask, dropped, out)
+        ctx.save_for_backward(query, key, value, bias_HLS, mask, kept_BHLS, out)
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        query, key, value, bias_HLL, mask, dropped, out = ctx.saved_tensors
-        gradients, grad_bias_HLL = [], None
-        rest = (grad * out).sum(-1, keepdim=True)
-        for b, (q, k, v, g) in enumerate(zip(query, key, value, grad * ctx.grown)):  # in place only what TRPO can differentiate again
-            p, dp = _probabilities(q, k, bias_HLL, _of_row(mask, b), ctx.scale), g @ v.mT
+        query, key, value, bias_HLS, mask, kept_BHLS, out = ctx.saved_tensors
+        rest, grad = (grad * out).sum(-1, keepdim=True), (grad * ctx.grown).contiguous()
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        gradients, dbias = [], {}
+        for b, heads in _parts(query, key):  # in place only what TRPO can differentiate again
+            q, k, g = query[b, heads], key[b, heads], grad[b, heads]
+            p, dp = _probabilities(q, k, _of_heads(bias_HLS, heads), _of_row(mask, b), ctx.scale), _times(g, value[b, heads])
             seen = p
-            if dropped is not None:
-                seen, dp = p.masked_fill(dropped[b], 0), dp.masked_fill_(dropped[b], 0)
-            ds = p * dp.sub_(rest[b])
-            gradients.append((ds @ k * ctx.scale, ds.mT @ q * ctx.scale, seen.mT @ g))
-            if bias_HLL is not None:
-                grad_bias_HLL = ds if grad_bias_HLL is None else grad_bias_HLL + ds
-        return *(torch.stack(rows) for rows in zip(*gradients)), grad_bias_HLL, None, None, None
+            if kept_BHLS is not None:
+                kept_HLS = kept_BHLS[b, heads].to(p.dtype)
+                seen, dp = p * kept_HLS, dp.mul_(kept_HLS)
+            ds = p * dp.sub_(rest[b, heads])
+            gradients.append((_times(ds, k.mT) * ctx.scale, _times(q.mT, ds.mT).mT * ctx.scale, _times(g.mT, seen.mT).mT))
+            if bias_HLS is not None:
+                dbias[heads.start] = ds if b == 0 else dbias[heads.start] + ds
+        dq, dk, dv = (torch.cat(parts).unflatten(0, query.shape[:2]) for parts in zip(*gradients))
+        return dq, dk, dv, torch.cat(list(dbias.values())) if dbias else None, None, None, None
 
 
-def _bernoulli(shape: tuple[int, ...], p: float) -> Tensor:
-    """True with probability p, to a resolution of 2**-16: four of one 64-bit draw, three times as fast as `bernoulli_`."""
-    n = prod(shape)
-    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)  # all 64 bits
-    return (draws.view(torch.int16)[:n] < round(2**16 * p) - 2**15).view(shape)
+def _parts(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
+    """(row, heads) whose scores make up at most CACHED numbers."""
+    (B, H, L, _), S = query.shape, key.shape[2]
+    n = max(1, CACHED // (L * S))
+    return [(b, slice(h, h + n)) for b in range(B) for h in range(0, H, n)]
 
 
-def _probabilities(q_HLD: Tensor, k_HLD: Tensor, bias_HLL: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale q k^T + bias) of one row of the batch, 0 where `mask` (1, 1 or L, L) says that a key is not seen."""
-    scores = q_HLD * scale @ k_HLD.mT if bias_HLL is None else torch.baddbmm(bias_HLL, q_HLD, k_HLD.mT, alpha=scale)
+def _times(a_HLD: Tensor, b_HSD: Tensor) -> Tensor:
+    """a b^T, (H, L, S)."""
+    return product(a_HLD[0], b_HSD[0])[None] if len(a_HLD) == 1 else a_HLD @ b_HSD.mT
+
+
+def _probabilities(q_HLD: Tensor, k_HSD: Tensor, bias_HLS: Tensor | None, mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale q k^T + bias) of one row of the batch, 0 where `mask` (1, 1 or L, S) says that a key is not seen."""
+    scores = _times(q_HLD if scale == 1 else q_HLD * scale, k_HSD)
+    scores = scores if bias_HLS is None else scores.add_(bias_HLS)
     scores = scores if mask is None else scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
     return scores.softmax(-1)
+
+
+def _of_heads(bias_HLS: Tensor | None, heads: slice) -> Tensor | None:
+    return None if bias_HLS is None else bias_HLS[heads]
 
 
 def _of_row(mask: Tensor | None, b: int) -> Tensor | None:

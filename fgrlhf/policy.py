@@ -25,6 +25,7 @@ from fgrlhf.chat import chat_of
 from fgrlhf.decoding import (
     CausalSteps, EncoderDecoderSteps, Sampling, decode, positions_of, response_mask, takes_positions, uniform_rows,
 )
+from fgrlhf.layers import fast_layers
 from fgrlhf.logprobs import chosen_logprobs
 from fgrlhf.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.packing import packed
@@ -55,7 +56,7 @@ class Policy(nn.Module):
         self, model: nn.Module, tokenizer, max_input_len: int = 1024, padding_side: str | None = None, chat_template: bool | None = None
     ):
         super().__init__()
-        self.model, self.tokenizer, self.max_input_len = model, tokenizer, max_input_len
+        self.model, self.tokenizer, self.max_input_len = fast_layers(model), tokenizer, max_input_len
         tokenizer.padding_side = padding_side or self.padding_side
         tokenizer.truncation_side = self.padding_side
         if tokenizer.pad_token_id is None:

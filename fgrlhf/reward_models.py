@@ -34,6 +34,7 @@ from transformers import (
 )
 
 from fgrlhf.banded_attention import use_banded_attention
+from fgrlhf.layers import fast_layers
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.rm_inputs import Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.scorers import LanguageModelScorer
@@ -314,7 +315,7 @@ def load_reward_model(
             else AutoConfig.from_pretrained(path)
         )
         spec = RewardModelSpec.read(path) if carried else published_spec(path, config, facts)
-        model = use_banded_attention(_network(spec).from_pretrained(path))
+        model = fast_layers(use_banded_attention(_network(spec).from_pretrained(path)))
         tokenizer = load_tokenizer(path, spec.shape)
     except (OSError, ValueError) as error:
         reason = why_not_loaded(path, error)

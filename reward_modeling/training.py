@@ -24,6 +24,7 @@ from transformers import (
 from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.config import StrictModel
 from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.layers import fast_layers
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rm_inputs import Kind, Shape, longest_input
@@ -169,16 +170,14 @@ def load_network(
             )
         tokenizer = load_tokenizer(model.ckpt, model.shape)
         if model.shape != "encoder":
-            return (
-                LanguageModelScorer.start_from(
-                    model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature
-                ),
-                tokenizer,
+            scorer = LanguageModelScorer.start_from(
+                model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature
             )
+            return fast_layers(scorer), tokenizer
         start.pad_token_id = tokenizer.pad_token_id
         network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
         loaded = network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True)
-        return use_banded_attention(loaded), tokenizer
+        return fast_layers(use_banded_attention(loaded)), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

@@ -2,7 +2,8 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf.attention import SHARED_PROMPT, _bernoulli, _RecomputedAttention, bias_by_distance, share_prompts
+from fgrlhf.attention import SHARED_PROMPT, _RecomputedAttention, bias_by_distance, share_prompts
+from fgrlhf.layers import kept
 
 
 def t5():
@@ -101,25 +102,11 @@ def test_dropout_drops_the_same_in_both_directions(biased):
     torch.manual_seed(1)
     found = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
     torch.manual_seed(1)
-    dropped = _bernoulli((B, H, L, S), 0.3)
+    dropped = kept((B, H, L, S), 0.3) == 0
     scores = 0.5 * query @ key.mT + (bias if biased else 0)
     expected = (scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7) @ value
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(*(torch.autograd.grad((x * out).sum(), inputs) for x in (found, expected)))
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_draws_are_as_probable_as_asked_and_independent(p):
-    torch.manual_seed(0)
-    bits = _bernoulli((1001, 1003), p).double()
-    error = (p * (1 - p)) ** 0.5
-    assert abs(bits.mean() - p) < 4 * error / 1e3
-    for four in range(4):  # each of the four that one draw gives
-        assert abs(bits.flatten()[four::4].mean() - p) < 4 * error / 500
-    centred = bits.flatten() - p
-    for apart in (1, 2, 3, 4):
-        assert abs((centred[:-apart] * centred[apart:]).mean()) < 4 * error**2 / 1e3
-    assert _bernoulli((3, 1), p).shape == (3, 1)
 
 
 def test_with_dropout_the_model_means_what_transformers_means():
@@ -158,4 +145,4 @@ def test_nothing_of_the_size_of_the_scores_is_kept_but_what_was_dropped(dropout)
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(input_ids=ids, labels=labels)
-    assert kept == ([torch.bool] * 6 if dropout else [])  # two layers: encoder, decoder, cross
+    assert kept == ([torch.uint8] * 6 if dropout else [])  # two layers: encoder, decoder, cross
