@@ -43,6 +43,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
 
+OF_SIZE = ("reps", "prompts", "samples", "epochs", "dropout", "baseline_attention", "onednn", "gradient_checkpointing")
 CHECKED_EPOCHS, CHECKED_PROMPTS = 2, 2  # of the equality check: in the second epoch the ratio is not 1
 
 
@@ -63,6 +64,7 @@ class Settings(StrictModel):
         "eager", description="of its T5s; eager is all that T5 had when the code was published"
     )
     onednn: bool = Field(True, description="false: ours multiplies matrices with MKL on a CPU, as the baseline")
+    gradient_checkpointing: bool = Field(False, description="ours keeps no activations in updates, layers are computed twice")
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
     peak_tflops: PositiveFloat | None = Field(None, description="the GPU's, for the share of it that is used")
@@ -77,7 +79,7 @@ class Settings(StrictModel):
             raise UserError(f"unknown size {', '.join(unknown)}: known are {', '.join(SIZES)}")
         changes = {
             name: getattr(self, name)
-            for name in ("reps", "prompts", "samples", "epochs", "dropout", "baseline_attention", "onednn")
+            for name in OF_SIZE
             if getattr(self, name) is not None
         }
         return [replace(SIZES[name], **changes) for name in names]
@@ -257,7 +259,8 @@ def size_table(name: str, result: dict[str, dict]) -> str:
         f"{facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of "
         f"{facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}, the baseline's "
         f"attention {facts['baseline_attention']}. It computes {facts['baseline_flops']:.2g} times our FLOPs in updates. "
-        f"{'' if facts['onednn'] else 'Ours without oneDNN. '}Medians of {facts['reps']} steps of each side in turn.",
+        f"{'' if facts['onednn'] else 'Ours without oneDNN. '}"
+        f"{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians of {facts['reps']} steps of each side in turn.",
         "",
         table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),
     ]

@@ -249,6 +249,7 @@ def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, 
         "dropout": size.dropout,
         "baseline_attention": size.baseline_attention,
         "onednn": size.onednn,
+        "gradient_checkpointing": size.gradient_checkpointing,
         "reps": size.reps,
         "precision": "bf16" if size.bf16 else "fp32",
     }

@@ -120,6 +120,7 @@ class Size:
     `reps`: steps of each side that are timed.
     `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
     `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/layers.py).
+    `gradient_checkpointing`: whether ours computes layers twice in updates.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Size:
     dropout: float = 0.1
     baseline_attention: str = "eager"
     onednn: bool = True
+    gradient_checkpointing: bool = False
     reps: int = 3
 
 
@@ -360,6 +362,7 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
             "clip_grad": False,
             "dropout": size.dropout > 0,
             "dropout_in_rollouts": False,
+            "gradient_checkpointing": size.gradient_checkpointing,
         },
         "logging": {"save_dir": folder},
     }

@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf import checkpoint
+from fgrlhf.layers import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic
@@ -32,6 +33,8 @@ class BaseTrainer:
         self.config, self.evaluate, self.accelerator = config, evaluate, accelerator
         self.folder = Path(config.logging.save_dir)
         self.actor_critic = actor_critic.to(accelerator.device)
+        if config.train.gradient_checkpointing:
+            recompute_layers(self.actor_critic)
         self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True)
         self.model = accelerator.prepare_model(self.actor_critic) if accelerator.num_processes > 1 else self.actor_critic
         self.step = 0

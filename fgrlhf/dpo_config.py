@@ -41,6 +41,7 @@ class DPOTrainConfig(StrictModel):
     clip_grad: bool = True
     max_grad_norm: PositiveFloat = 1.0
     dropout: bool = False
+    gradient_checkpointing: bool = Field(False, description="compute layers twice instead of keeping what they computed: slower, smaller")
     eval_interval: PositiveInt = Field(50, description="optimiser steps between evaluations on dev")
     eval_examples: PositiveInt | None = Field(None, description="dev prompts used, the first ones; null: all")
     save_interval: PositiveInt = Field(50, description="optimiser steps between checkpoints")

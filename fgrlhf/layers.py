@@ -1,4 +1,4 @@
-"""Linear layers and dropout that cost less on a CPU, in the place of transformers' own.
+"""Linear layers and dropout that cost less on a CPU, in the place of transformers' own; whole layers that keep nothing.
 
 *Products.* PyTorch leaves products of fp32 matrices to MKL, which does not use the AVX-512 of processors that are not Intel's:
 two cores of an AMD EPYC do 185 GFLOP/s by MKL and 420 by oneDNN, which comes with the same PyTorch (benchmarks/RESULTS.md). Half
@@ -8,14 +8,20 @@ ever new shapes, of which it would keep a thousand: here it keeps a few, and sma
 *Dropout.* PyTorch draws one random number per entry, a tenth of an update of a T5, and keeps what it multiplies with in fp32.
 Here a mask has one byte per entry, and one draw gives four of them. Where dropout follows a relu not even the mask is kept: what
 is not 0 afterwards was neither negative nor dropped.
+
+*Recomputation.* `recompute_layers` trades time for memory on any device: a transformer layer keeps what it read, and all else is
+computed once more when its gradient is needed.
 """
 
 import os
 import platform
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.t5.modeling_t5 import T5DenseActDense
 from transformers.pytorch_utils import Conv1D
 
@@ -30,8 +36,8 @@ ONEDNN = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_
 
 def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """x w^T + b for x (..., K), as `torch.nn.functional.linear`; `torch.backends.mkldnn.set_flags(False)` makes it that."""
-    fit = ONEDNN and torch.backends.mkldnn.enabled and x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
-    if not fit or x.numel() * len(weight_NK) < SMALL or torch.is_autocast_enabled("cpu"):
+    fit = ONEDNN and x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
+    if not fit or x.numel() * len(weight_NK) < SMALL or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return nn.functional.linear(x, weight_NK, bias_N)
     if torch.is_grad_enabled() and (x.requires_grad or weight_NK.requires_grad):
         return _Product.apply(x, weight_NK, bias_N)
@@ -151,3 +157,17 @@ def fast_layers(model: nn.Module) -> nn.Module:
         if fast and (fast is not ReluFeedForward or isinstance(module.act, nn.ReLU)):
             module.__class__ = fast
     return model
+
+
+def recompute_layers(model: nn.Module) -> nn.Module:
+    """The same model, whose transformer layers are computed again in a backward pass (transformers' own does so in training mode only)."""
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.forward = partial(_recomputed, module.forward)
+    return model
+
+
+def _recomputed(forward, *args, **kwargs):
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)  # draws the same dropout again

@@ -119,6 +119,7 @@ class TrainConfig(StrictModel):
     max_grad_norm: PositiveFloat = 0.5
     dropout: bool = Field(False, description="keep dropout on, in rollouts and updates alike")
     dropout_in_rollouts: bool | None = Field(None, description="null: as `dropout`; false with dropout=true is as published (D4)")
+    gradient_checkpointing: bool = Field(False, description="compute layers twice instead of keeping what they computed: slower, smaller")
     shuffle: bool = Field(True, description="false: as published (D6)")
     average_microbatches: bool = Field(True, description="false: their losses add up, as published (D6)")
     seed: int = 42

@@ -1,13 +1,14 @@
 import copy
 
 import pytest
+import rl_helpers as rl
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf import layers
-from fgrlhf.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product
+from fgrlhf.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product, recompute_layers
 
 needs_onednn = pytest.mark.skipif(not layers.ONEDNN, reason="this PyTorch has no oneDNN")
 
@@ -168,3 +169,38 @@ def test_a_feed_forward_layer_keeps_one_array_of_its_width():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: wide.add(t.data_ptr()) if t.shape == (20, 32) else None, lambda t: t):
         layer(torch.randn(20, 16, requires_grad=True))
     assert len(wide) == 1
+
+
+# ---- recomputation -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda: t5(dropout_rate=0.3), gpt2])
+@pytest.mark.parametrize("training", [True, False])
+def test_recomputed_layers_have_the_same_gradients_and_keep_less(make, training):
+    plain = fast_layers(make()).train(training)
+    twice = copy.deepcopy(recompute_layers(copy.deepcopy(plain)))
+    ids = torch.randint(2, 50, (3, 9))
+    found = []
+    for model in (plain, twice):
+        torch.manual_seed(1)
+        bytes_kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: bytes_kept.append(t.nbytes) or t, lambda t: t):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        found.append((sum(bytes_kept), loss, torch.autograd.grad(loss, list(model.parameters()))))
+    (kept_by_plain, *expected), (kept_by_twice, *recomputed) = found
+    torch.testing.assert_close(recomputed, expected, atol=0, rtol=0)
+    assert kept_by_twice < 0.5 * kept_by_plain
+    with torch.no_grad():
+        assert not twice(input_ids=ids, labels=ids).loss.requires_grad
+
+
+@pytest.mark.parametrize("kind, name", [("t5", "ppo"), ("gpt2", "ppo"), ("t5", "trpo"), ("t5", "nlpo")])
+def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, kind, name):
+    runs = []
+    for on in (False, True):
+        cfg = rl.config(
+            tmp_path / str(on), algorithm__name=name, train__gradient_checkpointing=on, train__dropout=name != "trpo",
+            model__value_model={"ckpt": "tiny"})
+        rl.trainer(cfg, kind, dropout=0.0 if name == "trpo" else 0.2, own_value=True).train(2)
+        runs.append(rl.metrics(tmp_path / str(on)))
+    assert len(runs[0]) == 2 and runs[1] == runs[0]
