@@ -48,7 +48,7 @@ def shared_prompt_attention(
     else:
         out = torch.nn.functional.scaled_dot_product_attention(
             query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling)
-    return out.view(G, H, K, T, D).permute(0, 2, 3, 1, 4).reshape(B, T, H, D), None
+    return out.transpose(1, 2).reshape(B, T, H, D), None
 
 
 class _RecomputedAttention(torch.autograd.Function):
@@ -69,7 +69,8 @@ class _RecomputedAttention(torch.autograd.Function):
         if dropout:
             kept_BHLS = kept((*query.shape[:3], key.shape[2]), dropout)
             q, k, v = query.contiguous(), key.contiguous(), value * ctx.grown
-            out = torch.empty_like(q)
+            B, H, L, D = query.shape
+            out = query.new_empty(B, L, H, D).transpose(1, 2)  # laid out as it is read next: no copy has to be kept
             for b, heads in _parts(query, key):
                 p = _probabilities(q[b, heads], k[b, heads], _of_heads(bias_HLS, heads), _of_row(mask, b), scale)
                 out[b, heads] = _times(p.mul_(kept_BHLS[b, heads].to(p.dtype)), v[b, heads].mT)
