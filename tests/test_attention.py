@@ -2,6 +2,7 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
+from fgrlhf import attention
 from fgrlhf.attention import SHARED_PROMPT, _RecomputedAttention, bias_by_distance, share_prompts
 from fgrlhf.layers import kept
 
@@ -66,8 +67,14 @@ def test_share_prompts_changes_no_number():
     torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.fixture(params=[attention.CACHED, 1])
+def cached(request, monkeypatch):
+    """All heads of a row at a time, or one."""
+    monkeypatch.setattr(attention, "CACHED", request.param)
+
+
 @pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])
-def test_a_learned_bias_has_the_gradients_of_autograd(masked):
+def test_a_learned_bias_has_the_gradients_of_autograd(masked, cached):
     generator = torch.Generator().manual_seed(0)
     B, H, L, D = 3, 2, 5, 4
     query, key, value, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(4))
@@ -91,7 +98,7 @@ def test_a_learned_bias_has_the_gradients_of_autograd(masked):
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_dropout_drops_the_same_in_both_directions(biased):
+def test_dropout_drops_the_same_in_both_directions(biased, cached):
     generator = torch.Generator().manual_seed(0)
     B, H, L, S, D = 3, 2, 5, 7, 4
     query, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(2))
