@@ -106,12 +106,18 @@ class BaseTrainer:
         name = self.config.train.best_metric
         if name not in metrics:
             raise UserError(f"train.best_metric is `{name}`, which the evaluation does not give; it gives: {', '.join(sorted(metrics))}")
-        is_best = math.isfinite(metrics[name]) and (self.best is None or metrics[name] > self.best["value"])
+        eligible = self._eligible(metrics)
+        is_best = eligible and math.isfinite(metrics[name]) and (self.best is None or metrics[name] > self.best["value"])
         if is_best:
             self.best = {"step": self.step, "metric": name, "value": metrics[name]}
             self._save_policy("best")
         if self.accelerator.is_main_process:
-            bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{' (best so far)' if is_best else ''}")
+            remark = " (best so far)" if is_best else "" if eligible else f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
+            bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{remark}")
+
+    def _eligible(self, metrics: dict[str, float]) -> bool:
+        """Whether a policy with these dev metrics may be the best one."""
+        return True
 
     def _save_policy(self, name: str) -> None:
         if self.accelerator.is_main_process:

@@ -113,7 +113,8 @@ class TrainConfig(StrictModel):
     n_warmup_steps: NonNegativeInt = Field(100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeInt = Field(0, description="first rollout steps in which only the critic learns")
     adam_eps: PositiveFloat = 1e-5
-    kl_threshold: PositiveFloat = Field(10.0, description="stop once the batch KL has passed it kl_patience times")
+    kl_threshold: PositiveFloat = Field(
+        10.0, description="stop once the batch KL has passed it kl_patience times; a policy whose dev KL has is never the best one")
     kl_patience: PositiveInt = 5
     clip_grad: bool = True
     max_grad_norm: PositiveFloat = 0.5

@@ -214,6 +214,10 @@ class OnPolicyTrainer(BaseTrainer):
         super().restore(state)
         self.kl.coef, self.high_kl_count = state["kl_coef"], state["high_kl_count"]
 
+    def _eligible(self, metrics: dict[str, float]) -> bool:
+        """Not where it is so far from the reference that the reward models' word counts for little: there rewards are hacked."""
+        return metrics.get("kl", 0.0) <= self.config.train.kl_threshold
+
     def _follow_kl(self, kl: float) -> None:
         self.kl.update(kl, self.episodes_per_step)
         self.high_kl_count += kl > self.config.train.kl_threshold

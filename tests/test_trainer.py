@@ -235,6 +235,17 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
     assert again.step == len(kls) and again.stopped
 
 
+def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
+    cfg = config(tmp_path, train__kl_threshold=5.0, train__eval_interval=2)
+    dev = iter([{"reward": 0.0, "kl": 0.0}, {"reward": 1.0, "kl": 5.0}, {"reward": 2.0, "kl": 5.1}, *[{"reward": 3.0, "kl": 9.0}] * 9])
+    made = trainer(cfg, evaluate=lambda policy: next(dev))
+    made.train()
+    assert made.best == {"step": 2, "metric": "reward", "value": 1.0}
+    written = capsys.readouterr()
+    said = written.out + written.err
+    assert said.count("(best so far)") == 2 and "(kl 5.1 is past train.kl_threshold: not kept)" in said
+
+
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
     made = trainer(config(tmp_path, ppo__kl_target=0.5, ppo__kl_horizon=20, ppo__kl_coef=0.2))
     made.train()
