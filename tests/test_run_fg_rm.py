@@ -124,10 +124,13 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     assert sum(b["count"] for b in found["calibration"]) > 50
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.spec.metrics["accuracy"] == found["accuracy"]
-    text = "a blue dog sees and, red red cat red bird a."
-    (labels,) = scorer.score([rm.prompt("the cat")], [text])
-    assert labels.spans == ((0, 20), (21, 44))
-    assert (labels.probabilities_SL[:, 0] > 0.5).tolist() == [False, True]
+    # segments as it was trained on, five words each: what it makes of longer ones depends on rounding
+    texts = ["a blue dog sees and.", "red red cat red bird."]
+    fine, wrong = scorer.score([rm.prompt("the cat")] * 2, texts)
+    assert fine.spans == ((0, 20),) and wrong.spans == ((0, 21),)
+    assert fine.probabilities_SL[0, 0] < 0.2 and wrong.probabilities_SL[0, 0] > 0.8
+    (both,) = scorer.score([rm.prompt("the cat")], ["a blue dog sees and, red red cat red bird a."])
+    assert both.spans == ((0, 20), (21, 44)) and both.probabilities_SL[0, 0] < 0.2
 
 
 def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
