@@ -39,6 +39,15 @@ def why_not_loaded(ckpt: str | Path, error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
+def shorten(text: object, limit: int = 200) -> str:
+    """`text` for an error message: on one line, and cut in its middle where it is longer than `limit` characters."""
+    line = " ".join(str(text).encode("utf-8", "backslashreplace").decode("utf-8").split())
+    if len(line) <= limit:
+        return line
+    half = (limit - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
+
+
 # ---- masks and reductions ------------------------------------------------------------------------------------------
 
 

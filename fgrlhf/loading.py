@@ -1,0 +1,187 @@
+"""Loading model folders: no code is run, no pickle is read, and nothing is missing.
+
+Transformers fills a tensor that a checkpoint lacks with random numbers, offers to run Python files from a model's folder,
+and reads pickles. A folder may come from anywhere, so every policy, critic and reward model is loaded through these functions.
+They raise `ValueError` with the reason in one sentence; the caller adds which setting named the folder and the way out.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+
+from fgrlhf.utils import shorten
+
+SAFE = {"trust_remote_code": False}
+INDEX_FILE = "model.safetensors.index.json"
+MOST_LAYERS = 1_000  # more than any published model has; a config that asks for 1e9 would never finish loading
+MOST_NUMBER = 2**31 - 1
+MOST_NAMES = 3  # of tensors, in a message
+
+
+def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
+    """The config of a folder or hub name, with `changes`. Raises `ValueError` with the reason."""
+    check_folder(path)
+    with _reason_in_one_sentence(path):
+        config = AutoConfig.from_pretrained(path, **SAFE, **changes)
+    check_sizes(config)
+    return config
+
+
+def load_tokenizer(path: str | Path):
+    """The tokenizer of a folder or hub name. Raises `ValueError` with the reason."""
+    check_folder(path)
+    with _reason_in_one_sentence(path):
+        return AutoTokenizer.from_pretrained(path, **SAFE)
+
+
+def load_weights(model_class: Any, path: str | Path, may_lack: Sequence[str] = (), **arguments: Any) -> PreTrainedModel:
+    """`model_class.from_pretrained(path, **arguments)` with every tensor read from safetensors.
+
+    Args:
+      may_lack: prefixes of tensors that the checkpoint need not hold, such as a head that training starts from random
+        weights. Tied tensors are stored once and never count as missing.
+    Raises:
+      ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds weights that are
+        not finite.
+    """
+    check_folder(path)
+    with _reason_in_one_sentence(path):
+        model, report = model_class.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, **SAFE, **arguments)
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(tuple(may_lack)))
+    if missing:
+        raise ValueError(
+            f"its weights lack {len(missing)} of the tensors that its config asks for ({_some(missing)}), "
+            "so the model would be partly random.")
+    _check_finite(model)
+    return model
+
+
+def check_folder(path: str | Path) -> None:
+    """Refuse a model folder that leads elsewhere, holds pickled weights only, or needs code of its own.
+
+    A hub name is left to transformers, which gets the same switches.
+
+    Raises:
+      ValueError: the reason.
+    """
+    try:
+        folder = Path(path)
+        if not folder.is_dir():
+            return
+        files = list(folder.iterdir())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the folder cannot be read: {shorten(error)}.") from None
+    for file in files:
+        if file.is_symlink() and not _stays_inside(file, folder):
+            raise ValueError(f"its file {shorten(file.name)} is a symbolic link that leads out of the folder.")
+    names = {file.name for file in files}
+    _check_index(folder)
+    pickled = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt")))
+    if pickled and not any(name.endswith(".safetensors") for name in names):
+        raise ValueError(
+            f"its weights are a pickle ({shorten(pickled[0])}), which can run code when it is read. "
+            "Convert them to safetensors (`save_pretrained` with a release of transformers that you trust).")
+    _check_code(folder)
+
+
+def _stays_inside(link: Path, folder: Path) -> bool:
+    """Whether a link ends in its own folder, or in the hub cache's store of files beside it (`blobs`)."""
+    target, home = link.resolve(), folder.resolve()
+    in_hub_cache = home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
+    return target.is_relative_to(home) or in_hub_cache
+
+
+def _check_index(folder: Path) -> None:
+    """The index of a sharded checkpoint names files; they must be plain names in the same folder."""
+    path = folder / INDEX_FILE
+    if not path.exists():
+        return
+    files = _read_object(path).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise ValueError(f"its {INDEX_FILE} has no `weight_map` from tensors to files.")
+    for name in set(files.values()):
+        if Path(name).name != name:
+            raise ValueError(f"its {INDEX_FILE} names {shorten(name)}, which is not a file of the folder.")
+
+
+def _check_code(folder: Path) -> None:
+    """Refuse a model that transformers has no class for: loading it would run Python files of its folder."""
+    path = folder / "config.json"
+    if not path.exists():
+        return
+    config = _read_object(path)
+    if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
+        raise ValueError(
+            f"its model type {shorten(repr(config.get('model_type')))} needs Python code from the folder (`auto_map`), "
+            "and code of a model folder is never run.")
+
+
+def _read_object(path: Path) -> dict:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"its {path.name} is not valid JSON: {shorten(error)}.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"its {path.name} must be a JSON object, it is a {type(content).__name__}.")
+    return content
+
+
+def check_sizes(config: PretrainedConfig) -> None:
+    """Refuse a config whose sizes no model can have. Raises `ValueError` naming the key."""
+    for key, value in config.to_dict().items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        most = MOST_LAYERS if key.endswith("layers") or key == "n_layer" else MOST_NUMBER
+        if abs(value) > most:
+            raise ValueError(f"its config has {key}={shorten(value, 40)}, which is more than {most}.")
+
+
+@torch.no_grad()
+def _check_finite(model: PreTrainedModel) -> None:
+    damaged = [name for name, tensor in model.named_parameters() if not _is_finite(tensor)]
+    if damaged:
+        raise ValueError(
+            f"{len(damaged)} of its tensors hold NaN or infinity ({_some(damaged)}): the training that wrote it diverged.")
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    # A sum is one pass without a copy; it can overflow where all entries are finite, so a bad one is looked at closely.
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float64))) or bool(torch.isfinite(tensor).all())
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(shorten(name, 80) for name in names[:MOST_NAMES])
+    return shown + (", ..." if len(names) > MOST_NAMES else "")
+
+
+@contextmanager
+def _reason_in_one_sentence(path: str | Path):
+    """Whatever transformers, tokenizers or safetensors raise over a folder's files becomes a `ValueError` with its reason.
+
+    The files can hold anything, so the exceptions can be anything; tokenizers' panics are not even `Exception`s.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise ValueError(_sentence(path, error)) from None
+
+
+def _sentence(path: str | Path, error: BaseException) -> str:
+    text = str(error).strip()
+    # A path that does not exist is taken for a hub name, and the answer then speaks of hub names.
+    if isinstance(error, OSError | ValueError) and not Path(path).exists() and str(path).count("/") > 1:
+        return "there is no such folder."
+    if "trust_remote_code" in text or "custom code" in text:
+        return "it needs Python code of its own, and code of a model is never run."
+    first = shorten(text.splitlines()[0], 300) if text else ""
+    if isinstance(error, OSError | ValueError | RuntimeError) and first:
+        return first
+    return f"its files are damaged ({type(error).__name__}: {first})." if first else f"its files are damaged ({type(error).__name__})."

@@ -1,0 +1,177 @@
+"""Model folders from anywhere: what is loaded whole, and what is refused with a reason."""
+
+import json
+import os
+import pickle
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForTokenClassification
+
+from fgrlhf.loading import load_config, load_tokenizer, load_weights
+
+CLASSES = {"t5": AutoModelForSeq2SeqLM, "flan": AutoModelForSeq2SeqLM, "bart": AutoModelForSeq2SeqLM}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A saved T5 policy's folder."""
+    tiny.policy("t5").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("kind", sorted(tiny.POLICIES))
+def test_what_a_policy_saves_is_whole(kind, tmp_path):
+    policy = tiny.policy(kind)
+    policy.save(tmp_path)
+    config = load_config(tmp_path)
+    loaded = load_weights(CLASSES.get(kind, AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM), tmp_path)
+    expected = policy.model.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
+    assert load_tokenizer(tmp_path).get_vocab() == policy.tokenizer.get_vocab()
+
+
+def test_a_missing_tensor_is_named(saved):
+    tensors = load_file(str(saved / "model.safetensors"))
+    lost = [name for name in tensors if "decoder.block.1." in name]
+    save_file({n: t for n, t in tensors.items() if n not in lost}, str(saved / "model.safetensors"), {"format": "pt"})
+    with pytest.raises(ValueError, match=f"lack {len(lost)} of the tensors.*decoder.block.1"):
+        load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+def test_more_layers_than_there_are_weights(saved):
+    change_config(saved, num_layers=9)
+    with pytest.raises(ValueError, match="lack .* of the tensors"):
+        load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+def test_a_head_may_be_new_where_training_starts(tmp_path):
+    tiny.policy("gpt2").save(tmp_path)
+    with pytest.raises(ValueError, match="lack"):
+        load_weights(AutoModelForTokenClassification, tmp_path)
+    load_weights(AutoModelForTokenClassification, tmp_path, may_lack=("classifier.", "score."))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite(saved, bad):
+    tensors = load_file(str(saved / "model.safetensors"))
+    name = "encoder.block.0.layer.1.DenseReluDense.wi.weight"
+    tensors[name][3, 4] = bad
+    save_file(tensors, str(saved / "model.safetensors"), {"format": "pt"})
+    with pytest.raises(ValueError, match=f"NaN or infinity .{name}"):
+        load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+def test_large_finite_weights_are_not_called_infinite(saved):
+    tensors = load_file(str(saved / "model.safetensors"))
+    tensors["shared.weight"].fill_(3e38)
+    save_file(tensors, str(saved / "model.safetensors"), {"format": "pt"})
+    load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+class _Payload:
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_pickle_is_never_read(saved, tmp_path):
+    (saved / "model.safetensors").unlink()
+    payload = _Payload()
+    payload.folder = str(tmp_path / "ran")
+    (saved / "pytorch_model.bin").write_bytes(pickle.dumps(payload))
+    with pytest.raises(ValueError, match="pickle"):
+        load_weights(AutoModelForSeq2SeqLM, saved)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("stdin", ["y\n" * 9, ""])
+def test_code_of_a_folder_is_never_run(saved, tmp_path, stdin, monkeypatch):
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+    ran = tmp_path / "ran"
+    (saved / "code.py").write_text(f"import os\nos.mkdir({str(ran)!r})\n")
+    change_config(saved, model_type="mine", auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"})
+    for load in (load_config, load_tokenizer, lambda path: load_weights(AutoModelForSeq2SeqLM, path)):
+        with pytest.raises(ValueError, match="never run"):
+            load(saved)
+    assert not ran.exists()
+
+
+def test_code_beside_a_known_type_is_ignored(saved, tmp_path):
+    (saved / "code.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
+    change_config(saved, auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"})
+    load_weights(AutoModelForSeq2SeqLM, saved)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_links(saved, tmp_path):
+    whole = saved / "model.safetensors"
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    whole.rename(outside / "model.safetensors")
+    whole.symlink_to(outside / "model.safetensors")
+    with pytest.raises(ValueError, match="model.safetensors is a symbolic link that leads out"):
+        load_config(saved)
+    whole.unlink()
+    (outside / "model.safetensors").rename(saved / "weights")
+    whole.symlink_to("weights")
+    load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+def test_the_hub_cache_is_made_of_links(saved, tmp_path):
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "1"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for file in saved.iterdir():
+        file.rename(blobs / file.name)
+        (snapshot / file.name).symlink_to(blobs / file.name)
+    load_weights(AutoModelForSeq2SeqLM, snapshot)
+
+
+def test_an_index_names_files_of_its_folder(saved):
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../other/model.safetensors"}}))
+    with pytest.raises(ValueError, match="not a file of the folder"):
+        load_config(saved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        "[" * 100_000,
+        '{"model_type": "t5", "num_layers": 1000000000}',
+        '{"model_type": "t5", "num_layers": "x"}',
+        '{"model_type": "t5", "d_model": 1e30, "num_layers": 1}',
+        '{"model_type": "t5", "vocab_size": 1000000000000}',
+        '{"model_type": 5}',
+        '{"architectures": 7}',
+    ],
+)
+def test_damaged_configs(saved, text):
+    (saved / "config.json").write_text(text)
+    with pytest.raises(ValueError) as error:
+        load_config(saved)
+        load_weights(AutoModelForSeq2SeqLM, saved)
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("name, text", [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("tokenizer.json", "\x00")])
+def test_damaged_tokenizers(saved, name, text):
+    (saved / name).write_text(text)
+    with pytest.raises(ValueError):
+        load_tokenizer(saved)
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match="no such folder"):
+        load_config(tmp_path / "nothing" / "here")
