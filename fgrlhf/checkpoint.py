@@ -1,8 +1,8 @@
 """Atomic checkpoints and verified resume: safetensors and JSON, no pickle.
 
 A checkpoint is a folder `checkpoints/step-<n>` that appears by one rename when all of it is on disk. It holds the
-actor-critic (of a policy with LoRA only the adapters: its other weights are those of `model.policy_model.ckpt`), the optimiser's state and `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of
-every other file. Random numbers, data order and learning rate are pure functions of (seed, step), so `step` carries them.
+actor-critic (of a policy with LoRA only the adapters: its other weights are those of `model.policy_model.ckpt`), the optimiser's state and `state.json`: step, KL coefficient, best score, the config, the SHA-256 of
+every other file, and of `state.json` itself. Random numbers, data order and learning rate are pure functions of (seed, step), so `step` carries them.
 """
 
 import hashlib
@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fgrlhf.lora import names_under_adapters
-from fgrlhf.utils import UserError, write_json
+from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, write_json
 
 KEPT = 2
+FILES = ("model.safetensors", "optimizer.safetensors")
 HARMLESS = ("logging.", "train.save_interval:")  # a run may go on with others of these
+# so with these, where another number of processes leaves the global batch as it was
+PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
 
 @contextmanager
@@ -30,19 +34,34 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
-    if replaced.exists() and not path.exists():  # killed between the two renames below
-        replaced.rename(path)
-    for left_over in (temporary, replaced):  # by a process that was killed
-        shutil.rmtree(left_over, ignore_errors=True)
+    _recover(path)
     temporary.mkdir()
     try:
         yield temporary
+        for file in (*temporary.iterdir(), temporary):  # on disk before it has its name, for a power cut
+            sync(file)
         if path.exists():
             path.rename(replaced)
         temporary.rename(path)
+        sync(path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def recover(parent: str | Path) -> None:
+    """Clear what a process that was killed in `new_folder` left in a run's folder or among its checkpoints."""
+    left_overs = [re.fullmatch(r"\.(best|final|step-\d+)\.(tmp|old)", path.name) for path in Path(parent).glob(".*")]
+    for name in {match[1] for match in left_overs if match}:
+        _recover(Path(parent) / name)
+
+
+def _recover(path: Path) -> None:
+    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    if replaced.exists() and not path.exists():  # killed between the two renames of `new_folder`
+        replaced.rename(path)
+    for left_over in (temporary, replaced):
+        shutil.rmtree(left_over, ignore_errors=True)
 
 
 def save(trainer) -> None:
@@ -54,11 +73,12 @@ def save(trainer) -> None:
             save_file(weights(trainer.actor_critic), str(folder / "model.safetensors"))
             tensors, groups = optimizer_tensors(trainer.optimizer)
             save_file(tensors, str(folder / "optimizer.safetensors"))
-            write_json(folder / "state.json", {
+            state = {
                 **trainer.progress(), "optimizer_groups": groups, "num_processes": accelerator.num_processes,
-                "config": trainer.config.model_dump(mode="json"),
+                "config": mask_tree(trainer.config.model_dump(mode="json")),
                 "sha256": {path.name: _sha256(path) for path in folder.glob("*.safetensors")},
-            })
+            }
+            write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
         for old in _checkpoints(root)[:-KEPT]:
             shutil.rmtree(old)
     accelerator.wait_for_everyone()
@@ -80,6 +100,7 @@ def load_latest(trainer) -> bool:
         load_weights(trainer.actor_critic, load_file(str(folder / "model.safetensors")))
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
         trainer.restore(state)
+        _check_best(trainer)
         return True
     if found:
         raise UserError(f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder to start over from the first step")
@@ -133,28 +154,84 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _own_sha256(state: dict) -> str:
+    """Of state.json's contents, whatever the order and spacing they are written in."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
 def _verified_state(folder: Path) -> dict | None:
+    """The checkpoint's state; None where it or a file beside it is not what was written."""
     try:
-        state = json.loads((folder / "state.json").read_text())
-        whole = all(_sha256(folder / name) == digest for name, digest in state["sha256"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        state = read_json(folder / "state.json")
+        own = state.pop("own_sha256", None)  # releases before this one wrote none
+        whole = own is None or own == _own_sha256(state)
+        whole = whole and folder.name == f"step-{state['step']}" and type(state["step"]) is int
+        whole = whole and all(name in state["sha256"] for name in FILES)
+        whole = whole and isinstance(state["config"], dict) and isinstance(state["optimizer_groups"], list)
+        whole = whole and isinstance(state["num_processes"], int) and isinstance(state["best"], dict | None)
+        whole = whole and all(_sha256(folder / name) == digest for name, digest in state["sha256"].items())
+    except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return state if whole else None
+
+
+def _check_best(trainer) -> None:
+    """Where the best policy so far is not there any more, the next evaluation starts the search for it anew."""
+    folder = trainer.folder / "best"
+    if trainer.best is None or _is_whole_model(folder):
+        return
+    if trainer.accelerator.is_main_process:
+        print(
+            f"note: {folder}, the best policy so far (of step {trainer.best['step']}), is missing or damaged: "
+            "the best of the evaluations from here on takes its place", flush=True)
+    trainer.best = None
+
+
+def _is_whole_model(folder: Path) -> bool:
+    """Whether a model's folder has a config and weights whose files are as long as they say."""
+    files = list(folder.glob("*.safetensors"))
+    try:
+        for file in files:
+            with safe_open(str(file), "pt"):  # refuses a file that is cut off
+                pass
+    except (OSError, SafetensorError):
+        return False
+    return bool(files) and (folder / "config.json").is_file()
 
 
 def _differences(old, new, path: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted({*old, *new})
         return [line for key in keys for line in _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))]
-    return [] if old == new else [f"{path}: {old!r} then, {new!r} now"]
+    return [] if old == new else [f"{path}: {shorten(repr(old))} then, {shorten(repr(new))} now"]
 
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
-    old, new = dict(state["config"]), trainer.config.model_dump(mode="json")
-    changed = [line for line in _differences(old, new) if not line.startswith(HARMLESS)]
-    if state["num_processes"] != trainer.accelerator.num_processes:
-        changed.append(f"processes: {state['num_processes']} then, {trainer.accelerator.num_processes} now")
+    old, new = state["config"], mask_tree(trainer.config.model_dump(mode="json"))
+    processes, now = state["num_processes"], trainer.accelerator.num_processes
+    changed = [line for line in _differences(mask_tree(old), new) if not line.startswith(HARMLESS)]
+    if processes != now and not _same_updates(old, processes, new, now):
+        changed.append(f"processes: {processes} then, {now} now")
+    elif processes != now:
+        changed = [line for line in changed if not line.startswith(PER_PROCESS)]
+        if not changed and trainer.accelerator.is_main_process:
+            print(
+                f"note: continuing with {now} processes what {processes} began: the same prompts and updates, "
+                "up to rounding and dropout", flush=True)
     if changed:
         raise UserError(
-            f"{folder} was made with other settings, so continuing would mix two runs:\n  " + "\n  ".join(changed)
+            f"{folder} was made with other settings, so continuing would mix two runs:\n  " + "\n  ".join(shown(changed))
             + "\nSet logging.save_dir to a new folder, or delete that one to start over.")
+
+
+def _same_updates(old: dict, processes: int, new: dict, now: int) -> bool:
+    """Whether another number of processes makes the same updates: a step's prompts and minibatches are the same over all of them.
+
+    In DPO they always are, its batch is that of all processes. As published (`average_microbatches: false`) the size of an
+    update depends on how it is split.
+    """
+    def prompts(config: dict, count: int) -> int | None:
+        per_process = config["train"].get("sampling_batch_size_per_card")
+        return None if per_process is None else per_process * count
+
+    return prompts(old, processes) == prompts(new, now) and new["train"].get("average_microbatches", True)

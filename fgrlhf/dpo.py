@@ -25,6 +25,7 @@ from fgrlhf.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.policy import Policy
 from fgrlhf.rollout import char_ends
 from fgrlhf.runlog import RunLog
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, seeded
 from fgrlhf.value import ActorCritic
 
@@ -56,6 +57,10 @@ class DPOTrainer(BaseTrainer):
 
     def train(self, until: int | None = None) -> None:
         """Run to `until` (default: the end), from the last complete checkpoint where there is one."""
+        with hold(self.config.logging.save_dir):
+            self._train(until)
+
+    def _train(self, until: int | None) -> None:
         if self.ref_logprobs is None:
             self.ref_logprobs = self.reference_logprobs()
         resumed = checkpoint.load_latest(self)

@@ -8,6 +8,8 @@ needs. In the outputs folder:
     stages.json      {stage: {seconds, peak_mb}} of the complete ones
     logs/<stage>.log what the stage printed
 
+Only one pipeline at a time works in a folder. If it is killed, its stages end with it (fgrlhf/orphan.py).
+
 A stage that is complete under its present fingerprint, with its outputs in place, is not run again. One that
 was cut off is run again on what it left (the stages themselves continue from their checkpoints). One whose
 fingerprint has changed loses its outputs first.
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -28,6 +31,8 @@ from typing import IO
 import psutil
 
 from fgrlhf.fingerprint import fingerprint
+from fgrlhf.orphan import parent_mark
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, read_json, write_json
 
 LINES_SHOWN = 30  # of a failed stage's log
@@ -93,9 +98,7 @@ class Pipeline:
         )
         self.out = out or sys.stdout
         self.prints = self._fingerprints()
-        state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
-        self.records: dict[str, dict] = state["stages"]
-        self.whole: dict | None = state["whole"]
+        self._read_state()
         self.ran: set[str] = set()  # in this call
         self.done: set[str] = set()
         self.peak_mb, self.width = 0.0, 0
@@ -104,8 +107,14 @@ class Pipeline:
         """Bring every stage up to date.
 
         Raises:
-          UserError: a stage failed; the message holds the end of its log. The stages beside it are stopped.
+          UserError: a stage failed; the message holds the end of its log. The stages beside it are stopped. Or another
+            pipeline works in the folder.
         """
+        with hold(self.folder):
+            self._read_state()  # another one may have ended since
+            self._run()
+
+    def _run(self) -> None:
         self.begun = self.sampled = self.pulse = time.monotonic()
         waiting, running = list(self.stages), []
         try:
@@ -122,6 +131,18 @@ class Pipeline:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.begun
+
+    def _read_state(self) -> None:
+        """What earlier runs noted in pipeline.json. Raises `UserError` where that cannot be read."""
+        state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
+        records, whole = (state.get("stages"), state.get("whole")) if isinstance(state, dict) else (None, None)
+        whole_is_sound = whole is None or _has(whole, {"seconds": int | float, "peak_mb": int | float})
+        if not isinstance(records, dict) or not all(_has(one, _RECORD) for one in records.values()) or not whole_is_sound:
+            raise UserError(
+                f"{self._path} is damaged: delete it. The stages then run again on what they left, and reuse what is finished"
+            )
+        self.records: dict[str, dict] = records
+        self.whole: dict | None = whole
 
     # ---- parts of run ----------------------------------------------------------------------------
 
@@ -177,7 +198,7 @@ class Pipeline:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **self.environment},
+            env={**os.environ, **self.environment, **parent_mark()},
             start_new_session=True,
         )
         self._say(f"{stage.name}: {'continued' if continues else 'started'}, log in {log_path}")
@@ -211,7 +232,8 @@ class Pipeline:
             os.wait4(one.process.pid, 0)
             one.process.returncode = -signal.SIGTERM
             one.log.close()
-            self._note(one.stage, complete=False, seconds=self._elapsed(one), peak_mb=0.0)
+            with suppress(OSError):  # a full disk must not keep the others from being stopped
+                self._note(one.stage, complete=False, seconds=self._elapsed(one), peak_mb=0.0)
         for one in running:
             self._say(f"{one.stage.name}: stopped; the next run continues it")
 
@@ -287,6 +309,14 @@ class Pipeline:
         if self.width:
             print("\r" + " " * self.width, end="\r", file=self.out, flush=True)
             self.width = 0
+
+
+_RECORD = {"fingerprint": str, "complete": bool, "seconds": int | float, "peak_mb": int | float}
+
+
+def _has(value: object, kinds: Mapping) -> bool:
+    """Whether `value` is a dict with these keys and kinds of values."""
+    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in kinds.items())
 
 
 def _clock(seconds: float) -> str:

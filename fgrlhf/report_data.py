@@ -4,8 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fgrlhf.utils import UserError, read_json, read_jsonl
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+
+from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 
 SAMPLES_SHOWN = 4  # prompts of a training step, one rollout of each
 QUESTIONS_SHOWN = 5  # evaluation questions, the first ones of the set
@@ -17,6 +20,114 @@ SOURCES = {  # section of the report -> the files it is made from
     "rollouts": "samples/step-*.jsonl of an RL run",
     "stages": "stages.json (`make demo`)",
 }
+
+
+# ---- what a file must hold, as far as the report reads it; more is welcome ------------------------------------------
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class _Segment(_Part):
+    start: int
+    end: int | None
+    value: float
+    label: str = ""
+
+
+class _Sample(_Part):
+    prompt: str
+    response: str
+    tokens: list[str]
+    rewards: dict[str, list[float]]
+    segments: dict[str, list[_Segment]]
+    reward: float
+    kl: list[float] | None = None
+    values: list[float] | None = None
+    advantages: list[float] | None = None
+
+
+class _Answer(_Part):
+    id: str | int
+    prompt: str
+    response: str
+    references: list[str] = []
+    segments: dict[str, list[_Segment]] = {}
+
+
+class _MetricsLine(_Part):
+    step: NonNegativeInt
+    episodes: float = 0
+    __pydantic_extra__: dict[str, float | None]
+
+
+class _Info(_Part):
+    command: str | None = None
+    git_commit: str | None = None
+    versions: dict[str, str] = {}
+
+
+class _Bin(_Part):
+    predicted: float
+    observed: float
+    count: int
+
+
+class _Measured(_Part):
+    calibration: list[_Bin] | None = None
+
+
+class _RewardModel(_Part):
+    kind: str | None = None
+    shape: str | None = None
+    level: str | None = None
+    labels: list[str] | None = None
+    with_passages: bool | None = None
+    segmenter: dict[str, Any] | None = None
+    mean: float | None = None
+    std: float | None = None
+    metrics: _Measured | None = None
+
+
+class _Stage(_Part):
+    seconds: float
+    peak_mb: float
+
+
+class _Interval(_Part):
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class _SureInterval(_Part):
+    mean: float
+    low: float
+    high: float
+
+
+class _Summary(_Part):
+    policies: dict[str, dict[str, _Interval | dict[str, _Interval]]] | None = None
+    gains: dict[str, dict[str, _SureInterval]] | None = None
+    reward_models: dict[str, dict[str, float | None] | None] | None = None
+    stages: dict[str, _Stage] | None = None
+    versions: dict[str, str] | None = None
+
+
+def _checked(path: Path, value: Any, kind: Any) -> Any:
+    """`value`, which was read from `path`. Raises `UserError` naming the place at which it is not what the file must hold."""
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = [str(part) for part in first["loc"] if isinstance(part, int | str)]
+        row = f", row {int(place.pop(0)) + 1}" if isinstance(value, list) and place else ""
+        where = f" `{shorten('.'.join(place))}`:" if place else ""
+        raise UserError(
+            f"{path}{row}:{where} {first['msg'][:1].lower()}{first['msg'][1:]}. The file is damaged: delete it, or run its stage again"
+        ) from None
+    return value
 
 
 @dataclass(frozen=True)
@@ -68,7 +179,7 @@ def read_outputs(folder: str | Path) -> Outputs:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder the stages wrote to (OUTPUT_DIR)")
-    summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
+    summary = _read(folder / "summary.json", _Summary)
     runs = _runs(folder)
     models = [path.parent for path in sorted(folder.glob("*/reward_model.json"))]
     reward_models = {path.name: _reward_model(path) for path in models}
@@ -105,8 +216,10 @@ def _runs(folder: Path) -> list[Run]:
     runs = []
     for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
         metrics = read_jsonl(path) if path.exists() else []
-        if any({"reward/total", "dpo/margin"} & row.keys() for row in metrics):  # other stages have one too
-            info = read_json(path.with_name("run.json")) if path.with_name("run.json").exists() else {}
+        # other stages have one too
+        if any({"reward/total", "dpo/margin"} & row.keys() for row in metrics if isinstance(row, dict)):
+            _checked(path, metrics, list[_MetricsLine])
+            info = _read(path.with_name("run.json"), _Info)
             runs.append(
                 Run(path.parent.name, metrics, _first_and_last_samples(path.parent / "samples"), info)
             )
@@ -114,9 +227,10 @@ def _runs(folder: Path) -> list[Run]:
 
 
 def _first_and_last_samples(folder: Path) -> dict[int, list[dict]]:
-    steps = sorted(int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.jsonl"))
-    shown = dict.fromkeys([*steps[:1], *steps[-1:]])
-    return {step: _one_per_prompt(read_jsonl(folder / f"step-{step}.jsonl")) for step in shown}
+    names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.jsonl")]
+    steps = sorted(int(name) for name in names if name.isdecimal())
+    paths = {step: folder / f"step-{step}.jsonl" for step in [*steps[:1], *steps[-1:]]}
+    return {step: _one_per_prompt(_checked(path, read_jsonl(path), list[_Sample])) for step, path in paths.items()}
 
 
 def _one_per_prompt(rows: list[dict]) -> list[dict]:
@@ -125,9 +239,8 @@ def _one_per_prompt(rows: list[dict]) -> list[dict]:
 
 
 def _reward_model(folder: Path) -> dict:
-    spec = read_json(folder / "reward_model.json")
-    path = folder / "metrics.json"
-    metrics = read_json(path) if path.exists() else {}
+    spec = _read(folder / "reward_model.json", _RewardModel)
+    metrics = _read(folder / "metrics.json", _Measured)
     return {**spec, "metrics": {**(spec.get("metrics") or {}), **metrics}}
 
 
@@ -137,7 +250,7 @@ def _evaluations(folder: Path) -> tuple[dict[str, list[dict]], str]:
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
         match = re.fullmatch(r"(.+)-([^-]+)", path.parent.name)
         if match:
-            found.setdefault(match[2], {})[match[1]] = read_jsonl(path)
+            found.setdefault(match[2], {})[match[1]] = _checked(path, read_jsonl(path), list[_Answer])
     split = "test" if "test" in found else next(iter(found), "")
     rows = found.get(split, {})
     return {name: rows[name] for name in sorted(rows, key=order)}, split
@@ -145,10 +258,14 @@ def _evaluations(folder: Path) -> tuple[dict[str, list[dict]], str]:
 
 def _policies(folder: Path, split: str) -> dict[str, Mapping]:
     paths = folder.glob(f"eval/*-{split}/summary.json") if split else []
-    policies = {path.parent.name.removesuffix(f"-{split}"): read_json(path) for path in paths}
+    policies = {path.parent.name.removesuffix(f"-{split}"): _read(path, dict[str, _Interval]) for path in paths}
     return {name: policies[name] for name in sorted(policies, key=order)}
 
 
 def _stages(folder: Path) -> dict:
-    path = folder / "stages.json"
-    return read_json(path) if path.exists() else {}
+    return _read(folder / "stages.json", dict[str, _Stage])
+
+
+def _read(path: Path, kind: Any) -> dict:
+    """A JSON object of this kind; empty where there is no file."""
+    return _checked(path, read_json(path), kind) if path.exists() else {}

@@ -7,7 +7,9 @@
     <folder>/stages.json            {stage: {seconds, peak_mb}}
 
 Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and
-wandb are copies for who wants them, and neither can stop a run.
+wandb are copies for who wants them, and neither can stop a run: one that fails is switched off with a line. A
+damaged log does not stop one either: what can be read is kept, and the file is set aside as <name>.damaged.
+Secrets are masked in config.yaml, run.json and what trackers get.
 """
 
 import json
@@ -18,7 +20,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -27,10 +29,14 @@ from typing import Any
 import torch.distributed
 import yaml
 
+from fgrlhf import config as config_module
 from fgrlhf.config import StrictModel, to_yaml
-from fgrlhf.utils import UserError, read_json, read_jsonl, write_json, write_jsonl, write_text
+from fgrlhf.utils import (
+    MASK, UserError, looks_secret, mask_secrets, mask_tree, parse_json, read_json, shorten, write_json, write_jsonl, write_text)
 
-PACKAGES = ("fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "datasets", "spacy", "numpy")
+# en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does (reward_utils.load_segmenter)
+PACKAGES = (
+    "fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "datasets", "spacy", "en_core_web_sm", "numpy")
 
 
 class RunLog:
@@ -56,33 +62,32 @@ class RunLog:
         seed: int | None = None,
         write: bool | None = None,
     ):
+        if not str(folder).strip():
+            raise UserError("the run's folder has no name: set logging.save_dir=...")
         self.folder = Path(folder)
-        self.is_main = _rank() == 0 if write is None else write
-        self._trackers: list = []
+        self.is_main = is_main_rank() if write is None else write
+        self._trackers: list[_Tracker] = []
         self._metrics = None
         if not self.is_main:
             return
-        settings = (
-            {}
-            if config is None
-            else config.model_dump(mode="json")
-            if isinstance(config, StrictModel)
-            else dict(config)
-        )
+        settings = config.model_dump(mode="json") if isinstance(config, StrictModel) else dict(config or {})
+        masked = mask_tree(settings)
+        before = {} if resume_step is None else self._read("run.json")
         if tensorboard:
-            self._trackers.append(_TensorBoard(self.folder / "tensorboard", resume_step))
+            self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(self.folder / "tensorboard", resume_step)))
         if wandb is not None:
-            self._trackers.append(_Wandb(self.folder, dict(wandb), settings))
+            arguments = dict(wandb)
+            if isinstance(before.get("wandb_id"), str):
+                arguments |= {"id": before["wandb_id"], "resume": "allow"}
+            self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
         self.folder.mkdir(parents=True, exist_ok=True)
-        if config is not None:
-            text = (
-                to_yaml(config)
-                if isinstance(config, StrictModel)
-                else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-            )
+        if isinstance(config, StrictModel):
+            write_text(self.folder / "config.yaml", to_yaml(config) if masked == settings else _yaml(masked))
+        elif config is not None:
+            text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
             write_text(self.folder / "config.yaml", text)
         self._drop_after(resume_step)
-        self._write_run(_find_seed(settings) if seed is None else seed, resume_step)
+        self._write_run(_find_seed(settings) if seed is None else seed, resume_step, before)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -92,8 +97,9 @@ class RunLog:
         row = {name: _plain(value) for name, value in metrics.items()}
         self._metrics.write(json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n")
         self._metrics.flush()
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for tracker in self._trackers:
-            tracker.log(step, {name: value for name, value in row.items() if isinstance(value, int | float)})
+            tracker.call("log", step, numbers)
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write samples/step-<step>.jsonl."""
@@ -118,9 +124,8 @@ class RunLog:
             raise
         seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
         print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
-        path = self.folder / "stages.json"
-        stages = read_json(path) if path.exists() else {}
-        write_json(path, {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}})
+        stages = self._read("stages.json")
+        write_json(self.folder / "stages.json", {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}})
 
     def close(self) -> None:
         """Close files and trackers. Logging after this does nothing."""
@@ -128,7 +133,7 @@ class RunLog:
             self._metrics.close()
             self._metrics = None
         for tracker in self._trackers:
-            tracker.close()
+            tracker.call("close")
         self._trackers = []
 
     def __enter__(self) -> "RunLog":
@@ -137,10 +142,25 @@ class RunLog:
     def __exit__(self, *_) -> None:
         self.close()
 
+    def _read(self, name: str) -> dict:
+        """What a JSON file of the folder holds. One that is damaged is set aside: it is a log, and the run goes on without it."""
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        try:
+            value = read_json(path)
+        except UserError as error:
+            _set_aside(path, str(error))
+            return {}
+        if isinstance(value, dict):
+            return value
+        _set_aside(path, f"{path} is no JSON object")
+        return {}
+
     def _drop_after(self, step: int | None) -> None:
-        samples = self.folder / "samples"
-        for path in samples.glob("step-*.jsonl"):
-            if step is None or int(path.stem.removeprefix("step-")) > step:
+        for path in (self.folder / "samples").glob("step-*.jsonl"):
+            number = path.stem.removeprefix("step-")
+            if number.isdecimal() and (step is None or int(number) > step):  # no other names are ours
                 path.unlink()
         path = self.folder / "metrics.jsonl"
         if not path.exists():
@@ -149,27 +169,46 @@ class RunLog:
             path.unlink()
             (self.folder / "stages.json").unlink(missing_ok=True)
             return
-        whole, newline, _ = path.read_text(encoding="utf-8").rpartition(
-            "\n"
-        )  # a last line cut off by a crash goes
-        write_text(path, whole + newline)
-        write_jsonl(path, [row for row in read_jsonl(path) if row["step"] <= step])
+        *lines, _ = path.read_bytes().split(b"\n")  # a last line cut off by a crash goes
+        rows = [_metrics_row(line) for line in lines if line.strip()]
+        damaged = sum(row is None for row in rows)
+        if damaged:
+            _set_aside(path, f"{damaged} of {len(rows)} lines of {path} are damaged; the others are kept")
+        write_jsonl(path, [row for row in rows if row is not None and row["step"] <= step])
 
-    def _write_run(self, seed: int | None, resume_step: int | None) -> None:
-        path = self.folder / "run.json"
-        resumed = []
-        if resume_step is not None and path.exists():
-            resumed = read_json(path).get("resumed_at", [])
+    def _write_run(self, seed: int | None, resume_step: int | None, before: Mapping) -> None:
+        resumed = before.get("resumed_at")
+        resumed = resumed if isinstance(resumed, list) else []
+        ids = [tracker.run_id for tracker in self._trackers if tracker.run_id]
         write_json(
-            path,
+            self.folder / "run.json",
             {
                 "command": command_line(),
                 "seed": seed,
                 "versions": versions(),
                 "git_commit": git_commit(),
                 "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
-            },
+            }
+            | ({"wandb_id": ids[0]} if ids else {}),
         )
+
+
+def _metrics_row(line: bytes) -> dict | None:
+    """A line of metrics.jsonl; None where it is damaged."""
+    try:
+        row = parse_json(line.decode("utf-8"))
+    except ValueError:  # a wrong byte is one, too
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def _set_aside(path: Path, what: str) -> None:
+    os.replace(path, path.with_name(f"{path.name}.damaged"))
+    print(f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on", flush=True)
+
+
+def _yaml(settings: Mapping) -> str:
+    return yaml.dump(dict(settings), Dumper=config_module._Dumper, sort_keys=False, allow_unicode=True)
 
 
 def versions() -> dict[str, str]:
@@ -202,9 +241,14 @@ def git_commit() -> str | None:
 
 
 def command_line() -> str:
-    """The command as typed after the interpreter, paths below the working directory made relative to it."""
+    """The command as typed after the interpreter: paths below the working directory relative to it, secrets masked."""
     here = str(Path.cwd()) + os.sep
-    return " ".join(["python", *(argument.replace(here, "") for argument in sys.orig_argv[1:])])
+    return " ".join(["python", *(_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:])])
+
+
+def _masked(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
 
 
 def peak_memory_mb() -> float:
@@ -217,10 +261,11 @@ def peak_memory_mb() -> float:
     )
 
 
-def _rank() -> int:
+def is_main_rank() -> bool:
+    """Whether this is the process that writes and speaks."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return int(os.environ.get("RANK", 0))  # set by torchrun and accelerate before the process group exists
+        return torch.distributed.get_rank() == 0
+    return int(os.environ.get("RANK", 0)) == 0  # set by torchrun and accelerate before the process group exists
 
 
 def _find_seed(settings: Mapping) -> int | None:
@@ -233,6 +278,37 @@ def _plain(value: Any) -> Any:
         return value
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Tracker:
+    """A copy of the log for who wants one. It is switched off where it fails, with a line: it cannot stop a run."""
+
+    def __init__(self, name: str, start: Callable[[], Any]):
+        self.name, self.target = name, None
+        with self._guarded():
+            self.target = start()
+
+    @property
+    def run_id(self) -> str | None:
+        """By which a continued run finds the same run there."""
+        return getattr(self.target, "run_id", None)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        if self.target is not None:
+            with self._guarded():
+                getattr(self.target, method)(*arguments)
+
+    @contextmanager
+    def _guarded(self):
+        try:
+            yield
+        except UserError:  # not installed: said before anything is written
+            raise
+        except Exception as error:  # whatever a service, a disk or a library of others comes up with
+            self.target = None
+            print(
+                f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))} ({type(error).__name__}); "
+                "metrics.jsonl goes on", flush=True)
 
 
 class _TensorBoard:
@@ -268,14 +344,13 @@ class _Wandb:
         arguments = {"dir": str(folder), "config": settings, **arguments}
         try:
             self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
-        except (
-            Exception
-        ) as error:  # no network, no login, a server that refuses: all alike to a run that must go on
+        except Exception as error:  # no network, no login, a server that refuses: all alike to a run that must go on
             print(
-                f"wandb: {' '.join(str(error).split())}; logging offline below {folder}, see `wandb sync`",
+                f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see `wandb sync`",
                 flush=True,
             )
             self.run = wandb.init(**{**arguments, "mode": "offline"})
+        self.run_id = getattr(self.run, "id", None)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.run.log({**metrics, "step": step})  # not wandb's own step: that one refuses to go back on resume

@@ -1,33 +1,243 @@
 """Stages that can be run again: finished work is reused, unfinished continues, other settings are refused.
 
 A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path -> digest,
-written at the start) and `result.json` (written last, so its presence means the stage is complete).
+written at the start) and `result.json` (written last, so its presence means the stage is complete). While a
+process works there it also holds `.lock`, which says who it is (`hold`).
 """
 
+import errno
+import fcntl
 import hashlib
 import json
+import os
+import re
 import shutil
-from collections.abc import Iterable
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fgrlhf.checkpoint import recover
 from fgrlhf.config import StrictModel, read_yaml
-from fgrlhf.utils import UserError, read_json, write_json
+from fgrlhf.runlog import command_line, is_main_rank
+from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, why_refused, write_json
+
+LOCK = ".lock"
 
 WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json")
 
 
+# ---- one process per folder ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hold(folder: str | Path) -> Iterator[None]:
+    """Keep a run's folder for this process while the block runs, and clear what a killed process left half-written in it.
+
+    Enter it before the folder is looked at. On ranks other than the first it does nothing. Where the file system has no
+    locks (some network disks) a line says so, and the block runs without one. Nothing stays behind: neither the lock nor a
+    folder that was made for it and holds nothing else.
+
+    Raises:
+      UserError: another process works in the folder, or it cannot be written.
+    """
+    if not is_main_rank():
+        yield
+        return
+    folder = _named(folder)
+    made = _folders_to_make(folder)
+    try:
+        lock = _lock(folder)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL or half a character
+        _remove_empty(made)
+        reason = why_refused(error) or f"{shorten(folder)} is no name of a folder: {shorten(error)}. Choose another name."
+        raise UserError(reason) from None
+    except UserError:
+        _remove_empty(made)
+        raise
+    try:
+        _clear_left_overs(folder)
+        yield
+    finally:
+        with suppress(OSError):  # the folder may have been removed by hand
+            if lock is not None and _is_at(lock, folder / LOCK):
+                (folder / LOCK).unlink()
+        if lock is not None:
+            os.close(lock)
+        _remove_empty(made)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Refuse at once what `hold` would refuse later: for a start that loads much before it writes.
+
+    Raises:
+      UserError: another process works in the folder, or it cannot be written.
+    """
+    with hold(folder):
+        pass
+
+
+def folder_of(output_dir: str | Path, *names: str) -> Path:
+    """The folder <output_dir>/<name>/<name>...
+
+    Raises:
+      UserError: a name is not the plain name of a folder, so that it would lead elsewhere.
+    """
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
+            raise UserError(
+                f"`{shorten(name)}` cannot be the name of a folder in {output_dir}: names with a slash lead elsewhere. "
+                "Give a plain name (name=..., split=...)"
+            )
+    return _named(output_dir).joinpath(*names)
+
+
+def _named(folder: str | Path) -> Path:
+    if not str(folder).strip():
+        raise UserError("the output folder has no name: set logging.save_dir=... or output_dir=...")
+    return Path(folder)
+
+
+def _folders_to_make(folder: Path) -> list[Path]:
+    """The folder and those above it that do not exist, innermost first."""
+    with suppress(OSError, ValueError):
+        return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    return []
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it holds something, or was never made
+            folder.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """A locked descriptor of the folder's lock file; None where there are no locks. Raises `UserError` where it is held."""
+    path = folder / LOCK
+    for _ in range(100):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # the process before this one has just removed the folder, which was empty
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(lock, path):  # the process before this one has just removed the file
+                os.close(lock)
+                continue
+            _write_holder(lock)
+            return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise UserError(_who_holds(folder)) from None
+        except OSError as error:
+            os.close(lock)
+            path.unlink(missing_ok=True)
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                raise
+            print(f"note: {folder} is on a disk without locks: make sure that no other process writes there", flush=True)
+            return None
+    raise UserError(f"{folder} is removed as soon as it is made: find the program that does so, or name another folder")
+
+
+def _is_at(lock: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _write_holder(lock: int) -> None:
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "command": command_line()}
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, json.dumps(holder).encode(), 0)
+
+
+def _who_holds(folder: Path) -> str:
+    holder: dict = {}
+    for _ in range(20):  # it may have locked the file and not yet written into it
+        with suppress(OSError, ValueError):
+            holder = json.loads((folder / LOCK).read_bytes())
+            break
+        time.sleep(0.05)
+    if not isinstance(holder, dict) or not {"pid", "host", "started", "command"} <= holder.keys():
+        return f"another process works in {folder}. Wait for it to end, or name another folder"
+    return (
+        f"another process works in {folder}: process {holder['pid']} on {holder['host']}, since {holder['started']}, "
+        f"`{shorten(holder['command'])}`. Two would mix their results. "
+        f"Wait for it to end, stop it (kill {holder['pid']}), or name another folder"
+    )
+
+
+# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it. Their folder is held, so nobody
+# else is at work on them; other ranks of this run are alive.
+_TEMPORARY_FILE = re.compile(r"\..+\.(\d+)\.tmp")
+_HALF_A_MODEL = re.compile(r"\.model-[a-z0-9_]{8}")
+_PLACES = ("", "samples", "checkpoints")
+
+
+def _clear_left_overs(folder: Path) -> None:
+    for place in _PLACES:
+        for path in _entries(folder / place):
+            of_process = _TEMPORARY_FILE.fullmatch(path.name)
+            if _HALF_A_MODEL.fullmatch(path.name) and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif of_process and path.is_file() and not _is_alive(int(of_process[1])):
+                path.unlink(missing_ok=True)
+        recover(folder / place)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()  # this process has only started to write: the number is that of a dead one
+
+
+# ---- what was done before ------------------------------------------------------------------------------------------
+
+
+_digests: dict[tuple, str] = {}  # of files as they were; weights are large, and a start asks twice
+_SETTLED = 2 * 10**9  # nanoseconds; within one tick of a disk's clock a file can change twice
+
+
 def digest(path: str | Path) -> str:
-    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub name."""
+    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub name.
+
+    Files that have not changed since are not read again by this process.
+    """
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
     files = [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
+    states = [file.stat() for file in files]
+    key = tuple(
+        (str(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        for file, state in zip(files, states)
+    )
+    if key in _digests:
+        return _digests[key]
     total = hashlib.blake2b(digest_size=16)
     for file in files:
         total.update(file.name.encode())
         with open(file, "rb") as stream:
             while block := stream.read(1 << 20):
                 total.update(block)
+    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
+    if time.time_ns() - newest > _SETTLED:
+        _digests[key] = total.hexdigest()
     return total.hexdigest()
 
 
@@ -47,24 +257,48 @@ def finished(
     if changes and not redo:
         raise UserError(
             f"{folder} holds a run with other settings or inputs:\n  "
-            + "\n  ".join(changes)
+            + "\n  ".join(shown(changes))
             + "\nRemove that folder to start over, or write to another one."
         )
-    complete = not changes and (folder / "result.json").exists()
-    return read_json(folder / "result.json") if complete else None
+    if changes or not (folder / "result.json").exists():
+        return None
+    try:
+        return read_json(folder / "result.json")
+    except UserError as error:
+        if redo:
+            return None
+        raise UserError(f"{error}. Remove that file to run the stage again") from None
 
 
 def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
-    """Note the inputs and clear what other settings or inputs left. For one process, once all is loaded."""
+    """Note the inputs and clear what other settings or inputs left. For one process, once all is loaded.
+
+    What the settings are known by goes last: where this is cut off, the next start sees them and clears the rest.
+    """
     folder, inputs = Path(folder), list(inputs)
     if _changes(folder, config, inputs):
-        shutil.rmtree(folder)
+        known_by = {folder / "config.yaml", folder / "inputs.json"}
+        for path in _entries(folder):
+            if path not in known_by and path.name != LOCK:
+                _remove(path)
+        for path in known_by:
+            path.unlink(missing_ok=True)
     write_json(folder / "inputs.json", {str(path): digest(path) for path in inputs})
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def finish(folder: str | Path, result: dict) -> None:
-    """Mark the stage as complete."""
-    write_json(Path(folder) / "result.json", result)
+    """Mark the stage as complete, once all its files are on disk."""
+    for path in _entries(Path(folder)):
+        if path.is_file():
+            sync(path)
+    write_json(Path(folder) / "result.json", result, durable=True)
 
 
 def last_complete_checkpoint(folder: str | Path) -> Path | None:
@@ -82,16 +316,27 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
 
 
 def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
-    """A line for each setting and input in which the work in `folder` differs."""
-    if not (folder / "config.yaml").exists():
+    """A line for each setting and input in which the work in `folder` differs. Secrets are compared masked."""
+    if not os.path.lexists(folder / "config.yaml"):
         return []
-    before, now = _flat(read_yaml(folder / "config.yaml")), _flat(config.model_dump(mode="json"))
+    try:
+        before = _flat(mask_tree(read_yaml(folder / "config.yaml")))
+    except UserError as error:
+        return [f"{error}, so its settings are not known"]
+    now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = [
-        f"{key}: {before.get(key, 'not set')} there, {now.get(key, 'not set')} now"
+        f"{key}: {shorten(before.get(key, 'not set'))} there, {shorten(now.get(key, 'not set'))} now"
         for key in {**before, **now}
         if before.get(key) != now.get(key)
     ]
-    known = read_json(folder / "inputs.json") if (folder / "inputs.json").exists() else {}
+    known = {}
+    if (folder / "inputs.json").exists():
+        try:
+            known = read_json(folder / "inputs.json")
+        except UserError as error:
+            return [*changes, f"{error}, so its inputs are not known"]
+    if not isinstance(known, dict):
+        return [*changes, f"{folder / 'inputs.json'} is damaged, so its inputs are not known"]
     changed = [path for path in map(str, inputs) if path in known and known[path] != digest(path)]
     return changes + [f"{path}: its contents have changed since" for path in changed]
 

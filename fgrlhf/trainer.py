@@ -19,6 +19,7 @@ from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rl_config import RLConfig
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runlog import RunLog
+from fgrlhf.stage import hold
 from fgrlhf.types import Advantages, PolicyOutput, Prompt, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic
@@ -57,6 +58,10 @@ class OnPolicyTrainer(BaseTrainer):
 
     def train(self, until: int | None = None) -> None:
         """Run to `until` (default: the end), from the last complete checkpoint where there is one."""
+        with hold(self.config.logging.save_dir):
+            self._train(until)
+
+    def _train(self, until: int | None) -> None:
         resumed = checkpoint.load_latest(self)
         self.log = RunLog(self.folder, self.config, resume_step=self.step - 1 if resumed else None, **self.config.logging.trackers())
         last = min(until or self.total_steps, self.total_steps)

@@ -1,12 +1,16 @@
-"""Errors for users, masks, reductions, whitening, seeding, atomic writes."""
+"""Errors for users, secrets, masks, reductions, whitening, seeding, atomic writes."""
 
+import errno
 import hashlib
 import json
+import math
 import os
 import random
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,18 +22,112 @@ class UserError(Exception):
 
 
 def run_main(main) -> None:
-    """Call `main()` for a command line: a `UserError` prints as one message on stderr and exits with code 2."""
+    """Call `main()` for a command line: a `UserError` prints as one message on stderr and exits with code 2.
+
+    So does what the operating system refuses, such as a full disk. A fault of ours keeps its traceback. A stage whose
+    pipeline is gone ends, so that the next run does not find it still at work.
+    """
+    from fgrlhf.orphan import end_with_parent  # imports nothing heavy, but is of no use to a library
+
+    end_with_parent()
     try:
         main()
     except UserError as error:
         sys.exit(_say(f"error: {error}", 2))
     except KeyboardInterrupt:
         sys.exit(_say("interrupted: run the same command again to continue from the last complete checkpoint", 130))
+    except Exception as error:
+        reason = why_refused(error)
+        if reason is None:
+            raise
+        sys.exit(_say(f"error: {reason}", 2))
 
 
 def _say(message: str, code: int) -> int:
-    print(message, file=sys.stderr)
+    print(mask_secrets(message), file=sys.stderr)
     return code
+
+
+MOST_LINES = 20  # of a list of problems in an error message
+
+
+def shown(lines: list[str]) -> list[str]:
+    """The first lines of a list of problems, and how many more there are."""
+    return lines if len(lines) <= MOST_LINES else [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more"]
+
+
+# ---- what the operating system refuses -----------------------------------------------------------------------------
+
+_CHOOSE = "name another folder (logging.save_dir=... or output_dir=...)"
+_WAYS_OUT = {
+    errno.ENOSPC: "Make room and run the same command again: what is complete is kept.",
+    errno.EDQUOT: "Make room and run the same command again: what is complete is kept.",
+    errno.EFBIG: "Raise the limit (ulimit -f) and run the same command again: what is complete is kept.",
+    errno.EACCES: f"Get the right to it, or {_CHOOSE}.",
+    errno.EPERM: f"Get the right to it, or {_CHOOSE}.",
+    errno.EROFS: f"Mount it for writing, or {_CHOOSE}.",
+    errno.ENOTDIR: f"A file is where a folder must be: remove it, or {_CHOOSE}.",
+    errno.EEXIST: f"A file is where a folder must be: remove it, or {_CHOOSE}.",
+    errno.EISDIR: "A folder is where a file must be: remove it, or name a file.",
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.ELOOP: "A symbolic link leads back to itself: remove it.",
+    errno.ENOENT: "Check that it exists and is not removed while the program runs.",
+    errno.EMFILE: "Raise the limit (ulimit -n) and run the same command again.",
+}
+# A failed write() names no file. Any other refusal without a file is of something else than files: a fault of ours.
+_WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_RUST_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")  # safetensors and tokenizers give the code in their text
+_RUST_PATH = re.compile(r'at path "([^"]*)"')
+
+
+def why_refused(error: BaseException) -> str | None:
+    """Fact, reason and way out of what the operating system refused; None for any other error."""
+    number, path = getattr(error, "errno", None), getattr(error, "filename", None)
+    if not isinstance(error, OSError):
+        text = str(error)
+        if isinstance(error, RuntimeError) and ("inline_container" in text or "PytorchStreamWriter" in text):
+            return f"a file could not be written whole: {shorten(text)}. The disk is probably full. {_WAYS_OUT[errno.ENOSPC]}"
+        code, place = _RUST_CODE.search(text), _RUST_PATH.search(text)
+        number = int(code[1] or code[2]) if code else None
+        path = place[1] if place else None
+    if number is None or (path is None and number not in _WITHOUT_FILE):
+        return None
+    where = "a file could not be written or read" if path is None else f"{shorten(path)} could not be used"
+    return f"{where}: {os.strerror(number)}. {_WAYS_OUT.get(number, 'Mend that and run the same command again.')}"
+
+
+# ---- secrets -------------------------------------------------------------------------------------------------------
+
+MASK = "***"
+_SECRET_WORDS = frozenset("token key apikey secret password passwd passphrase credential credentials".split())
+_NO_SECRETS = frozenset("key eos_token bos_token pad_token cls_token sep_token mask_token unk_token".split())
+_SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers
+_ASSIGNMENT = re.compile(r"([\w.\-]+)=(?!\.\.\.)(\S+)")  # `key=...` in a message is a way out
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable or key of this name holds a secret: `HF_TOKEN`, `logging.wandb_api_key`, but not `max_tokens`."""
+    last = str(name).rpartition(".")[2]
+    return last not in _NO_SECRETS and not _SECRET_WORDS.isdisjoint(re.split(r"[_\-]", last.lower()))
+
+
+def mask_secrets(text: str) -> str:
+    """`text` with `***` for the value of every secret environment variable, and for what secret keys are set to (`key=value`)."""
+    values = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST_SECRET}
+    for value in sorted(values, key=len, reverse=True):  # a secret may be part of another
+        text = text.replace(value, MASK)
+    return _ASSIGNMENT.sub(lambda match: f"{match[1]}={MASK}" if looks_secret(match[1]) else match[0], text)
+
+
+def mask_tree(value: Any, key: str = "") -> Any:
+    """`mask_secrets` on every string of a nested dict or list, such as a config; what a secret key holds goes whole."""
+    if isinstance(value, dict):
+        return {name: mask_tree(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask_tree(item, key) for item in value]
+    if not isinstance(value, str):
+        return value
+    return MASK if looks_secret(key) and value else mask_secrets(value)
 
 
 def why_not_loaded(ckpt: str | Path, error: Exception) -> str:
@@ -92,59 +190,142 @@ def derive_seed(*parts: int | str) -> int:
 
 @contextmanager
 def seeded(*parts: int | str):
-    """Run a block with every global generator (python, numpy, torch) seeded from `parts`."""
+    """Run a block with every global generator (python, numpy, torch) seeded from `parts`; then they go on as before it."""
     seed = derive_seed(*parts)
+    gpus = torch.cuda.is_initialized()  # asking for their state would start them
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before_gpus = torch.cuda.get_rng_state_all() if gpus else []
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-    yield seed
+    try:
+        yield seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+        if gpus:
+            torch.cuda.set_rng_state_all(before_gpus)
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a whole file or nothing: to a temporary name beside it, then rename."""
+def write_text(path: str | Path, text: str, durable: bool = False) -> None:
+    """Write a whole file or nothing: to a temporary name beside it, then rename.
+
+    `durable`: the bytes are on disk before the name is, so that a power cut leaves no empty file. It costs a wait for the
+    disk, so it is for what says that work is complete.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="")
+        if durable:
+            sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: str | Path, value) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def sync(path: str | Path) -> None:
+    """Wait until a file or the names in a folder are on disk. Some network disks cannot tell: they are left alone."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: str | Path, value, durable: bool = False) -> None:
+    """Write JSON. A number that is not finite becomes null, which JSON can hold."""
+    write_text(path, _dumps(value, indent=2) + "\n", durable)
 
 
 def write_jsonl(path: str | Path, rows) -> None:
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    """Write JSON lines. A number that is not finite becomes null, which JSON can hold."""
+    write_text(path, "".join(_dumps(row) + "\n" for row in rows))
+
+
+def _dumps(value, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file. Raises `UserError` naming the file and the reason: missing, a folder, other bytes than text."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{shorten(path)} does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise UserError(f"{shorten(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        packed = data[:2] == b"\x1f\x8b"
+        hint = "it is compressed: unpack it with gunzip" if packed else "save it as UTF-8"
+        raise UserError(f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at place {error.start}); {hint}") from None
 
 
 def read_json(path: str | Path):
     """Read a JSON file; a missing or broken one is a `UserError` that names it."""
+    text = read_text(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
+        return parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
 
 
 def read_jsonl(path: str | Path) -> list:
     """Read JSON lines; a missing file or a broken line is a `UserError` that names file and line."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
     rows = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from None
+            rows.append(parse_json(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
     return rows
+
+
+def parse_json(text: str):
+    """The value of a JSON text.
+
+    Raises:
+      ValueError: it is no JSON (NaN and Infinity are none), is nested deeper or has longer numbers than can be read, or
+        holds half of a surrogate pair, which no file can be written with.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"half of a surrogate pair, \\u{ord(error.object[error.start]):04x}, is no text") from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def _no_constant(name: str):
+    raise ValueError(f"{name} is no JSON number")

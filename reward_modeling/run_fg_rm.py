@@ -20,7 +20,7 @@ from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.reward_models import RewardModelSpec, decoder_start
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.rm_inputs import IGNORED, RMInputs
-from fgrlhf.stage import finished
+from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
@@ -112,6 +112,11 @@ def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
 
 def train(config: SegmentRMConfig) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
+    with hold(config.logging.save_dir):
+        return _train(config)
+
+
+def _train(config: SegmentRMConfig) -> Path:
     names = (config.labels.error, config.labels.ok)
     rows, dev_rows = (
         read_segment_rows(path, names, config.labels.ignore)

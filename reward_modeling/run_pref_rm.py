@@ -21,7 +21,7 @@ from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
 from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
-from fgrlhf.stage import finished
+from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, run_main, seeded
 from reward_modeling.data import (
     OUTPUTS,
@@ -133,6 +133,11 @@ def score_moments(
 
 def train(config: PreferenceRMConfig) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
+    with hold(config.logging.save_dir):
+        return _train(config)
+
+
+def _train(config: PreferenceRMConfig) -> Path:
     rows, dev_rows = read_pair_rows(config.data.train_file), read_pair_rows(config.data.dev_file)
     folder = Path(config.logging.save_dir)
     if (

@@ -30,7 +30,7 @@ from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, finish, finished, last_complete_checkpoint
+from fgrlhf.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
 from sft.data import IGNORED, Collator, Order, encode, read_examples
@@ -242,6 +242,11 @@ def say(text: str) -> None:
 
 def train(config: SFTConfig) -> Path:
     """Run the stage and return the folder of the best model. See the module's docstring."""
+    with hold(config.logging.save_dir):
+        return _train(config)
+
+
+def _train(config: SFTConfig) -> Path:
     folder = Path(config.logging.save_dir)
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
     examples = read_examples(config.data.train_file)

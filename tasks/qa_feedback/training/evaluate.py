@@ -24,7 +24,7 @@ from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, finish, finished
+from fgrlhf.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
 from fgrlhf.utils import run_main, write_json, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
@@ -106,10 +106,15 @@ def evaluate(settings: Settings) -> Path:
     Raises:
       UserError: data, policy or a reward model is missing, or broken.
     """
+    name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
+    folder = folder_of(settings.output_dir, "eval", name)
+    with hold(folder):
+        return _evaluate(settings, name, folder)
+
+
+def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(QAConfig, settings.config)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[: settings.max_examples]
-    name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
-    folder = Path(settings.output_dir) / "eval" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
     inputs = inputs_of(settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:

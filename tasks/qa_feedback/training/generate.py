@@ -24,9 +24,9 @@ from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, finish, finished
+from fgrlhf.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
-from fgrlhf.utils import read_jsonl, run_main, write_jsonl
+from fgrlhf.utils import parse_json, read_jsonl, run_main, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
@@ -65,14 +65,33 @@ def to_row(prompt: Prompt, predictions: Sequence[str]) -> dict:
     }
 
 
-def read_part(path: Path) -> list[dict]:
-    """The rows of an interrupted run; a last line that was cut off goes."""
+def read_part(path: Path, prompts: Sequence[Prompt]) -> list[dict]:
+    """The rows of an interrupted run, up to the first that is not whole or not that of its prompt."""
     if not path.exists():
         return []
-    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
-    rows = [json.loads(line) for line in whole.splitlines()]
+    rows: list[dict] = []
+    # not splitlines(): a passage may hold characters that end a line of text, and JSON leaves them as they are
+    for line, prompt in zip(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts):
+        row = _row(line)
+        if row is None or row.get("id") != prompt.id or not isinstance(row.get("predictions"), list):
+            print(f"note: {path}, line {len(rows) + 1} is damaged: its answers and those after it are sampled again", flush=True)
+            break
+        rows.append(row)
     write_jsonl(path, rows)
     return rows
+
+
+def remove_parts(folder: Path) -> None:
+    for part in folder.glob("part-*-of-*.jsonl"):
+        part.unlink()
+
+
+def _row(line: str) -> dict | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def sample_to(
@@ -82,7 +101,7 @@ def sample_to(
     sampling = Sampling(
         settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p
     )
-    done, size = len(read_part(path)), settings.batch_size * BATCHES_PER_CHUNK
+    done, size = len(read_part(path, prompts)), settings.batch_size * BATCHES_PER_CHUNK
     with (
         open(path, "a", encoding="utf-8") as file,
         tqdm(
@@ -114,18 +133,26 @@ def generate(settings: Settings) -> Path:
     Raises:
       UserError: data or policy is missing, or broken.
     """
+    name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
+    folder = folder_of(settings.output_dir, "generated", name)
+    with hold(folder):
+        return _generate(settings, name, folder)
+
+
+def _generate(settings: Settings, name: str, folder: Path) -> Path:
     data = Path(settings.data_dir) / f"{settings.split}.json"
     prompts = load_examples(data)[: settings.max_examples]
-    name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
-    folder = Path(settings.output_dir) / "generated" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
     if finished(folder, settings, [settings.policy, data], redo=True) is not None:
         if state.is_main_process:
+            remove_parts(folder)  # killed after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
     if state.is_main_process:
         begin(folder, settings, [settings.policy, data])
+        if not (folder / "config.yaml").exists():  # nothing says with which settings these were sampled
+            remove_parts(folder)
     parts = [folder / f"part-{rank}-of-{state.num_processes}.jsonl" for rank in range(state.num_processes)]
     with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
@@ -141,8 +168,7 @@ def generate(settings: Settings) -> Path:
         if state.is_main_process:
             write_jsonl(folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)])
             finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
-            for part in parts:
-                part.unlink()
+            remove_parts(folder)
             print(
                 f"{len(prompts)} questions, {settings.num_samples} answers each: {folder / 'samples.jsonl'}",
                 flush=True,

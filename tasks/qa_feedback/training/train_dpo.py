@@ -15,6 +15,7 @@ from fgrlhf.config import parse_cli
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.dpo_config import DPOConfig, DPODataConfig
 from fgrlhf.policy import load_policy
+from fgrlhf.stage import check_writable
 from fgrlhf.utils import run_main, seeded
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import make_comparisons
@@ -65,6 +66,7 @@ def build_trainer(config: QADPOConfig) -> DPOTrainer:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a YAML file and key=value overrides."""
     config = parse_cli(QADPOConfig, argv, USAGE)
+    check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
     build_trainer(config).train()
 

@@ -15,6 +15,7 @@ from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.stage import check_writable
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
@@ -69,6 +70,7 @@ def build_trainer(config: QAConfig) -> OnPolicyTrainer:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a YAML file and key=value overrides."""
     config = parse_cli(QAConfig, argv, USAGE)
+    check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(config)
     if trainer.accelerator.is_main_process and unread(config):
