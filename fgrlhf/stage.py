@@ -108,7 +108,7 @@ def _folders_to_make(folder: Path) -> list[Path]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with suppress(OSError):  # it holds something, or was never made
+        with suppress(OSError, ValueError):  # it holds something, was never made, or has no possible name
             folder.rmdir()
 
 

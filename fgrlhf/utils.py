@@ -82,7 +82,8 @@ _RUST_PATH = re.compile(r'at path "([^"]*)"')
 
 def why_refused(error: BaseException) -> str | None:
     """Fact, reason and way out of what the operating system refused; None for any other error."""
-    number, path = getattr(error, "errno", None), getattr(error, "filename", None)
+    number = getattr(error, "errno", None)
+    path = getattr(error, "filename2", None) or getattr(error, "filename", None)  # the second: where a file was to go
     if not isinstance(error, OSError):
         text = str(error)
         if isinstance(error, RuntimeError) and ("inline_container" in text or "PytorchStreamWriter" in text):

@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import spacy
 import torch
 
 from fgrlhf import runlog
@@ -200,3 +202,148 @@ def test_outside_a_git_checkout_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(runlog, "__file__", str(tmp_path / "fgrlhf" / "runlog.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert runlog.git_commit() is None
+
+
+# ---- damaged logs, failing trackers, secrets -----------------------------------------------------------------------
+
+
+def three_steps(folder):
+    with RunLog(folder, Config()) as log:
+        for step in range(3):
+            log.log(step, {"x": step})
+            log.samples(step, [{"step": step}])
+
+
+LINE = b'{"step": 1, "x": 1}\n'
+DAMAGES = {
+    "not JSON": b'{"step": 1, "x"\n',
+    "NUL": b"\0\0\0\0\n",
+    "list": b"[1]\n",
+    "no step": b'{"x": 1}\n',
+    "step is text": b'{"step": "1"}\n',
+    "not UTF-8": b'{"step": 1, "x": "\xff"}\n',
+    "deep": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_line_does_not_stop_a_run_from_going_on(tmp_path, capsys, how):
+    three_steps(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    damaged = path.read_bytes().replace(LINE, DAMAGES[how])
+    path.write_bytes(damaged)
+    with RunLog(tmp_path, Config(), resume_step=2) as log:
+        log.log(3, {"x": 3})
+    assert [row["step"] for row in read_jsonl(path)] == [0, 2, 3]
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
+    assert "1 of 3 lines of" in (out := capsys.readouterr().out) and "set aside as metrics.jsonl.damaged" in out
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "\0", '{"resumed_at": 3}'])
+def test_a_damaged_run_json_does_not_stop_a_run_from_going_on(tmp_path, text):
+    three_steps(tmp_path)
+    (tmp_path / "run.json").write_text(text)
+    (tmp_path / "samples" / "step-x.jsonl").write_text("not ours")
+    RunLog(tmp_path, Config(), resume_step=1).close()
+    assert read_json(tmp_path / "run.json")["resumed_at"] == [1]
+    assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [0, 1]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["step-0.jsonl", "step-1.jsonl", "step-x.jsonl"]
+
+
+def test_a_damaged_stages_json_does_not_stop_a_stage_that_is_done(tmp_path):
+    with RunLog(tmp_path) as log:
+        (tmp_path / "stages.json").write_text("[")
+        with log.stage("one"):
+            pass
+    assert list(read_json(tmp_path / "stages.json")) == ["one"] and (tmp_path / "stages.json.damaged").exists()
+
+
+def test_a_run_without_a_name_is_refused():
+    for folder in ("", " "):
+        with pytest.raises(UserError, match="logging.save_dir"):
+            RunLog(folder)
+
+
+def test_run_json_says_which_sentence_segmenter_the_machine_has():
+    assert runlog.versions()["en_core_web_sm"] == (
+        "not installed" if not spacy.util.is_package("en_core_web_sm") else spacy.load("en_core_web_sm").meta["version"])
+
+
+class Online(FakeWandb):
+    """A service that is there, and breaks where it is told to."""
+
+    def __init__(self, breaks=()):
+        super().__init__()
+        self.breaks, self.id = breaks, "abc123"
+
+    def _maybe(self, what):
+        if what in self.breaks:
+            raise RuntimeError(f"the service is gone: {what}")
+
+    def init(self, **arguments):
+        self.calls.append(arguments)
+        self._maybe("init")
+        return self
+
+    def log(self, row):
+        self._maybe("log")
+        super().log(row)
+
+    def finish(self):
+        self._maybe("finish")
+        super().finish()
+
+
+@pytest.mark.parametrize("breaks, calls", [("init", 2), ("log", 1), ("finish", 1)])
+def test_a_tracker_cannot_stop_a_run(tmp_path, monkeypatch, capsys, breaks, calls):
+    fake = Online(breaks)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with RunLog(tmp_path, Config(), wandb={}) as log:
+        for step in range(3):
+            log.log(step, {"x": 1.0})
+    assert len(read_jsonl(tmp_path / "metrics.jsonl")) == 3 and len(fake.calls) == calls
+    assert capsys.readouterr().out.count("warning: wandb is switched off: the service is gone") == 1
+
+
+def test_tensorboard_cannot_stop_a_run(tmp_path, monkeypatch, capsys):
+    class Writer:
+        def __init__(self, *_, **__):
+            pass
+
+        def add_scalar(self, *_):
+            raise OSError(28, "No space left on device")
+
+        close = add_scalar
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    with RunLog(tmp_path, Config(), tensorboard=True) as log:
+        log.log(0, {"x": 1.0})
+        log.log(1, {"x": 1.0})
+    assert len(read_jsonl(tmp_path / "metrics.jsonl")) == 2
+    assert capsys.readouterr().out.count("TensorBoard is switched off") == 1
+
+
+def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
+    fake = Online()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    RunLog(tmp_path, Config(), wandb={"name": "n"}).close()
+    assert "id" not in fake.calls[0] and read_json(tmp_path / "run.json")["wandb_id"] == "abc123"
+    RunLog(tmp_path, Config(), resume_step=3, wandb={"name": "n"}).close()
+    assert (fake.calls[1]["id"], fake.calls[1]["resume"]) == ("abc123", "allow")
+    assert read_json(tmp_path / "run.json")["wandb_id"] == "abc123"
+    RunLog(tmp_path, Config(), wandb={"name": "n"}).close()
+    assert "id" not in fake.calls[2]  # a fresh run
+
+
+def test_no_secret_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", "a.password=my secret", "name=0123456789abcdef", "lr=1"])
+    fake = Online()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    RunLog(tmp_path / "a", Config(name="x-0123456789abcdef"), wandb={}).close()
+    RunLog(tmp_path / "b", {"seed": 3, "name": "0123456789abcdef"}).close()
+    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert "0123456789abcdef" not in written + str(fake.calls) and "my secret" not in written
+    assert read_json(tmp_path / "a" / "run.json")["command"] == "python -m x a.password=*** name=*** lr=1"
+    assert fake.calls[0]["config"]["name"] == "x-***"
+    assert load_config(Config, tmp_path / "a" / "config.yaml") == Config(name="x-***")

@@ -1,11 +1,21 @@
+import builtins
+import errno
+import fcntl
 import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from fgrlhf import stage as module
 from fgrlhf.config import StrictModel
 from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, digest, finish, finished, last_complete_checkpoint
-from fgrlhf.utils import UserError
+from fgrlhf.stage import (
+    begin, check_writable, digest, finish, finished, folder_of, hold, last_complete_checkpoint)
+from fgrlhf.utils import UserError, read_json
 
 
 class Section(StrictModel):
@@ -86,3 +96,227 @@ def test_last_complete_checkpoint(tmp_path):
     (tmp_path / "checkpoint-12").mkdir()
     (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_st')
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
+
+
+# ---- one process per folder ----------------------------------------------------------------------------------------
+
+DEAD = 2**22 + 1  # above the highest process number of Linux
+
+
+def test_a_held_folder_is_refused_to_the_second_with_the_name_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "stage", "train.lr=1", "logging.api_key=abc"])
+    with hold(tmp_path / "run"):
+        for refusing in (hold(tmp_path / "run"), hold(tmp_path / ".." / tmp_path.name / "run")):
+            with pytest.raises(UserError) as refused, refusing:
+                pytest.fail("both hold it")
+            message = str(refused.value)
+            for part in (f"{tmp_path}", f"process {os.getpid()} on {socket.gethostname()}, since 20", "Wait for it to end",
+                         f"kill {os.getpid()}", "`python -m stage train.lr=1 logging.api_key=***`"):
+                assert part in message
+        with pytest.raises(UserError, match="another process works in"):
+            check_writable(tmp_path / "run")
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+        (tmp_path / "run" / "metrics.jsonl").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
+    with hold(tmp_path / "run"):
+        pass
+
+
+def test_a_process_that_is_killed_holds_nothing(tmp_path):
+    """The lock is the kernel's: whatever the file says, a dead process has none."""
+    code = f"""
+import fcntl, os, time
+lock = os.open({str(tmp_path / ".lock")!r}, os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match="another process works in .* Wait for it to end"), hold(tmp_path):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    assert (tmp_path / ".lock").exists()
+    with hold(tmp_path):
+        assert read_json(tmp_path / ".lock")["pid"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    """The one before removes the file between this one's opening and locking it: a lock on a file without a name is none."""
+    real, calls = fcntl.flock, []
+
+    def flock(descriptor, how):
+        if not calls:
+            (tmp_path / ".lock").unlink()
+        calls.append(how)
+        real(descriptor, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    with hold(tmp_path):
+        assert len(calls) == 2 and (tmp_path / ".lock").exists()
+        with pytest.raises(UserError, match="another process"), hold(tmp_path):
+            pass
+
+
+def test_asking_and_failing_leave_no_folder(tmp_path):
+    with pytest.raises(KeyError), hold(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+        raise KeyError
+    check_writable(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_without_locks_is_noted_and_the_run_goes_on(tmp_path, monkeypatch, capsys):
+    def flock(descriptor, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(module.fcntl, "flock", flock)
+    with hold(tmp_path):
+        assert not list(tmp_path.iterdir())
+    assert capsys.readouterr().out == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes there\n"
+
+
+def test_only_the_first_rank_holds(tmp_path, monkeypatch):
+    with hold(tmp_path):
+        monkeypatch.setenv("RANK", "1")
+        with hold(tmp_path), hold(tmp_path / "other"):
+            assert not (tmp_path / "other").exists()
+
+
+def no_right(path, *arguments):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+@pytest.mark.parametrize("how", ["file", "file above", "long", "NUL", "surrogate", "loop", "dangling", "no right", "full", "none", "blank"])
+def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, how):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    if how == "no right":
+        monkeypatch.setattr(module.os, "open", no_right)
+    if how == "full":
+        monkeypatch.setattr(module.os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    folder = {
+        "file above": tmp_path / "file" / "a", "long": tmp_path / ("x" * 300), "NUL": f"{tmp_path}/a\0b",
+        "surrogate": f"{tmp_path}/\ud800", "none": "", "blank": "  ",
+    }.get(how, tmp_path / how)
+    reason = {
+        "file": "a file is where a folder must be|File exists", "file above": "Not a directory", "long": "File name too long",
+        "NUL": "no name of a folder", "surrogate": "no name of a folder", "loop": "symbolic link|File exists",
+        "dangling": "File exists", "no right": "Permission denied", "full": "Make room", "none": "has no name", "blank": "has no name",
+    }[how]
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=reason) as refused:
+        check_writable(folder)
+    assert str(refused.value).count("\n") == 0 and len(str(refused.value)) < 600
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_folder_may_be_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    with hold(tmp_path / "out"), pytest.raises(UserError), hold(tmp_path / "disk"):
+        pass
+    RunLog(tmp_path / "out", Config()).close()
+    begin(tmp_path / "out", Config(seed=1), [])
+    assert (tmp_path / "out").is_symlink() and [path.name for path in (tmp_path / "disk").iterdir()] == ["inputs.json"]
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        for name in (f".metrics.jsonl.{DEAD}.tmp", f"samples/.step-1.jsonl.{DEAD}.tmp", f".a.{os.getpid()}.tmp", ".model-a1b2c3d_/x",
+                     ".best.tmp/x", ".final.old/x", "checkpoints/.step-3.tmp/x",
+                     # these are not ours, or of a process that is alive
+                     f".b.{other.pid}.tmp", ".model-mine/x", ".cache.tmp/x", "mine.tmp", f"deeper/.a.{DEAD}.tmp"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("half")
+        with hold(tmp_path):
+            left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    finally:
+        other.communicate(b"\n")
+    assert left == {".lock", f".b.{other.pid}.tmp", ".model-mine/x", ".cache.tmp/x", "mine.tmp", f"deeper/.a.{DEAD}.tmp", "final/x"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkeypatch):
+    """Whatever is left of the other settings' work, it is known as theirs until all of it is gone."""
+    for name in ("a-part", "samples/x", "z-part"):
+        (stage / "out" / name).parent.mkdir(exist_ok=True)
+        (stage / "out" / name).write_text("of seed 0")
+    counted = 0
+
+    def killed_at(path, *arguments, **options):
+        nonlocal counted
+        counted += 1
+        if counted > at:
+            raise Killed
+        real(path, *arguments, **options)
+
+    real = Path.unlink
+    monkeypatch.setattr(Path, "unlink", killed_at)
+    try:
+        begin(stage / "out", Config(seed=1), [stage / "rows.json"])
+    except Killed:
+        pass
+    monkeypatch.undo()
+    begin(stage / "out", Config(seed=1), [stage / "rows.json"])
+    assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
+
+
+@pytest.mark.parametrize("name, text", [
+    ("config.yaml", ""), ("config.yaml", "- 1"), ("config.yaml", "\0"), ("inputs.json", "[]"), ("inputs.json", "{"),
+    ("result.json", ""), ("result.json", "[")])
+def test_a_damaged_stage_is_refused_with_the_way_out_or_redone(stage, name, text):
+    (stage / "out" / name).write_text(text)
+    with pytest.raises(UserError, match=f"{name}[^$]*Remove that (folder|file)"):
+        finished(stage / "out", Config(), [stage / "rows.json"])
+    assert finished(stage / "out", Config(), [stage / "rows.json"], redo=True) is None
+
+
+def test_a_finished_stage_with_a_secret_is_known_again(tmp_path, monkeypatch):
+    class Secret(StrictModel):
+        name: str
+        api_key: str = "k"
+
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    config = Secret(name="https://hf_abcdefgh@host", api_key="other")
+    RunLog(tmp_path, config).close()
+    finish(tmp_path, {})
+    assert (tmp_path / "config.yaml").read_text() == "name: https://***@host\napi_key: '***'\n"
+    assert finished(tmp_path, config, []) == {}
+    with pytest.raises(UserError, match="name: https://.*@host there, x now"):
+        finished(tmp_path, Secret(name="x", api_key="other"), [])
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"a" * 100)
+    monkeypatch.setattr(module, "_SETTLED", -(10**18))  # long ago
+    first, reads = digest(tmp_path), []
+    real = builtins.open
+    monkeypatch.setattr(builtins, "open", lambda *a, **k: (reads.append(a[0]), real(*a, **k))[1])
+    assert digest(tmp_path) == first and not reads
+    path.write_bytes(b"b" * 101)
+    assert digest(tmp_path) != first and path in reads
+    monkeypatch.setattr(module, "_SETTLED", 10**18)  # just now: it may still change within one tick of the disk's clock
+    path.write_bytes(b"c" * 101)
+    digest(tmp_path)
+    assert not [key for key in module._digests if key[0][2:] == tuple(getattr(path.stat(), n) for n in ("st_size", "st_mtime_ns", "st_ctime_ns"))]
+
+
+@pytest.mark.parametrize("name", ["../../evil", "a/b", "/etc", "..", ".", "", "a\0b"])
+def test_names_do_not_lead_out_of_the_output_folder(name):
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        folder_of("out", "eval", name)
+    assert folder_of("out", "eval", "..a-test") == Path("out/eval/..a-test")
+    with pytest.raises(UserError, match="no name"):
+        folder_of("", "eval", "a")

@@ -1,8 +1,14 @@
+import errno
+import gzip
+import os
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from fgrlhf import utils
 from fgrlhf.utils import UserError, derive_seed, masked_mean, masked_sum, masked_var, run_main, seeded, whiten
@@ -112,3 +118,157 @@ def test_a_users_mistake_prints_one_message_and_exits_with_2(capsys):
     assert capsys.readouterr().err == "error: the file x is missing: run setup first\n"
     with pytest.raises(ZeroDivisionError):
         run_main(lambda: 1 / 0)  # a fault of ours keeps its traceback
+
+
+def test_seeded_gives_the_generators_back():
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    expected = random.random(), np.random.rand(), torch.rand(1).item()
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    with pytest.raises(KeyError), seeded(1, "x"):
+        random.random(), np.random.rand(), torch.rand(1)
+        raise KeyError
+    assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected
+
+
+BROKEN = {
+    "latin1": ('{"a": "é"}'.encode("latin-1"), "is not UTF-8 text .byte 0xe9 at place 7."),
+    "gz": (gzip.compress(b"{}"), "it is compressed: unpack it"),
+    "deep": (b"[" * 100_000, "nested too deeply"),
+    "digits": (b"9" * 5_000, "Exceeds the limit"),
+    "nan": (b'{"a": NaN}', "NaN is no JSON number"),
+    "infinity": (b'{"a": -Infinity}', "-Infinity is no JSON number"),
+    "surrogate": (rb'{"a": "x\uD83d y"}', r"half of a surrogate pair, .ud83d"),
+    "NUL": (b"\0\0\0", "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("read", [utils.read_json, utils.read_jsonl])
+def test_no_file_makes_a_reader_fail_otherwise_than_with_a_user_error(tmp_path, how, read):
+    data, reason = BROKEN[how]
+    (tmp_path / "rows").write_bytes(data)
+    with pytest.raises(UserError, match=reason) as caught:
+        read(tmp_path / "rows")
+    assert str(tmp_path / "rows") in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("read", [utils.read_json, utils.read_jsonl])
+def test_what_is_no_file_is_named(tmp_path, read):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 300), "a\0b"):
+        with pytest.raises(UserError, match="cannot be read"):
+            read(path)
+
+
+def test_whole_surrogate_pairs_are_text(tmp_path):
+    (tmp_path / "rows").write_text(r'{"a": "\ud83d\ude00", "b": "\\ud83d"}')
+    assert utils.read_json(tmp_path / "rows") == {"a": "\U0001f600", "b": r"\ud83d"}
+
+
+def test_what_json_cannot_hold_is_written_as_null(tmp_path):
+    utils.write_json(tmp_path / "a", {"x": [float("nan"), 1.5], "y": (float("inf"),)})
+    assert utils.read_json(tmp_path / "a") == {"x": [None, 1.5], "y": [None]}
+    utils.write_jsonl(tmp_path / "b", [{"x": float("-inf")}, {"x": 1}])
+    assert utils.read_jsonl(tmp_path / "b") == [{"x": None}, {"x": 1}]
+
+
+def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    events = []
+    replace, fsync = os.replace, os.fsync
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("sync"), fsync(fd)))
+    utils.write_json(tmp_path / "a", 1)
+    assert events == ["rename"]
+    utils.write_json(tmp_path / "a", 2, durable=True)
+    assert events[1:] == ["sync", "rename", "sync"]
+
+
+def refused(tmp_path, how: str) -> None:
+    """Raise what a library raises where the operating system refuses a file."""
+    (tmp_path / "file").write_text("")
+    tensors = {"a": torch.zeros(3)}
+    {
+        "a file where a folder should be": lambda: utils.write_text(tmp_path / "file" / "a", ""),
+        "a long name": lambda: utils.write_text(tmp_path / ("x" * 300), ""),
+        "a folder where a file should be": lambda: utils.write_text(tmp_path, ""),
+        "safetensors": lambda: save_file(tensors, str(tmp_path / "none" / "a.safetensors")),
+    }[how]()
+
+
+@pytest.mark.parametrize(
+    "how, fact, way_out",
+    [
+        ("a file where a folder should be", "File exists|Not a directory", "remove it, or name another folder"),
+        ("a long name", "File name too long", "Choose a shorter name"),
+        ("a folder where a file should be", "directory", "name"),
+        ("safetensors", "No such file or directory", "Check that it exists"),
+    ],
+)
+def test_what_the_system_refuses_is_one_message(tmp_path, capsys, how, fact, way_out):
+    with pytest.raises(SystemExit) as stopped:
+        run_main(lambda: refused(tmp_path, how))
+    message = capsys.readouterr().err
+    assert stopped.value.code == 2 and message.startswith("error: ") and message.count("\n") == 1
+    assert str(tmp_path) in message and re.search(fact, message) and way_out in message
+
+
+FULL = {
+    "open": OSError(errno.ENOSPC, "No space left on device", "/x/a"),
+    "write": OSError(errno.ENOSPC, "No space left on device"),
+    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    "safetensors, older": SafetensorError('Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "x" })'),
+    "tokenizers": Exception("No space left on device (os error 28)"),
+    "torch": RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+}
+
+
+@pytest.mark.parametrize("how", FULL)
+def test_a_full_disk_is_one_message_whoever_notices_it(capsys, how):
+    def main():
+        raise FULL[how]
+
+    with pytest.raises(SystemExit):
+        run_main(main)
+    message = capsys.readouterr().err
+    assert "Make room and run the same command again" in message and message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("shape (2, 3)"), Exception("x"), OSError("no errno"), ProcessLookupError(errno.ESRCH, "No such process")],
+)
+def test_other_errors_keep_their_traceback(error):
+    def main():
+        raise error
+
+    with pytest.raises(type(error)):
+        run_main(main)
+
+
+def test_which_names_are_of_secrets():
+    secret = ["HF_TOKEN", "WANDB_API_KEY", "logging.wandb_api_key", "DB_PASSWORD", "client-secret", "AWS_CREDENTIALS", "KEY"]
+    plain = ["train.max_tokens", "TOKENIZERS_PARALLELISM", "eos_token", "section.key", "monkey", "model.tokenizer", "keys"]
+    assert all(map(utils.looks_secret, secret)) and not any(map(utils.looks_secret, plain))
+
+
+def test_secrets_are_masked_wherever_they_stand(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    monkeypatch.setenv("MY_API_KEY", "hf_abcdefgh-longer")
+    monkeypatch.setenv("SHORT_TOKEN", "abc")
+    monkeypatch.setenv("ORDINARY", "outputs")
+    assert utils.mask_secrets("abc https://hf_abcdefgh@x outputs") == "abc https://***@x outputs"
+    assert utils.mask_secrets("hf_abcdefgh-longer") == "***"  # not `***-longer`
+    assert utils.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now") == "run a.api_key=*** train.lr=1 give api_key=... now"
+    tree = {"lr": 1e-5, "url": ["x/hf_abcdefgh"], "s": {"password": "1234", "api_token": None}}
+    assert utils.mask_tree(tree) == {"lr": 1e-5, "url": ["x/***"], "s": {"password": "***", "api_token": None}}
+
+
+def test_messages_hold_no_secret(monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+
+    def main():
+        raise UserError("cannot load hf_abcdefgh/x")
+
+    with pytest.raises(SystemExit):
+        run_main(main)
+    assert capsys.readouterr().err == "error: cannot load ***/x\n"

@@ -20,7 +20,7 @@ from fgrlhf.evaluation import summarize
 from fgrlhf.reward_models import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.runlog import RunLog, versions
-from fgrlhf.stage import begin, finish, finished
+from fgrlhf.stage import begin, finish, finished, hold
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
@@ -233,12 +233,13 @@ def reward_models(
         output / "eval" / f"sft-{settings.split}" / "rows.jsonl",
     )
     inputs = [answers, *folders.values()]
-    known = finished(folder, settings, inputs, redo=True)
-    if known is None:
-        begin(folder, settings, inputs)
-        with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
-            known = reward_models_against_oracle(folders, prompts, rows)
-        finish(folder, known)
+    with hold(folder):
+        known = finished(folder, settings, inputs, redo=True)
+        if known is None:
+            begin(folder, settings, inputs)
+            with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
+                known = reward_models_against_oracle(folders, prompts, rows)
+            finish(folder, known)
     return known
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from fgrlhf.config import StrictModel
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, derive_seed, read_json, run_main
 from tasks.qa_feedback.data.command_line import settings_from
 
@@ -166,8 +167,9 @@ def write_model(settings: Settings) -> None:
     tokenizer = make_tokenizer(rows, settings.tokenizer)
     model = T5ForConditionalGeneration(tiny_config(tokenizer))
     initialise(model, settings.seed)
-    model.save_pretrained(settings.output_dir)
-    tokenizer.save_pretrained(settings.output_dir)
+    with hold(settings.output_dir):
+        model.save_pretrained(settings.output_dir)
+        tokenizer.save_pretrained(settings.output_dir)
     print(f"{settings.output_dir}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
 
 
