@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from fgrlhf.lora import names_under_adapters
+from fgrlhf.stage import recover
 from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, write_json
 
 KEPT = 2
@@ -33,8 +34,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """A folder to fill that takes the place of `path` when the block ends well, and vanishes when it does not."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
-    _recover(path)
+    temporary, replaced = recover(path)
     temporary.mkdir()
     try:
         yield temporary
@@ -47,21 +47,6 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def recover(parent: str | Path) -> None:
-    """Clear what a process that was killed in `new_folder` left in a run's folder or among its checkpoints."""
-    left_overs = [re.fullmatch(r"\.(best|final|step-\d+)\.(tmp|old)", path.name) for path in Path(parent).glob(".*")]
-    for name in {match[1] for match in left_overs if match}:
-        _recover(Path(parent) / name)
-
-
-def _recover(path: Path) -> None:
-    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
-    if replaced.exists() and not path.exists():  # killed between the two renames of `new_folder`
-        replaced.rename(path)
-    for left_over in (temporary, replaced):
-        shutil.rmtree(left_over, ignore_errors=True)
 
 
 def save(trainer) -> None:

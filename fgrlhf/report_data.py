@@ -75,6 +75,13 @@ class _Bin(_Part):
 
 
 class _Measured(_Part):
+    accuracy: float | None = None
+    auc: float | None = None
+    error_f1: float | None = None
+    ok_f1: float | None = None
+    all_error_accuracy: float | None = None
+    all_ok_accuracy: float | None = None
+    first_accuracy: float | None = None
     calibration: list[_Bin] | None = None
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fgrlhf.checkpoint import recover
 from fgrlhf.config import StrictModel, read_yaml
 from fgrlhf.runlog import command_line, is_main_rank
 from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, why_refused, write_json
@@ -171,22 +170,38 @@ def _who_holds(folder: Path) -> str:
     )
 
 
-# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it. Their folder is held, so nobody
-# else is at work on them; other ranks of this run are alive.
+def recover(path: str | Path) -> tuple[Path, Path]:
+    """Undo what a process that was killed in `checkpoint.new_folder(path)` left.
+
+    Returns the names that a new folder has before it is whole, and that the old one has while they change places.
+    """
+    path = Path(path)
+    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    if replaced.exists() and not path.exists():  # killed between the two renames
+        replaced.rename(path)
+    for left_over in (temporary, replaced):
+        shutil.rmtree(left_over, ignore_errors=True)
+    return temporary, replaced
+
+
+# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it, folders that `new_folder` was
+# filling. Their folder is held, so nobody else is at work on them; other ranks of this run are alive.
 _TEMPORARY_FILE = re.compile(r"\..+\.(\d+)\.tmp")
 _HALF_A_MODEL = re.compile(r"\.model-[a-z0-9_]{8}")
+_NEW_FOLDER = re.compile(r"\.(best|final|step-\d+)\.(tmp|old)")
 _PLACES = ("", "samples", "checkpoints")
 
 
 def _clear_left_overs(folder: Path) -> None:
     for place in _PLACES:
         for path in _entries(folder / place):
-            of_process = _TEMPORARY_FILE.fullmatch(path.name)
+            of_process, new_folder = _TEMPORARY_FILE.fullmatch(path.name), _NEW_FOLDER.fullmatch(path.name)
             if _HALF_A_MODEL.fullmatch(path.name) and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif of_process and path.is_file() and not _is_alive(int(of_process[1])):
                 path.unlink(missing_ok=True)
-        recover(folder / place)
+            elif new_folder:
+                recover(folder / place / new_folder[1])
 
 
 def _entries(folder: Path) -> list[Path]:

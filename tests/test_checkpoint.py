@@ -1,5 +1,7 @@
 import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from rl_helpers import CountWord, config, metrics, trainer
 from fgrlhf import checkpoint
 from fgrlhf.reward import CombinedReward
 from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError
 
 CASES = {
@@ -202,3 +205,114 @@ def test_a_finished_run_finishes_again_at_once(tmp_path):
     reward = CombinedReward({"cat": FailsOnce(at=1)})  # nothing may be collected
     make(tmp_path, train__total_episodes=16, reward=reward).train()
     assert metrics(tmp_path) == before
+
+
+# ---- state.json, best/, processes, one process per folder ----------------------------------------------------------
+
+
+def edit(path, **changes):
+    """Change keys of a state; None removes one."""
+    state = json.loads(path.read_text())
+    state.update(changes)
+    path.write_text(json.dumps({key: value for key, value in state.items() if value is not None}))
+
+
+EDITS = {
+    "step": {"step": 3}, "step is text": {"step": "4"}, "no step": {"step": None}, "no config": {"config": None},
+    "no hashes": {"sha256": {}}, "kl": {"kl_coef": 0.5}, "best": {"best": []}, "no processes": {"num_processes": None},
+    "groups": {"optimizer_groups": {}},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint at step 2."""
+    folder = tmp_path_factory.mktemp("run")
+    make(folder).train(until=2)
+    return folder / "checkpoints" / "step-2"
+
+
+@pytest.mark.parametrize("how", EDITS)
+def test_an_edited_state_is_damaged(how, saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "step-2")
+    assert checkpoint._verified_state(folder)["step"] == 2
+    edit(folder / "state.json", own_sha256=None)
+    assert checkpoint._verified_state(folder)["step"] == 2  # earlier releases wrote no hash of the state itself
+    if how != "kl":
+        edit(folder / "state.json", **EDITS[how])
+        assert checkpoint._verified_state(folder) is None  # what cannot be used is refused all the same
+    shutil.copy(saved / "state.json", folder)
+    edit(folder / "state.json", **EDITS[how])
+    assert checkpoint._verified_state(folder) is None
+
+
+def test_after_an_edited_state_the_checkpoint_before_it_is_used(tmp_path):
+    make(tmp_path, train__save_interval=2).train(until=4)
+    edit(tmp_path / "checkpoints" / "step-4" / "state.json", kl_coef=0.5)
+    made = make(tmp_path, train__save_interval=2)
+    with pytest.warns(UserWarning, match="step-4 is damaged"):
+        assert checkpoint.load_latest(made) and made.step == 2
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut off", "no config"])
+def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys):
+    make(tmp_path, train__save_interval=2).train(until=4)
+    best = tmp_path / "best"
+    if how == "deleted":
+        shutil.rmtree(best)
+    elif how == "cut off":
+        (best / "model.safetensors").write_bytes((best / "model.safetensors").read_bytes()[:-8])
+    else:
+        (best / "config.json").unlink()
+    made = make(tmp_path, train__save_interval=2)
+    made.train()
+    assert f"{best}, the best policy so far" in capsys.readouterr().out
+    assert made.best is not None and made.best["step"] >= 4 and (best / "config.json").exists()
+    assert checkpoint.load_latest(again := make(tmp_path, train__save_interval=2)) and again.best == made.best
+
+
+def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):
+    def resumed(processes, **changes):
+        made = make(tmp_path, **changes)
+        made.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+        return checkpoint.load_latest(made)
+
+    make(tmp_path).train(until=2)  # one process, 4 prompts a step
+    assert resumed(2, train__sampling_batch_size_per_card=2) and "continuing with 2 processes what 1 began" in capsys.readouterr().out
+    assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
+    for processes, changes in (
+        (2, {}),  # 8 prompts a step
+        (2, {"train__sampling_batch_size_per_card": 2, "train__average_microbatches": False}),
+        (2, {"train__sampling_batch_size_per_card": 2, "train__lr": 1.0}),
+        (1, {"train__sampling_batch_size_per_card": 2}),
+        (1, {"train__training_batch_size_per_card": 4}),
+    ):
+        with pytest.raises(UserError, match="made with other settings"):
+            resumed(processes, **changes)
+
+
+def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
+    events = []
+    monkeypatch.setattr(checkpoint, "sync", lambda path: events.append((Path(path).name, (tmp_path / "best").exists())))
+    with checkpoint.new_folder(tmp_path / "best") as folder:
+        (folder / "a").write_text("1")
+    assert events == [("a", False), (".best.tmp", False), (tmp_path.name, True)]
+
+
+def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    changes = {"model__policy_model__ckpt": "https://hf_abcdefgh@host"}
+    make(tmp_path, **changes).train(until=2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hf_abcdefgh" in path.read_bytes()]
+    assert checkpoint.load_latest(make(tmp_path, **changes))
+
+
+def test_a_second_run_in_the_folder_is_refused_before_it_touches_anything(tmp_path):
+    make(tmp_path, train__save_interval=2).train(until=2)
+    with hold(tmp_path):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        with pytest.raises(UserError, match="another process works in"):
+            make(tmp_path, train__save_interval=2).train()
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    make(tmp_path, train__save_interval=2).train(until=3)
+    assert not (tmp_path / ".lock").exists()

@@ -4,6 +4,7 @@ import yaml
 import tiny
 from fgrlhf.config import validate
 from fgrlhf.decoding import Sampling
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples
@@ -139,3 +140,15 @@ def test_names_and_oracle(world):
         [{"text": "question: Who?", "answer": ["He."], "question": "Who made it?", "passages": []}],
     )
     assert oracle_for(load_examples(world / "real.json")) == ()
+
+
+@pytest.mark.parametrize("changes", [{"name": "../../../evil"}, {"split": "../x"}])
+def test_names_do_not_lead_out_of_the_output_folder(world, changes):
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        evaluate(settings(world, **changes))
+    assert not (world / "eval").exists()
+
+
+def test_two_at_once_are_refused(world):
+    with hold(world / "eval" / "fine_grained-test"), pytest.raises(UserError, match="another process works in"):
+        evaluate(settings(world))

@@ -1,6 +1,7 @@
 import pytest
 
 import tiny
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import generate as module
@@ -72,3 +73,77 @@ def test_what_is_missing_is_named(world):
         generate(settings(world, split="dev"))
     with pytest.raises(UserError, match="no language model could be loaded"):
         generate(settings(world, policy="nowhere/at/all"))
+
+
+LINE_ENDS = "a\u2028b\u2029c\x85d\x0be\x1cf"  # all of them end a line for str.splitlines
+
+
+def interrupted_after(monkeypatch, chunks):
+    monkeypatch.setattr(module, "BATCHES_PER_CHUNK", 1)
+    calls, original = [], module.generate_texts
+
+    def generate_texts(policy, chunk, *args, **kwargs):
+        calls.append(chunk)
+        if len(calls) == chunks + 1:
+            raise KeyboardInterrupt
+        return original(policy, chunk, *args, **kwargs)
+
+    monkeypatch.setattr(module, "generate_texts", generate_texts)
+
+
+def test_texts_may_hold_every_end_of_line(world, monkeypatch):
+    rows = [mini_world.make_row(0, "train", i) for i in range(4)]
+    for row in rows:
+        row["question"] += LINE_ENDS
+        row["text"] += LINE_ENDS
+    write_json(world / "train.json", rows)
+    whole = read_jsonl(generate(settings(world)))
+    interrupted_after(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        generate(settings(world, output_dir=str(world / "b")))
+    assert read_jsonl(generate(settings(world, output_dir=str(world / "b")))) == whole
+    assert LINE_ENDS in whole[0]["question"]
+
+
+@pytest.mark.parametrize("how", ["not JSON", "not UTF-8", "list", "other row"])
+def test_damaged_rows_of_an_interrupted_run_are_sampled_again(world, monkeypatch, capsys, how):
+    whole = read_jsonl(generate(settings(world)))
+    interrupted_after(monkeypatch, 2)
+    other = settings(world, output_dir=str(world / "b"))
+    with pytest.raises(KeyboardInterrupt):
+        generate(other)
+    part = world / "b" / "generated" / "sft-train" / "part-0-of-1.jsonl"
+    lines = part.read_bytes().split(b"\n")
+    lines[2] = {"not JSON": b"{", "not UTF-8": b"\xff", "list": b"[]", "other row": lines[3]}[how]
+    part.write_bytes(b"\n".join(lines))
+    assert read_jsonl(generate(other)) == whole
+    assert "line 3 is damaged" in capsys.readouterr().out
+
+
+def test_answers_of_unknown_settings_are_not_used(world, monkeypatch):
+    """A folder whose config.yaml is lost: nothing says which seed its rows are of."""
+    whole = read_jsonl(generate(settings(world)))
+    interrupted_after(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        generate(settings(world, output_dir=str(world / "b"), seed=1))
+    (world / "b" / "generated" / "sft-train" / "config.yaml").unlink()
+    assert read_jsonl(generate(settings(world, output_dir=str(world / "b")))) == whole
+
+
+def test_parts_that_a_kill_left_beside_the_samples_go(world):
+    path = generate(settings(world))
+    path.with_name("part-0-of-1.jsonl").write_text("{}\n")
+    assert generate(settings(world)) == path and not list(path.parent.glob("part-*"))
+
+
+def test_two_at_once_are_refused(world):
+    with hold(world / "a" / "generated" / "sft-train"), pytest.raises(UserError, match="another process works in"):
+        generate(settings(world))
+
+
+@pytest.mark.parametrize("changes", [{"name": "../../../evil"}, {"name": "/evil"}, {"split": "../x"}, {"policy": "/"}])
+def test_names_do_not_lead_out_of_the_output_folder(world, changes):
+    before = sorted(world.rglob("*"))
+    with pytest.raises(UserError, match="cannot be the name of a folder"):
+        generate(settings(world, **changes))
+    assert sorted(world.rglob("*")) == before

@@ -1,5 +1,6 @@
 """The stage runner: order, reuse, change, failure, interruption; on tiny shell stages."""
 
+import errno
 import io
 import os
 import signal
@@ -14,6 +15,7 @@ from fgrlhf import pipeline as module
 from fgrlhf.fingerprint import fingerprint, imported_files
 from fgrlhf.pipeline import Pipeline, Stage
 from fgrlhf.runlog import peak_memory_mb
+from fgrlhf.stage import hold
 from fgrlhf.utils import UserError, read_json
 
 ROOT = Path(__file__).parents[1]
@@ -218,3 +220,37 @@ def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
     write("b.py", "import fgrlhf.c\nx = 2\n")
     assert now() != first
     assert fingerprint(tmp_path, ["run"], [], ["fgrlhf.a"], ["other"]) != now()
+
+
+def test_a_second_pipeline_in_the_folder_is_refused(root):
+    with hold(root / "out"), pytest.raises(UserError, match="another process works in"):
+        run(root, CHAIN)
+    assert order(root) == []
+    run(root, CHAIN)
+    assert len(order(root)) == 4 and not (root / "out" / ".lock").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stages": []}', '{"stages": {"one": {}}}', '{"stages": {}, "whole": 3}', "\0"])
+def test_a_damaged_note_is_named_with_the_way_out(root, text):
+    run(root, CHAIN[:1])
+    (root / "out" / "pipeline.json").write_text(text)
+    with pytest.raises(UserError, match="pipeline.json"):
+        run(root, CHAIN[:1])
+    (root / "out" / "pipeline.json").unlink()
+    run(root, CHAIN[:1])
+
+
+def test_a_full_disk_stops_every_stage(root, monkeypatch):
+    stages = [stage("slow", 'echo $$ > "$OUT/pid"; sleep 600'), stage("other", 'while [ ! -s "$OUT/pid" ]; do sleep 0.05; done')]
+    real = module.write_json
+
+    def full(path, value):
+        if (root / "out" / "pid").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, value)
+
+    monkeypatch.setattr(module, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        run(root, stages)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((root / "out" / "pid").read_text()), 0)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from fgrlhf import report_plots
+from fgrlhf import report, report_plots
 from fgrlhf.report import write_report
 from fgrlhf.report_data import aspect_name, read_outputs
 from fgrlhf.report_samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
@@ -493,3 +493,82 @@ def test_pictures_use_the_page_colours_and_escape_titles():
     assert svg.count("$d_1$") == 2, "dollars are dollars, in the picture and in its label"
     assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
     assert "<style" not in svg and 'id="figure_1"' not in svg
+
+
+# ---- damaged files -------------------------------------------------------------------------------------------------
+
+FILES = (
+    "summary.json", "fine_grained/metrics.jsonl", "fine_grained/run.json", "fine_grained/samples/step-39.jsonl",
+    "rel_rm/reward_model.json", "rel_rm/metrics.json", "eval/sft-test/rows.jsonl", "stages.json", "eval/sft-test/summary.json",
+)
+VALUES = (None, True, -1, 1.5, "x", [], {}, [1], {"a": 1}, [[]], "nan")
+
+
+def mutated(value, rng):
+    """`value` with one place in it replaced by something else, or missing."""
+    if not isinstance(value, dict | list) or not value or rng.random() < 0.1:
+        return rng.choice(VALUES)
+    place = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
+    if isinstance(value, dict) and rng.random() < 0.15:
+        return {key: item for key, item in value.items() if key != place}
+    copy = value.copy()
+    copy[place] = mutated(value[place], rng)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    make_outputs(folder)
+    write_json(folder / "rel_rm" / "metrics.json", {"accuracy": 0.8, "calibration": [{"predicted": 0.1, "observed": 0.2, "count": 3}]})
+    write_json(folder / "stages.json", {"sft": {"seconds": 3.0, "peak_mb": 5.0}})
+    write_json(folder / "eval" / "sft-test" / "summary.json", {"kl": interval(1.0, 0.1)})
+    return folder
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    for name in ("curves", "calibration", "intervals"):
+        monkeypatch.setattr(report, name, lambda *_: "<svg/>")
+
+
+def reported(folder, name, text) -> str:
+    """The message of the report, or empty where it was written."""
+    path = folder / name
+    before = path.read_bytes()
+    path.write_bytes(text)
+    if name in ("stages.json", "eval/sft-test/summary.json"):  # read where summary.json does not say it
+        (folder / "summary.json").rename(folder / "away")
+    try:
+        write_report(folder, folder / "r.html")
+        return ""
+    except UserError as error:
+        return str(error)
+    finally:
+        path.write_bytes(before)
+        if (folder / "away").exists():
+            (folder / "away").rename(folder / "summary.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_named_and_never_a_traceback(made, no_pictures, name):
+    rng = random.Random(name)
+    for text in (b"", b"[]", b"{}", b"3", b'"x"', b"[[]]", b"\0\0", b"\xff", b"[" * 100_000):
+        message = reported(made, name, text)
+        assert not message or name.split("/")[-1] in message and len(message) < 600
+    rows = [json.loads(line) for line in (made / name).read_text().splitlines()] if name.endswith("l") else None
+    content = rows or json.loads((made / name).read_text())
+    refused = 0
+    for _ in range(25):
+        changed = mutated(content, rng)
+        as_rows = rows is not None and isinstance(changed, list)
+        text = "".join(json.dumps(row) + "\n" for row in changed) if as_rows else json.dumps(changed)
+        message = reported(made, name, text.encode())
+        refused += bool(message)
+        assert not message or name.split("/")[-1] in message and len(message) < 600 and message.count("\n") == 0
+    assert refused
+
+
+def test_samples_of_no_step_are_left_alone(made, no_pictures):
+    (made / "fine_grained" / "samples" / "step-x.jsonl").write_text("not ours")
+    write_report(made, made / "r.html")
