@@ -252,17 +252,17 @@ def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkey
     for name in ("a-part", "samples/x", "z-part"):
         (stage / "out" / name).parent.mkdir(exist_ok=True)
         (stage / "out" / name).write_text("of seed 0")
-    counted = 0
+    real, removed = os.unlink, []
 
-    def killed_at(path, *arguments, **options):
-        nonlocal counted
-        counted += 1
-        if counted > at:
+    def killed_at(path, **options):
+        if len(removed) == at:
             raise Killed
-        real(path, *arguments, **options)
+        removed.append(path)
+        real(path, **options)
 
-    real = Path.unlink
-    monkeypatch.setattr(Path, "unlink", killed_at)
+    real_scan = os.scandir  # the worst order there is: what the settings are known by comes first
+    monkeypatch.setattr(module.shutil.os, "unlink", killed_at)
+    monkeypatch.setattr(module.shutil.os, "scandir", lambda path: SortedScan(real_scan(path)))
     try:
         begin(stage / "out", Config(seed=1), [stage / "rows.json"])
     except Killed:
@@ -270,6 +270,23 @@ def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkey
     monkeypatch.undo()
     begin(stage / "out", Config(seed=1), [stage / "rows.json"])
     assert [path.name for path in (stage / "out").iterdir()] == ["inputs.json"]
+
+
+class SortedScan:
+    """A folder's entries, config.yaml and inputs.json first."""
+
+    def __init__(self, scan):
+        with scan:
+            self.entries = sorted(scan, key=lambda entry: (entry.name not in ("config.yaml", "inputs.json"), entry.name))
+
+    def __iter__(self):
+        return iter(self.entries)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
 
 @pytest.mark.parametrize("name, text", [
