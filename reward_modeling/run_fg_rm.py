@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, decoder_start
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.rm_inputs import IGNORED, RMInputs
@@ -147,7 +148,7 @@ def train(config: SegmentRMConfig) -> Path:
         )
 
     def trainer(arguments):
-        return Trainer(
+        return StageTrainer(
             network,
             arguments,
             data_collator=SegmentCollator(inputs),

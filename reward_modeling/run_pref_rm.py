@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel, Trainer
+from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
+from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
 from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished
@@ -82,7 +83,7 @@ def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None =
     )
 
 
-class PairTrainer(Trainer):
+class PairTrainer(StageTrainer):
     """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one piece."""
 
     def prediction_step(self, *args, **kwargs):
