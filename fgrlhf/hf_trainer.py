@@ -204,6 +204,18 @@ def model_to_place(folder: Path) -> Iterator[Path]:
     sync_folder(folder)
 
 
+def forget_last_call(tokenizer) -> None:
+    """Reset the padding and truncation that a fast tokenizer keeps from its last call and would write to tokenizer.json.
+
+    Every call sets both anew, so nothing depends on them; without them the file depends on the tokenizer alone, and a
+    continued run writes the bytes of an uninterrupted one.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_padding()
+        backend.no_truncation()
+
+
 def sync_files(folder: Path) -> None:
     """Wait until the contents of a folder's files are on disk."""
     for path in folder.iterdir():

@@ -29,6 +29,7 @@ from fgrlhf.hf_trainer import (
     Tokens,
     Warmup,
     check_environment,
+    forget_last_call,
     model_to_place,
     use_run_log,
 )
@@ -279,6 +280,7 @@ def _is_timing(name: str) -> bool:
 
 def place_model(run: StageTrainer, folder: Path, spec: RewardModelSpec) -> None:
     """Write model, tokenizer and spec into `folder`; each file appears whole or not at all, the spec last."""
+    forget_last_call(run.processing_class)
     with model_to_place(folder) as temporary:
         run.accelerator.unwrap_model(run.model).save_pretrained(temporary)
         run.processing_class.save_pretrained(temporary)

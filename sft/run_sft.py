@@ -30,6 +30,7 @@ from fgrlhf.hf_trainer import (
     StageTrainer,
     Tokens,
     check_environment,
+    forget_last_call,
     model_to_place,
     use_run_log,
 )
@@ -234,6 +235,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
 
 def place_model(policy: Policy, folder: Path) -> None:
     """Write the model's files into `folder`, beside what is there; each appears whole or not at all."""
+    forget_last_call(policy.tokenizer)
     with model_to_place(folder) as temporary:
         policy.save(temporary)
 

@@ -349,3 +349,247 @@ def test_shipped_configs(monkeypatch):
         "out/sft",
     )
     assert mini.model.ckpt == pretrain.logging.save_dir and pretrain.data.dev_file is None
+
+
+# ---- what must survive: kills, damage, divergence ----------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at this place."""
+
+
+def killed(*args, **kwargs):
+    raise Killed
+
+
+def killed_at(monkeypatch, place):
+    """End the run where `place` ("function" or "Class.method" of run_sft) is called."""
+    owner, _, name = place.rpartition(".")
+    monkeypatch.setattr(getattr(run_sft, owner) if owner else run_sft, name, killed)
+
+
+def outputs(folder):
+    """Every file of a run that does not hold its own path or timings: name -> bytes."""
+    different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in different
+    }
+
+
+SHORT = ["train.max_steps=3", "evaluation.every_steps=2", "train.batch_size=4", "data.dev_examples=4"]
+
+
+@pytest.mark.parametrize(
+    "place, options",
+    [
+        ("SFTTrainer._load_best_model", []),
+        ("place_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
+        ("finish", ["evaluation.metric=loss"]),
+        ("place_model", ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"]),
+        ("place_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
+        ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
+    ],
+)
+def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, place, options):
+    whole = train(config(world, *SHORT, *options))
+    other = config(world, *SHORT, *options, f"logging.save_dir={world}/other")
+    with monkeypatch.context() as patch:
+        killed_at(patch, place)
+        with pytest.raises(Killed):
+            train(other)
+    with monkeypatch.context() as patch:
+        killed_at(patch, "SFTTrainer.training_step")  # not a single step more
+        train(other)
+    assert outputs(world / "other") == outputs(whole)
+
+
+def test_what_a_killed_process_left_is_removed(world, monkeypatch):
+    folder = train(config(world, *SHORT))
+    (folder / "result.json").unlink()
+    (folder / ".model-killed").mkdir()
+    (folder / ".model-killed" / "model.safetensors").write_bytes(b"half")
+    train(config(world, *SHORT))
+    assert not (folder / ".model-killed").exists()
+    (folder / "result.json").unlink()
+    with monkeypatch.context() as patch:
+        finish = run_sft.finish
+        patch.setattr(run_sft, "finish", lambda *arguments: (finish(*arguments), killed()))
+        with pytest.raises(Killed):
+            train(config(world, *SHORT))
+    assert (folder / "checkpoints").exists() and (folder / "result.json").exists()
+    train(config(world, *SHORT))  # finished before
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
+    scores = {2: 30.0, 3: 10.0}
+    monkeypatch.setattr(
+        SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": scores[self.state.global_step]}
+    )
+    whole = train(config(world, *SHORT))
+    with monkeypatch.context() as patch:
+        killed_at(patch, "place_model")
+        with pytest.raises(Killed):
+            train(config(world, *SHORT, f"logging.save_dir={world}/before"))
+    (world / "before").rename(world / "after")
+    text = (world / "after" / "config.yaml").read_text()
+    (world / "after" / "config.yaml").write_text(text.replace(f"{world}/before", f"{world}/after"))
+    train(config(world, *SHORT, f"logging.save_dir={world}/after"))
+    assert read_json(whole / "result.json")["best_step"] == 2
+    assert outputs(world / "after") == outputs(whole)
+
+
+def broken_step(monkeypatch, step, value=float("nan")):
+    """The loss of training step `step` (from 1) is `value`."""
+    original = SFTTrainer.compute_loss
+
+    def compute_loss(self, model, *args, **kwargs):
+        loss = original(self, model, *args, **kwargs)
+        return loss * value if model.training and self.state.global_step == step - 1 else loss
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+
+
+@pytest.mark.parametrize(
+    "value, options",
+    [
+        (float("nan"), []),
+        (float("inf"), ["evaluation.metric=loss"]),
+        (float("nan"), ["data.dev_file=null", "data.dev_examples=null"]),
+    ],
+)
+def test_a_loss_that_is_not_finite_ends_training(world, monkeypatch, value, options):
+    broken_step(monkeypatch, 3, value)
+    for _ in range(2):  # again from the checkpoint of step 2
+        with pytest.raises(UserError) as error:
+            train(config(world, *SHORT, "train.max_steps=10", *options))
+        assert f"the loss is {value} at step 3. Lower train.lr (it is 0.01)" in str(error.value)
+    names = {path.name for path in (world / "sft").iterdir()}
+    assert "result.json" not in names and "model.safetensors" not in names
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+    steps = [line["step"] for line in read_jsonl(world / "sft" / "metrics.jsonl")]
+    assert set(steps) == {2}
+
+
+def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
+    original = SFTTrainer._get_learning_rate
+
+    def after_the_step(self):  # it is read once the optimiser has stepped
+        if self.state.global_step == 3:
+            self.model.get_input_embeddings().weight.data[0, 0].fill_(float("inf"))
+        return original(self)
+
+    monkeypatch.setattr(SFTTrainer, "_get_learning_rate", after_the_step)
+    with pytest.raises(UserError, match="1 weight tensors hold NaN or infinity after step 4"):
+        train(config(world, "evaluation.every_steps=2"))
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+
+
+def test_a_learning_rate_far_too_high_is_no_success(world):
+    """Whatever the rounding: training ends with a reason, or its weights are finite."""
+    try:
+        folder = train(config(world, "train.lr=100", "train.max_grad_norm=1e12"))
+    except UserError as error:
+        assert "training diverged: " in str(error)
+        assert not (world / "sft" / "result.json").exists()
+    else:
+        assert all(torch.isfinite(tensor).all() for tensor in weights(folder).values())
+
+
+def test_a_dev_loss_that_is_not_finite_ends_training(world, monkeypatch):
+    original = SFTTrainer.compute_loss
+
+    def compute_loss(self, model, *args, return_outputs=False, **kwargs):
+        loss, output = original(self, model, *args, return_outputs=True, **kwargs)
+        loss = loss if model.training else loss * float("nan")
+        return (loss, output) if return_outputs else loss
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+    with pytest.raises(UserError, match="the dev loss is nan at step 2"):
+        train(config(world, *SHORT))
+    assert not (world / "sft" / "result.json").exists()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "scheduler.pt"])
+def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
+    options = [*SHORT, "train.max_steps=4", "evaluation.every_steps=1"]
+    whole = train(config(world, *options))
+    other = config(world, *options, f"logging.save_dir={world}/other")
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            train(other)
+    checkpoints = world / "other" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert not list(checkpoints.rglob("training_args.bin"))  # a pickle that nobody reads
+    if damaged == "scheduler.pt":
+        (checkpoints / "checkpoint-2" / damaged).unlink()
+    else:
+        flip(checkpoints / "checkpoint-2" / damaged)
+    (checkpoints / "checkpoint-x").mkdir()
+    (checkpoints / "checkpoint-3").write_text("a file where the next checkpoint goes")
+    with pytest.warns(UserWarning, match="checkpoint-2 is damaged"):
+        train(other)
+    assert outputs(world / "other") == outputs(whole)
+
+
+def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(world, *SHORT, "evaluation.every_steps=1"))
+    for folder in (world / "sft" / "checkpoints").iterdir():
+        flip(folder / "optimizer.pt")
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint .* delete that folder"):
+        train(config(world, *SHORT, "evaluation.every_steps=1"))
+    shutil.rmtree(world / "sft" / "checkpoints")
+    (world / "sft" / "checkpoints").write_text("")
+    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
+        train(config(world, *SHORT, "evaluation.every_steps=1"))
+
+
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"])
+def test_launchers_that_train_wrongly_are_refused(world, monkeypatch, variable):
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(UserError, match=f"{variable} is set.*torchrun"):
+        train(config(world))
+    assert not (world / "sft").exists()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.seed=-1",
+        "train.seed=4294967296",
+        "train.lr=1e308",
+        "train.epochs=1e-320",
+        "train.max_steps=10000000000",
+        "train.batch_size=1e30",
+        "train.micro_batch_size=100000000000",
+        "train.max_grad_norm=1e-320",
+        "train.warmup_steps=100000000000",
+        "train.weight_decay=1e300",
+        "model.max_input_len=1000000000000000000000000",
+        "model.max_generated_len=2000000000",
+        "evaluation.batch_size=1000000000000000000000000",
+        "evaluation.every_steps=10000000000",
+        "data.dev_examples=10000000000",
+    ],
+)
+def test_nonsense_is_refused_when_the_config_is_read(world, override):
+    with pytest.raises(UserError, match=override.partition("=")[0]):
+        config(world, override)
+
+
+def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
+    folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
+    lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
+    assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")["best_step"] == 2
