@@ -105,7 +105,8 @@ DIGESTS = "sha256.json"
 
 def write_digests(checkpoint: Path) -> None:
     """Write `sha256.json`, which marks a Trainer's checkpoint as complete."""
-    write_json(checkpoint / DIGESTS, {path.name: sha256(path) for path in sorted(checkpoint.iterdir()) if path.is_file()})
+    files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
+    write_json(checkpoint / DIGESTS, {path.name: sha256(path) for path in files})
 
 
 def sha256(path: Path) -> str:
