@@ -24,7 +24,16 @@ from fgrlhf.rm_inputs import IGNORED, RMInputs
 from fgrlhf.stage import finished
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import (
+    RMConfig,
+    calibration,
+    load_metric,
+    load_network,
+    reuse,
+    run_training,
+    say,
+    sigmoid,
+)
 
 ERROR, OK = 0, 1  # the network's outputs
 
@@ -115,7 +124,7 @@ def train(config: SegmentRMConfig) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
     names = (config.labels.error, config.labels.ok)
     rows, dev_rows = (
-        read_segment_rows(path, names, config.labels.ignore)
+        read_segment_rows(path, names, config.labels.ignore, config.data.level)
         for path in (config.data.train_file, config.data.dev_file)
     )
     check_passages(rows, config)
@@ -124,7 +133,7 @@ def train(config: SegmentRMConfig) -> Path:
         finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
         is not None
     ):
-        print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
+        reuse(config)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
@@ -177,7 +186,7 @@ def main() -> None:
         SegmentRMConfig,
         usage="usage: python -m reward_modeling.run_fg_rm <config.yml> [section.key=value ...]",
     )
-    print(f"the reward model is in {train(config)}")
+    say(f"the reward model is in {train(config)}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,16 @@ from reward_modeling.data import (
     pair_prefix,
     read_pair_rows,
 )
-from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import (
+    RMConfig,
+    calibration,
+    load_metric,
+    load_network,
+    reuse,
+    run_training,
+    say,
+    sigmoid,
+)
 
 FIRST_BETTER = 0  # a pair's label
 
@@ -124,6 +133,11 @@ def score_moments(
         [row.prompt for row in mine for _ in row.outputs], [output for row in mine for output in row.outputs]
     )
     scores = np.array(gather_object(scores.tolist()) if world > 1 else scores.tolist())
+    if not np.isfinite(scores).all():
+        raise UserError(
+            f"the trained model gives {int((~np.isfinite(scores)).sum())} of {len(scores)} training answers a "
+            "score that is NaN or infinite: training diverged. Lower train.lr"
+        )
     if not scores.std() > 0:
         raise UserError(
             "the trained model gives every answer the same score: it has learned nothing. Lower train.lr or "
@@ -140,7 +154,7 @@ def train(config: PreferenceRMConfig) -> Path:
         finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
         is not None
     ):
-        print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
+        reuse(config)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
@@ -194,7 +208,7 @@ def main() -> None:
         PreferenceRMConfig,
         usage="usage: python -m reward_modeling.run_pref_rm <config.yml> [section.key=value ...]",
     )
-    print(f"the reward model is in {train(config)}")
+    say(f"the reward model is in {train(config)}")
 
 
 if __name__ == "__main__":

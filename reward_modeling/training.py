@@ -222,6 +222,24 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -x))
 
 
+def is_main() -> bool:
+    """Whether this is the process that writes and speaks."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def say(text: str) -> None:
+    if is_main():
+        print(text, flush=True)
+
+
+def reuse(config: RMConfig) -> None:
+    """Say that a finished model is reused, and remove what a process left that was killed right after finishing."""
+    folder = Path(config.logging.save_dir)
+    say(f"{config.logging.run_name}: finished before, reusing {folder}")
+    if is_main():
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
 def run_training(
     config: RMConfig,
     trainer: Callable[[TrainingArguments], StageTrainer],
@@ -242,7 +260,7 @@ def run_training(
     arguments = training_arguments(config, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    if int(os.environ.get("RANK", 0)) == 0:
+    if is_main():
         begin(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):

@@ -42,7 +42,7 @@ from fgrlhf.runlog import RunLog
 from fgrlhf.stage import begin, finish, finished, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
-from sft.data import IGNORED, Collator, Order, encode, read_examples
+from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples
 
 
 class ModelSection(StrictModel):
@@ -149,6 +149,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         """RougeLsum and length (words) of answers to the dev prompts, which the processes share."""
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         mine = share_of(self.dev, self.args.process_index, self.args.world_size)
+        if not sys.stderr.isatty():  # else a bar says so
+            say(f"{self.config.logging.run_name}: step {self.state.global_step}, answering {len(self.dev)} dev prompts")
         with self.accelerator.autocast():
             texts = generate_texts(
                 self.policy,
@@ -287,6 +289,8 @@ def train(config: SFTConfig) -> Path:
             f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
             + (f", continuing from step {resume_step}" if checkpoint else "")
         )
+        cuts = count_cuts(policy, examples, config.model.max_generated_len)
+        say(cuts.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
@@ -298,6 +302,8 @@ def train(config: SFTConfig) -> Path:
                     "best_step": trainer.state.best_global_step,
                     "metric": config.evaluation.metric,
                     "best": trainer.state.best_metric,
+                    "cut_prompts": cuts.prompts,
+                    "cut_answers": cuts.answers,
                 },
             )
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -1,3 +1,4 @@
+import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from sft import run_sft
-from sft.data import Order, encode, read_examples
+from sft.data import Cuts, Order, count_cuts, encode, read_examples
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
 ANSWERS = {
@@ -75,6 +76,7 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {key for key in lines[-1]}
     assert read_json(folder / "result.json")["best"] == max(scores.values())
     assert not (folder / "checkpoints").exists()
+    assert read_json(folder / "result.json")["cut_answers"] == 0
 
     policy = load_policy(folder)
     prompts = [Prompt("0", row["text"]) for row in rows(12)]
@@ -259,7 +261,13 @@ def test_encode():
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
-    assert first["labels"] == [*ids(["▁one", "▁two", "▁three"]), 1]  # cut to 4 tokens with its end
+    assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])  # 5 tokens with its end: cut, so without one
+    assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]  # whole
+    assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
+    assert count_cuts(t5, examples, 5).answers == 0
+    t5.max_input_len = 2
+    assert count_cuts(t5, examples, 5).prompts == 1
+    t5.max_input_len = 64
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
@@ -288,10 +296,46 @@ def test_bad_rows_are_all_named(world):
     message = str(error.value)
     assert str(path) in message and "row 0" not in message
     assert "row 1, `text`" in message and "row 2, `answer`" in message and "row 3, `text`" in message
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"text": ["a"], "answer": ["b"]}, "row 1, `text`: must be a text, it is a list"),
+        ({"text": "\ud83d a", "answer": ["b"]}, r"row 1, `text`: character 0 is half of a surrogate pair \(\\ud83d\)"),
+        ({"text": "a", "answer": ["b", "x\udc00"]}, r"row 1, `answer\[1\]`: character 1 is half of a surrogate"),
+        ({"text": "a", "answer": ["b", " "]}, r"row 1, `answer\[1\]`: must be a text that is not empty"),
+        ({"text": "a", "answer": [None]}, r"row 1, `answer\[0\]`: must be a text, it is null"),
+        ({"text": "a", "answer": []}, "row 1, `answer`: must be a list of one or more texts"),
+        ({"text": "a"}, "row 1, `answer`"),
+        ({"text": True, "answer": ["b"]}, "row 1, `text`: must be a text, it is true or false"),
+        ([], "row 1, `text`, `answer`: a row must be an object"),
+    ],
+)
+def test_a_malformed_row_is_named(tmp_path, row, message):
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": "a", "answer": ["b"]}, row]))
+    with pytest.raises(UserError, match=message):
+        read_examples(tmp_path / "rows.json")
+
+
+def test_twenty_problems_are_shown(tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": "x" * 10_000}] * 50))
+    with pytest.raises(UserError) as error:
+        read_examples(tmp_path / "rows.json")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 22 and lines[-1] == "  ... and 30 more" and max(map(len, lines)) < 200
+
+
+def test_other_contents_are_refused(tmp_path):
+    path = tmp_path / "rows.json"
     write_json(path, {"a": 1})
     with pytest.raises(UserError, match="JSON list"):
         read_examples(path)
-    assert [e.id for e in read_examples(world / "dev.json", limit=2)] == ["0", "1"]
+    path.write_bytes("[{\"text\": \"é\"}]".encode("latin-1"))
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_examples(path)
+    write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
+    assert [e.id for e in read_examples(path, limit=2)] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
