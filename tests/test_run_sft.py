@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -637,3 +638,36 @@ def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
     folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
     lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
     assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")["best_step"] == 2
+
+
+RANK_ONE_DIVERGES = """
+import os, sys
+from fgrlhf.utils import run_main
+from sft import run_sft
+
+original = run_sft.SFTTrainer.compute_loss
+
+def compute_loss(self, model, *args, **kwargs):
+    loss = original(self, model, *args, **kwargs)
+    broken = model.training and self.state.global_step == 2 and os.environ["RANK"] == "1"
+    return loss * float("nan") if broken else loss
+
+run_sft.SFTTrainer.compute_loss = compute_loss
+run_main(run_sft.main)
+"""
+
+
+@pytest.mark.slow
+def test_processes_stop_together_where_one_diverges(world):
+    (world / "diverge.py").write_text(RANK_ONE_DIVERGES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    done = subprocess.run(
+        [*launch, str(world / "diverge.py"), str(world / "config.yml"), "evaluation.every_steps=2"],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**os.environ, "PYTHONPATH": str(Path(run_sft.__file__).parents[1])},
+    )
+    assert done.returncode and done.stderr.count("training diverged: the loss is nan at step 3") == 2
+    assert "Traceback (most recent call last):\n  File \"" + str(world) not in done.stderr
+    assert not (world / "sft" / "result.json").exists()
