@@ -79,6 +79,10 @@ class Policy(nn.Module):
         eos = list(eos) if isinstance(eos, (list, tuple)) else [eos]
         return eos + [i for i in self.turn_end_ids if i not in eos]
 
+    @property
+    def end_id(self) -> int:
+        return (self.turn_end_ids or self.eos_ids)[0]
+
     def tokenize(self, texts: Sequence[str], **how):
         """What the tokenizer makes of prompts, as this policy reads them: as the user's turn if it is a chat model, cut if too long."""
         texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
@@ -332,6 +336,14 @@ class CausalPolicy(Policy):
             **positions_of(self.model, (mask.cumsum(1) - 1).clamp(min=0)),  # padding does not count as distance
             use_cache=False).last_hidden_state
         return hidden[:, P - 1 : P + T - 1]  # the positions before each response token predict it
+
+
+def count_cut(policy: Policy, prompts) -> int:
+    """How many prompts are longer than the policy reads, so that their ends are cut."""
+    chat = policy.chat
+    texts = [chat._written(prompt.text) if chat else prompt.text for prompt in prompts]
+    lengths = map(len, policy.tokenizer(texts, add_special_tokens=chat is None, verbose=False)["input_ids"])
+    return sum(length > policy.max_input_len for length in lengths)
 
 
 def load_policy(

@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -317,17 +318,83 @@ def finish(folder: str | Path, result: dict) -> None:
 
 
 def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """The newest `checkpoint-<step>` of a transformers Trainer that was written to its end.
+    """The newest `checkpoint-<step>` of a transformers Trainer that is whole, or None where there is none yet.
 
-    The Trainer writes `trainer_state.json` last; a folder without it, or with half of it, is passed over.
+    `sha256.json`, written last, holds the digests of a checkpoint's files: a checkpoint without it was interrupted and
+    is passed over. One whose files differ from their digests, or whose best checkpoint so far is damaged or gone, is
+    passed over with a warning.
+
+    Raises:
+      UserError: there are complete checkpoints and every one is damaged; or `folder` is a file.
     """
-    complete = {}
-    for state in Path(folder).glob("checkpoint-*/trainer_state.json"):
-        try:
-            complete[json.loads(state.read_text(encoding="utf-8"))["global_step"]] = state.parent
-        except (ValueError, KeyError):
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file where the folder of checkpoints must be: move it away")
+    numbered = [(match, path) for path in folder.glob("checkpoint-*") if (match := CHECKPOINT_NAME.fullmatch(path.name))]
+    damaged = []
+    for match, path in sorted(numbered, key=lambda item: int(item[0][1]), reverse=True):
+        if not (path / DIGESTS).exists():
             continue
-    return complete[max(complete)] if complete else None
+        problem = _damage(path, int(match[1]))
+        if problem is None:
+            return path
+        damaged.append(problem)
+        warnings.warn(f"{path} is damaged ({problem}); falling back to the checkpoint before it", stacklevel=2)
+    if damaged:
+        raise UserError(
+            f"every checkpoint in {folder} is damaged ({damaged[0]}): delete that folder to start over from the first step"
+        )
+    return None
+
+
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+DIGESTS = "sha256.json"
+
+
+def write_digests(checkpoint: Path) -> None:
+    """Write `sha256.json`, which marks a Trainer's checkpoint as complete."""
+    files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
+    write_json(checkpoint / DIGESTS, {path.name: sha256(path) for path in files})
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damage(checkpoint: Path, step: int) -> str | None:
+    """What is wrong with a checkpoint, or with the best checkpoint that it names; None where both are whole."""
+    problem = _changed_file(checkpoint)
+    if problem is not None:
+        return problem
+    try:
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if state["global_step"] != step:
+            return f"trainer_state.json is of step {state['global_step']}"
+        best = state.get("best_global_step")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "trainer_state.json cannot be read"
+    if not best or best == step:
+        return None
+    problem = _changed_file(checkpoint.parent / f"checkpoint-{best}")
+    return None if problem is None else f"the best checkpoint, of step {best}: {problem}"
+
+
+def _changed_file(checkpoint: Path) -> str | None:
+    """What differs from the digests of a checkpoint; None where nothing does."""
+    try:
+        digests = json.loads((checkpoint / DIGESTS).read_text(encoding="utf-8"))
+        digests["trainer_state.json"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return f"{DIGESTS} is missing or cannot be read"
+    for name, expected in digests.items():
+        try:
+            if sha256(checkpoint / name) != expected:
+                return f"{name} has changed"
+        except (OSError, ValueError):
+            return f"{name} is missing or cannot be read"
+    return None
 
 
 def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:

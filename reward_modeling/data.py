@@ -15,13 +15,15 @@ from torch import Tensor
 from fgrlhf.reward_models import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
 from fgrlhf.rm_inputs import ANSWER_MARK, IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.rows import refuse_rows, text_problem
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl
+from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 
 OUTPUTS = 4
 PAIRS = tuple(combinations(range(OUTPUTS), 2))  # 1v2 1v3 1v4 2v3 2v4 3v4
 TIE, FIRST, SECOND = 0, 1, 2
 CONTEXT_MARK = "context:"
+MOST_NAMES = 5  # of unknown tags, in a message
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,24 @@ class PairRow:
     preference: tuple[int, ...]
 
 
-def read_segment_rows(path: str | Path, labels: Sequence[str], ignore_label: str) -> list[SegmentRow]:
-    """Raises `UserError` with every malformed line: file, row (from 0), field, reason."""
+def read_segment_rows(
+    path: str | Path,
+    labels: Sequence[str],
+    ignore_label: str,
+    level: str | None = None,
+) -> list[SegmentRow]:
+    """The rows of a segment file. The same row may be there more than once.
+
+    Args:
+      labels: the tags that are learned, in the order of the network's outputs.
+      ignore_label: the tag of what is not judged.
+      level: of the segments, if that is to be checked: `sequence` means one segment for each answer.
+    Raises:
+      UserError: malformed lines, each with file, row (from 0), field and reason; or no segment has a label.
+    """
     rows, problems = [], []
     for number, row in enumerate(read_jsonl(path)):
-        problem = _segment_problem(row, {*labels, ignore_label})
+        problem = _segment_problem(row, {*labels, ignore_label}, level)
         if problem:
             problems.append(f"row {number}, {problem}")
             continue
@@ -58,10 +73,15 @@ def read_segment_rows(path: str | Path, labels: Sequence[str], ignore_label: str
             )
         )
     _refuse(path, rows, problems)
+    if all(label == IGNORED for row in rows for label in row.labels):
+        raise UserError(
+            f"{path} has no judged segment: every `{SEGMENT_MARK}` has the tag {shorten(ignore_label, 40)}, "
+            "so there is nothing to learn from"
+        )
     return rows
 
 
-def _segment_problem(row, known: set[str]) -> str | None:
+def _segment_problem(row, known: set[str], level: str | None) -> str | None:
     if (
         not isinstance(row, dict)
         or not isinstance(row.get("text"), list)
@@ -69,19 +89,42 @@ def _segment_problem(row, known: set[str]) -> str | None:
     ):
         return "`text`, `feedback_tags`: must be lists of words and of tags"
     words, tags = row["text"], row["feedback_tags"]
+    for place, word in enumerate(words):
+        problem = text_problem(word)
+        if problem is not None:
+            return f"`text[{place}]`: {problem}"
     if len(words) != len(tags):
         return f"`feedback_tags`: {len(tags)} tags for {len(words)} words"
-    unknown = sorted({str(tag) for tag in tags if tag not in known})
+    for place, tag in enumerate(tags):
+        problem = text_problem(tag)
+        if problem is not None:
+            return f"`feedback_tags[{place}]`: {problem}"
+    unknown = sorted(set(tags) - known)
     if unknown:
-        names = f"{', '.join(unknown)} not among {', '.join(sorted(known))}"
-        return f"`feedback_tags`: {names}; name the file's labels under `labels`"
-    if SEGMENT_MARK not in words:
+        names = ", ".join(shorten(tag, 40) for tag in unknown[:MOST_NAMES])
+        more = f" and {len(unknown) - MOST_NAMES} more" if len(unknown) > MOST_NAMES else ""
+        return (
+            f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known))}; "
+            "name the file's labels under `labels`"
+        )
+    segments = words.count(SEGMENT_MARK)
+    if segments == 0:
         return f"`text`: holds no `{SEGMENT_MARK}`, so there is no segment to judge"
+    if level == "sequence" and segments > 1:
+        return (
+            f"`text`: has {segments} segments, but data.level=sequence means one for the whole answer; "
+            "set data.level to what the file was cut into"
+        )
     return None
 
 
 def read_pair_rows(path: str | Path) -> list[PairRow]:
-    """Raises `UserError` with every malformed row: file, row (from 0), field, reason."""
+    """The rows of a pair file. The same row may be there more than once, and answers may be blank: policies write
+    such answers, and a reward model has to know what they are worth.
+
+    Raises:
+      UserError: malformed rows, each with file, row (from 0), field and reason.
+    """
     content = read_json(path)
     if not isinstance(content, list):
         raise UserError(f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}")
@@ -101,30 +144,35 @@ def read_pair_rows(path: str | Path) -> list[PairRow]:
 
 
 def _pair_problem(row) -> str | None:
-    if not isinstance(row, dict) or not isinstance(row.get("question"), str):
-        return "`question`: must be a text"
+    if not isinstance(row, dict):
+        return "`question`: a row must be an object with the keys of a feedback row"
+    problem = text_problem(row.get("question"))
+    if problem is not None:
+        return f"`question`: {problem}"
     passages = row.get("passages")
-    if not isinstance(passages, list) or not all(
-        isinstance(p, list) and p and all(isinstance(s, str) for s in p) for p in passages
-    ):
+    if not isinstance(passages, list) or not all(isinstance(passage, list) and passage for passage in passages):
         return "`passages`: must be a list of passages, each a title and its sentences"
+    for number, passage in enumerate(passages):
+        for place, sentence in enumerate(passage):
+            problem = text_problem(sentence, may_be_blank=True)
+            if problem is not None:
+                return f"`passages[{number}][{place}]`: {problem}"
     for i in range(1, OUTPUTS + 1):
-        if not isinstance(row.get(f"prediction {i}"), str):
-            return f"`prediction {i}`: must be a text"
+        problem = text_problem(row.get(f"prediction {i}"), may_be_blank=True)
+        if problem is not None:
+            return f"`prediction {i}`: {problem}"
     preference = row.get("preference")
     if (
         not isinstance(preference, list)
         or len(preference) != len(PAIRS)
-        or any(p not in (TIE, FIRST, SECOND) for p in preference)
+        or not all(type(p) is int and p in (TIE, FIRST, SECOND) for p in preference)
     ):
-        return f"`preference`: must be six numbers, each 0, 1 or 2 (got {preference!r})"
+        return f"`preference`: must be six numbers, each 0, 1 or 2 (got {shorten(repr(preference), 80)})"
     return None
 
 
 def _refuse(path: str | Path, rows: Sequence, problems: Sequence[str]) -> None:
-    if problems:
-        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(problems[:20]) + more)
+    refuse_rows(path, problems)
     if not rows:
         raise UserError(f"{path} holds no rows; make it with create_rm_train_files.sh")
 

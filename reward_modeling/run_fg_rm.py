@@ -13,17 +13,27 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, decoder_start
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.rm_inputs import IGNORED, RMInputs
 from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import (
+    RMConfig,
+    calibration,
+    load_metric,
+    load_network,
+    reuse,
+    run_training,
+    say,
+    sigmoid,
+)
 
 ERROR, OK = 0, 1  # the network's outputs
 
@@ -119,7 +129,7 @@ def train(config: SegmentRMConfig) -> Path:
 def _train(config: SegmentRMConfig) -> Path:
     names = (config.labels.error, config.labels.ok)
     rows, dev_rows = (
-        read_segment_rows(path, names, config.labels.ignore)
+        read_segment_rows(path, names, config.labels.ignore, config.data.level)
         for path in (config.data.train_file, config.data.dev_file)
     )
     check_passages(rows, config)
@@ -128,7 +138,7 @@ def _train(config: SegmentRMConfig) -> Path:
         finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
         is not None
     ):
-        print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
+        reuse(config)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
@@ -152,7 +162,7 @@ def _train(config: SegmentRMConfig) -> Path:
         )
 
     def trainer(arguments):
-        return Trainer(
+        return StageTrainer(
             network,
             arguments,
             data_collator=SegmentCollator(inputs),
@@ -181,7 +191,7 @@ def main() -> None:
         SegmentRMConfig,
         usage="usage: python -m reward_modeling.run_fg_rm <config.yml> [section.key=value ...]",
     )
-    print(f"the reward model is in {train(config)}")
+    say(f"the reward model is in {train(config)}")
 
 
 if __name__ == "__main__":

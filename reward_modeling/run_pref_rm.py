@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel, Trainer
+from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
+from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
 from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished, hold
@@ -33,7 +34,16 @@ from reward_modeling.data import (
     pair_prefix,
     read_pair_rows,
 )
-from reward_modeling.training import RMConfig, calibration, load_metric, load_network, run_training, sigmoid
+from reward_modeling.training import (
+    RMConfig,
+    calibration,
+    load_metric,
+    load_network,
+    reuse,
+    run_training,
+    say,
+    sigmoid,
+)
 
 FIRST_BETTER = 0  # a pair's label
 
@@ -82,7 +92,7 @@ def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None =
     )
 
 
-class PairTrainer(Trainer):
+class PairTrainer(StageTrainer):
     """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one piece."""
 
     def prediction_step(self, *args, **kwargs):
@@ -123,6 +133,11 @@ def score_moments(
         [row.prompt for row in mine for _ in row.outputs], [output for row in mine for output in row.outputs]
     )
     scores = np.array(gather_object(scores.tolist()) if world > 1 else scores.tolist())
+    if not np.isfinite(scores).all():
+        raise UserError(
+            f"the trained model gives {int((~np.isfinite(scores)).sum())} of {len(scores)} training answers a "
+            "score that is NaN or infinite: training diverged. Lower train.lr"
+        )
     if not scores.std() > 0:
         raise UserError(
             "the trained model gives every answer the same score: it has learned nothing. Lower train.lr or "
@@ -144,7 +159,7 @@ def _train(config: PreferenceRMConfig) -> Path:
         finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
         is not None
     ):
-        print(f"{config.logging.run_name}: finished before, reusing {folder}", flush=True)
+        reuse(config)
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
@@ -198,7 +213,7 @@ def main() -> None:
         PreferenceRMConfig,
         usage="usage: python -m reward_modeling.run_pref_rm <config.yml> [section.key=value ...]",
     )
-    print(f"the reward model is in {train(config)}")
+    say(f"the reward model is in {train(config)}")
 
 
 if __name__ == "__main__":

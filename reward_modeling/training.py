@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +10,29 @@ from typing import Any
 import evaluate
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
-    Trainer,
     TrainingArguments,
 )
 
 from fgrlhf.banded_attention import use_banded_attention
-from fgrlhf.config import StrictModel
-from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.config import Count, Positive, Rate, Seed, StrictModel
+from fgrlhf.hf_trainer import (
+    BatchSize,
+    Decay,
+    Epochs,
+    StageTrainer,
+    Tokens,
+    Warmup,
+    check_environment,
+    forget_last_call,
+    model_to_place,
+    use_run_log,
+)
 from fgrlhf.layers import fast_layers
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
@@ -42,35 +51,35 @@ class ModelSection(StrictModel):
     shape: Shape = Field(
         "encoder", description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends"
     )
-    max_length: PositiveInt = Field(2048, description="tokens the network reads")
+    max_length: Tokens = Field(2048, description="tokens the network reads")
     lm_logprob_feature: bool = Field(
         False, description="a frozen copy of the language model says how likely each token is"
     )
 
 
 class TrainSection(StrictModel):
-    epochs: PositiveFloat = 50.0
-    max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
-    batch_size: PositiveInt = Field(
+    epochs: Epochs = 50.0
+    max_steps: Count | None = Field(None, description="optimiser steps; null: `epochs` decides")
+    batch_size: BatchSize = Field(
         24, description="answers (pairs: questions of six pairs) per optimiser step, over all processes"
     )
-    micro_batch_size: PositiveInt | None = Field(
+    micro_batch_size: BatchSize | None = Field(
         None, description="of them per forward pass and process; null: its whole share"
     )
-    lr: PositiveFloat = 5e-6
-    warmup: NonNegativeFloat = Field(0.1, description="below 1 a share of all steps, else a number of steps")
-    weight_decay: NonNegativeFloat = 0.01
+    lr: Rate = 5e-6
+    warmup: Warmup = Field(0.1, description="below 1 a share of all steps, else a number of steps")
+    weight_decay: Decay = 0.01
     adam_beta2: float = Field(0.999, ge=0, lt=1)
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: Positive = 1.0
     bf16: bool = Field(False, description="mixed precision; weights stay fp32")
-    seed: int = 42
+    seed: Seed = 42
 
 
 class EvaluationSection(StrictModel):
-    every_steps: PositiveInt | None = Field(
+    every_steps: Count | None = Field(
         None, description="steps between evaluations and checkpoints; null: every epoch"
     )
-    batch_size: PositiveInt = Field(16, description="answers (pairs: questions) per forward pass")
+    batch_size: BatchSize = Field(16, description="answers (pairs: questions) per forward pass")
 
 
 class RMConfig(StrictModel):
@@ -94,6 +103,7 @@ class RMConfig(StrictModel):
 def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
     """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
     train, world = config.train, int(os.environ.get("WORLD_SIZE", 1))
+    check_environment(train.bf16)
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
     if train.batch_size % world or share % max(micro, 1):
@@ -117,11 +127,11 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
             weight_decay=train.weight_decay,
             adam_beta2=train.adam_beta2,
             max_grad_norm=train.max_grad_norm,
+            logging_nan_inf_filter=False,  # it would log other losses in place of NaN
             bf16=train.bf16,
             seed=train.seed,
             eval_strategy=when,
             save_strategy=when,
-            save_total_limit=2,
             eval_steps=config.evaluation.every_steps,
             save_steps=config.evaluation.every_steps or 500,
             load_best_model_at_end=True,
@@ -212,12 +222,30 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -x))
 
 
+def is_main() -> bool:
+    """Whether this is the process that writes and speaks."""
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def say(text: str) -> None:
+    if is_main():
+        print(text, flush=True)
+
+
+def reuse(config: RMConfig) -> None:
+    """Say that a finished model is reused, and remove what a process left that was killed right after finishing."""
+    folder = Path(config.logging.save_dir)
+    say(f"{config.logging.run_name}: finished before, reusing {folder}")
+    if is_main():
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
 def run_training(
     config: RMConfig,
-    trainer: Callable[[TrainingArguments], Trainer],
+    trainer: Callable[[TrainingArguments], StageTrainer],
     spec: RewardModelSpec,
     curve: Callable[[np.ndarray, np.ndarray], list[dict]],
-    measure: Callable[[Trainer], dict[str, Any]] | None = None,
+    measure: Callable[[StageTrainer], dict[str, Any]] | None = None,
     opening: Sequence[str] = (),
 ) -> Path:
     """Train, keep the best checkpoint, measure it on dev, write the model's folder.
@@ -232,7 +260,7 @@ def run_training(
     arguments = training_arguments(config, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    if int(os.environ.get("RANK", 0)) == 0:
+    if is_main():
         begin(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
@@ -245,7 +273,7 @@ def run_training(
                 sep="\n",
                 flush=True,
             )
-        run.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        run.train(resume_from_checkpoint=checkpoint)
         dev = run.predict(run.eval_dataset, metric_key_prefix="dev")
         metrics: dict[str, Any] = {
             name.removeprefix("dev_"): value for name, value in dev.metrics.items() if not _is_timing(name)
@@ -268,11 +296,10 @@ def _is_timing(name: str) -> bool:
     return name.endswith(("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time"))
 
 
-def place_model(run: Trainer, folder: Path, spec: RewardModelSpec) -> None:
+def place_model(run: StageTrainer, folder: Path, spec: RewardModelSpec) -> None:
     """Write model, tokenizer and spec into `folder`; each file appears whole or not at all, the spec last."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+    forget_last_call(run.processing_class)
+    with model_to_place(folder) as temporary:
         run.accelerator.unwrap_model(run.model).save_pretrained(temporary)
         run.processing_class.save_pretrained(temporary)
-        for path in Path(temporary).iterdir():
-            os.replace(path, folder / path.name)
     spec.save(folder)

@@ -1,6 +1,7 @@
 """Rows of {text, answer} as batches: reading, encoding, order, padding."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from fgrlhf.batching import shuffled_batches
-from fgrlhf.policy import Policy
+from fgrlhf.policy import Policy, count_cut
+from fgrlhf.rows import refuse_rows, text_problem
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json
 
@@ -17,7 +19,7 @@ IGNORED = -100  # the label that transformers' losses leave out
 
 
 def read_examples(path: str | Path, limit: int | None = None) -> list[Prompt]:
-    """The rows {"text": str, "answer": [str, ...]} of a JSON file.
+    """The rows {"text": str, "answer": [str, ...]} of a JSON file. The same row may be there more than once.
 
     Raises:
       UserError: no such file, or rows of another form: every one of them with its number and key.
@@ -34,44 +36,77 @@ def read_examples(path: str | Path, limit: int | None = None) -> list[Prompt]:
         )
     problems, examples = [], []
     for number, row in enumerate(rows[:limit]):
-        text, answers = (row.get("text"), row.get("answer")) if isinstance(row, dict) else (None, None)
-        if not isinstance(text, str) or not text.strip():
-            problems.append(f"row {number}, `text`: must be a text that is not empty")
-        if (
-            not isinstance(answers, list)
-            or not answers
-            or not all(isinstance(answer, str) for answer in answers)
-        ):
-            problems.append(f"row {number}, `answer`: must be a list of one or more texts")
-        elif not answers[0].strip():
-            problems.append(f"row {number}, `answer`: its first text, which is trained on, is empty")
+        problem = _problem(row)
+        if problem is None:
+            examples.append(Prompt(str(number), row["text"], tuple(row["answer"])))
         else:
-            examples.append(Prompt(str(number), text, tuple(answers)))
-    if problems:
-        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(problems[:20]) + more)
+            problems.append(f"row {number}, {problem}")
+    refuse_rows(path, problems)
     return examples
+
+
+def _problem(row) -> str | None:
+    """What is wrong with a row, with its key; None where it can be trained on."""
+    if not isinstance(row, dict):
+        return "`text`, `answer`: a row must be an object with these keys"
+    problem = text_problem(row.get("text"))
+    if problem is not None:
+        return f"`text`: {problem}"
+    answers = row.get("answer")
+    if not isinstance(answers, list) or not answers:
+        return "`answer`: must be a list of one or more texts"
+    for place, answer in enumerate(answers):
+        problem = text_problem(answer)
+        if problem is not None:
+            return f"`answer[{place}]`: {problem}"
+    return None
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How many examples lost tokens because they are longer than the limits of `model`."""
+
+    examples: int
+    prompts: int
+    answers: int
+
+    def describe(self, max_input_len: int, max_generated_len: int) -> str:
+        """A line for the user."""
+        return (
+            f"{self.prompts} of {self.examples} prompts are cut to model.max_input_len={max_input_len}, "
+            f"{self.answers} answers to model.max_generated_len={max_generated_len} tokens"
+        )
 
 
 def encode(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -> list[dict[str, list[int]]]:
     """Token ids of prompt and first answer of every example: {"input_ids", "labels"}.
 
     An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads both in one
-    sequence and is trained on the answer's part of it. Every answer ends with the end-of-sequence token, that of a
-    chat model with what ends its turn.
+    sequence and is trained on the answer's part of it. An answer ends with the token that ends a response
+    (`Policy.end_id`), and has at most `max_generated_len` tokens with it. A longer one is cut and has no end: the
+    policy shall not learn to stop where the limit happened to be.
     """
-    tokenizer, eos = policy.tokenizer, (policy.turn_end_ids or policy.eos_ids)[0]
     prompts = policy.tokenize([e.text for e in examples])["input_ids"]
-    answers = tokenizer(text_target=[e.references[0] for e in examples], add_special_tokens=False)[
-        "input_ids"
-    ]
-    answers = [ids[: max_generated_len - 1] + [eos] for ids in answers]
+    answers = [ids[:max_generated_len] for ids in _answer_ids(policy, examples)]
     if policy.model.config.is_encoder_decoder:
         return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]
     return [
         {"input_ids": prompt + answer, "labels": [IGNORED] * len(prompt) + answer}
         for prompt, answer in zip(prompts, answers)
     ]
+
+
+def count_cuts(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -> Cuts:
+    """How many prompts and answers `encode` cuts."""
+    answers = sum(len(ids) > max_generated_len for ids in _answer_ids(policy, examples))
+    return Cuts(len(examples), count_cut(policy, examples), answers)
+
+
+def _answer_ids(policy: Policy, examples: Sequence[Prompt]) -> list[list[int]]:
+    """Whole answers, each with the token that ends it."""
+    texts = [example.references[0] for example in examples]
+    read = policy.tokenizer(text_target=texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return [[*ids, policy.end_id] for ids in read]
 
 
 class Collator:

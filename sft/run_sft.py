@@ -10,21 +10,30 @@ interrupted run continues from its last complete checkpoint; a finished one is r
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import torch
 from accelerate.utils import gather_object
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.config import Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.hf_trainer import (
+    BatchSize,
+    Decay,
+    Epochs,
+    StageTrainer,
+    Tokens,
+    check_environment,
+    forget_last_call,
+    model_to_place,
+    use_run_log,
+)
 from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
@@ -33,50 +42,50 @@ from fgrlhf.runlog import RunLog
 from fgrlhf.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
-from sft.data import IGNORED, Collator, Order, encode, read_examples
+from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples
 
 
 class ModelSection(StrictModel):
     ckpt: str = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
-    max_input_len: PositiveInt = Field(1024, description="tokens; longer inputs are cut")
-    max_generated_len: PositiveInt = Field(200, description="tokens; longer answers are cut")
+    max_input_len: Tokens = Field(1024, description="tokens; longer inputs are cut")
+    max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
 
 
 class DataSection(StrictModel):
     train_file: str
     dev_file: str | None = Field(None, description="null: no evaluation, the last model is kept")
-    dev_examples: PositiveInt | None = Field(None, description="dev rows used, the first ones; null: all")
+    dev_examples: Count | None = Field(None, description="dev rows used, the first ones; null: all")
 
 
 class TrainSection(StrictModel):
-    epochs: PositiveFloat = 10.0
-    max_steps: PositiveInt | None = Field(None, description="optimiser steps; null: `epochs` decides")
-    batch_size: PositiveInt = Field(4, description="examples per optimiser step, over all processes")
-    micro_batch_size: PositiveInt | None = Field(
+    epochs: Epochs = 10.0
+    max_steps: Count | None = Field(None, description="optimiser steps; null: `epochs` decides")
+    batch_size: BatchSize = Field(4, description="examples per optimiser step, over all processes")
+    micro_batch_size: BatchSize | None = Field(
         None, description="examples per forward pass and process; null: its whole share"
     )
-    lr: PositiveFloat = 5e-5
+    lr: Rate = 5e-5
     lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
-    warmup_steps: NonNegativeInt = 0
-    weight_decay: NonNegativeFloat = 0.0
+    warmup_steps: NonNegativeCount = 0
+    weight_decay: Decay = 0.0
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
-    max_grad_norm: PositiveFloat = 1.0
+    max_grad_norm: Positive = 1.0
     group_by_length: bool = Field(
         False, description="batches of answers of like length: less padding is computed"
     )
     bf16: bool = Field(False, description="mixed precision; weights stay fp32")
-    seed: int = 42
+    seed: Seed = 42
 
 
 class EvaluationSection(StrictModel):
-    every_steps: PositiveInt | None = Field(
+    every_steps: Count | None = Field(
         None, description="steps between evaluations and checkpoints; null: every epoch"
     )
     metric: Literal["rougeLsum", "loss"] = Field(
         "rougeLsum", description="picks the best checkpoint; with `loss` nothing is generated"
     )
-    batch_size: PositiveInt = 64
+    batch_size: BatchSize = 64
 
 
 class SFTConfig(StrictModel):
@@ -99,7 +108,7 @@ class SFTConfig(StrictModel):
         return self
 
 
-class SFTTrainer(Seq2SeqTrainer):
+class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
 
     Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models work alike.
@@ -132,6 +141,7 @@ class SFTTrainer(Seq2SeqTrainer):
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         if self.rouge is not None:
+            self.refuse_divergence({"the dev loss": output.metrics["eval_loss"]}, self.state.global_step)
             output.metrics.update({f"eval_{name}": value for name, value in self.generated_metrics().items()})
         return output
 
@@ -139,6 +149,8 @@ class SFTTrainer(Seq2SeqTrainer):
         """RougeLsum and length (words) of answers to the dev prompts, which the processes share."""
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         mine = share_of(self.dev, self.args.process_index, self.args.world_size)
+        if not sys.stderr.isatty():  # else a bar says so
+            say(f"{self.config.logging.run_name}: step {self.state.global_step}, answering {len(self.dev)} dev prompts")
         with self.accelerator.autocast():
             texts = generate_texts(
                 self.policy,
@@ -168,6 +180,7 @@ class SFTTrainer(Seq2SeqTrainer):
 def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
     """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
     train, evaluated = config.train, config.data.dev_file is not None
+    check_environment(train.bf16)
     world = int(os.environ.get("WORLD_SIZE", 1))
     if train.batch_size % world:
         raise UserError(
@@ -197,11 +210,11 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
             adam_beta1=train.adam_beta1,
             adam_beta2=train.adam_beta2,
             max_grad_norm=train.max_grad_norm,
+            logging_nan_inf_filter=False,  # it would log other losses in place of NaN
             bf16=train.bf16,
             seed=train.seed,
             eval_strategy=when if evaluated else "no",
             save_strategy=when,
-            save_total_limit=2,
             eval_steps=config.evaluation.every_steps,
             save_steps=config.evaluation.every_steps or 500,
             load_best_model_at_end=evaluated,
@@ -224,10 +237,9 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
 
 def place_model(policy: Policy, folder: Path) -> None:
     """Write the model's files into `folder`, beside what is there; each appears whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+    forget_last_call(policy.tokenizer)
+    with model_to_place(folder) as temporary:
         policy.save(temporary)
-        for path in Path(temporary).iterdir():
-            os.replace(path, folder / path.name)
 
 
 def is_main() -> bool:
@@ -255,6 +267,8 @@ def _train(config: SFTConfig) -> Path:
     known = finished(folder, config, inputs)
     if known is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
+        if is_main():  # a process that was killed right after it had finished
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
@@ -280,7 +294,9 @@ def _train(config: SFTConfig) -> Path:
             f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
             + (f", continuing from step {resume_step}" if checkpoint else "")
         )
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        cuts = count_cuts(policy, examples, config.model.max_generated_len)
+        say(cuts.describe(config.model.max_input_len, config.model.max_generated_len))
+        trainer.train(resume_from_checkpoint=checkpoint)
         trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
             place_model(policy, folder)
@@ -291,6 +307,8 @@ def _train(config: SFTConfig) -> Path:
                     "best_step": trainer.state.best_global_step,
                     "metric": config.evaluation.metric,
                     "best": trainer.state.best_metric,
+                    "cut_prompts": cuts.prompts,
+                    "cut_answers": cuts.answers,
                 },
             )
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.config import validate
 from fgrlhf.reward_models import load_reward_model
 from fgrlhf.utils import UserError, run_main
-from reward_modeling import run_fg_rm
+from reward_modeling import run_fg_rm, training
 from reward_modeling.run_fg_rm import SegmentRMConfig, judged, segment_loss, train
 from reward_modeling.training import calibration, load_metric, sigmoid
 
@@ -330,3 +330,68 @@ def test_command_line_shows_no_traceback(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         run_main(run_fg_rm.main)
     assert stop.value.code == 2 and "none.yml cannot be read" in capsys.readouterr().err
+
+
+# ---- kills, damage, divergence ------------------------------------------------------------------------------
+
+SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size": 4}
+
+
+def outputs(folder) -> dict[str, bytes]:
+    """Every file of a run that does not hold its own path or timings."""
+    different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in different]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("place", ["place_model", "finish"])
+def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, place):
+    whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **SHORT))
+    settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **SHORT)
+
+    def killed(*args, **kwargs):
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, place, killed)
+        with pytest.raises(Interrupt):
+            train(settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", killed)  # not a single step more
+        train(settings)
+    assert outputs(tmp_path / "cut") == outputs(whole)
+
+
+def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        run_fg_rm, "segment_loss", lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan")
+    )
+    with pytest.raises(UserError, match="training diverged: the loss is nan at step 1. Lower train.lr"):
+        train(config(tmp_path, **SHORT))
+    assert {"metrics.json", "result.json", "reward_model.json"}.isdisjoint(outputs(tmp_path / "rm"))
+
+
+def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_fg_rm.Metrics, "__call__", lambda self, prediction: {"accuracy": float("nan")})
+    with pytest.raises(UserError, match="the dev metric `eval_accuracy` is nan at step 2"):
+        train(config(tmp_path, **SHORT))
+    assert "result.json" not in outputs(tmp_path / "rm")
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("train__seed", -1),
+        ("train__lr", 1e308),
+        ("train__epochs", 1e-320),
+        ("train__batch_size", 10**30),
+        ("train__warmup", 1e30),
+        ("train__max_grad_norm", 1e308),
+        ("model__max_length", 10**24),
+        ("evaluation__batch_size", 10**24),
+        ("evaluation__every_steps", 10**10),
+    ],
+)
+def test_nonsense_is_refused_when_the_config_is_read(tmp_path, key, value):
+    with pytest.raises(UserError, match=key.replace("__", ".")):
+        config(tmp_path, **{key: value})

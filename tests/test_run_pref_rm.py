@@ -13,6 +13,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.config import validate
 from fgrlhf.reward_models import load_reward_model
 from fgrlhf.utils import UserError
+from reward_modeling import run_pref_rm
 from reward_modeling.data import first_position_share, pair_prefix, read_pair_rows
 from reward_modeling.run_pref_rm import (
     PreferenceRMConfig,
@@ -190,3 +191,41 @@ def test_first_position_share_leaves_ties_out(tmp_path):
         json.dumps([{**rm.pair_rows(1, 0)[0], "preference": [1, 1, 1, 2, 0, 0]}])
     )
     assert first_position_share(read_pair_rows(tmp_path / "rows.json")) == (3, 4)
+
+
+# ---- kills, divergence ---------------------------------------------------------------------------------------
+
+SHORT = {"train__max_steps": 2, "evaluation__every_steps": 2, "train__batch_size": 2}
+
+
+def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
+    whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **SHORT))
+    settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **SHORT)
+
+    def killed(*args, **kwargs):
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_pref_rm, "score_moments", killed)
+        with pytest.raises(InterruptedError):
+            train(settings)
+    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # not a single step more
+    train(settings)
+    for name in ("model.safetensors", "reward_model.json", "metrics.json", "result.json", "metrics.jsonl", "tokenizer.json"):
+        assert (tmp_path / "cut" / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_pref_rm, "pair_loss", lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("inf"))
+    with pytest.raises(UserError, match="training diverged: the loss is -?(inf|nan) at step 1"):
+        train(config(tmp_path, **SHORT))
+    assert not (tmp_path / "rm" / "result.json").exists()
+
+
+def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        run_pref_rm.SequenceScorer, "score", lambda self, prompts, texts: torch.full((len(texts),), math.nan)
+    )
+    with pytest.raises(UserError, match="600 of 600 training answers a score that is NaN or infinite"):
+        train(config(tmp_path, **SHORT))
+    assert not (tmp_path / "rm" / "metrics.json").exists()

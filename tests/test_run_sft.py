@@ -1,3 +1,5 @@
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from sft import run_sft
-from sft.data import Order, encode, read_examples
+from sft.data import Cuts, Order, count_cuts, encode, read_examples
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
 ANSWERS = {
@@ -75,6 +77,7 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {key for key in lines[-1]}
     assert read_json(folder / "result.json")["best"] == max(scores.values())
     assert not (folder / "checkpoints").exists()
+    assert read_json(folder / "result.json")["cut_answers"] == 0
 
     policy = load_policy(folder)
     prompts = [Prompt("0", row["text"]) for row in rows(12)]
@@ -259,7 +262,13 @@ def test_encode():
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
-    assert first["labels"] == [*ids(["▁one", "▁two", "▁three"]), 1]  # cut to 4 tokens with its end
+    assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])  # 5 tokens with its end: cut, so without one
+    assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]  # whole
+    assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
+    assert count_cuts(t5, examples, 5).answers == 0
+    t5.max_input_len = 2
+    assert count_cuts(t5, examples, 5).prompts == 1
+    t5.max_input_len = 64
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
@@ -288,10 +297,46 @@ def test_bad_rows_are_all_named(world):
     message = str(error.value)
     assert str(path) in message and "row 0" not in message
     assert "row 1, `text`" in message and "row 2, `answer`" in message and "row 3, `text`" in message
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"text": ["a"], "answer": ["b"]}, "row 1, `text`: must be a text, it is a list"),
+        ({"text": "\ud83d a", "answer": ["b"]}, r"row 1, `text`: character 0 is half of a surrogate pair \(\\ud83d\)"),
+        ({"text": "a", "answer": ["b", "x\udc00"]}, r"row 1, `answer\[1\]`: character 1 is half of a surrogate"),
+        ({"text": "a", "answer": ["b", " "]}, r"row 1, `answer\[1\]`: must be a text that is not empty"),
+        ({"text": "a", "answer": [None]}, r"row 1, `answer\[0\]`: must be a text, it is null"),
+        ({"text": "a", "answer": []}, "row 1, `answer`: must be a list of one or more texts"),
+        ({"text": "a"}, "row 1, `answer`"),
+        ({"text": True, "answer": ["b"]}, "row 1, `text`: must be a text, it is true or false"),
+        ([], "row 1, `text`, `answer`: a row must be an object"),
+    ],
+)
+def test_a_malformed_row_is_named(tmp_path, row, message):
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": "a", "answer": ["b"]}, row]))
+    with pytest.raises(UserError, match=message):
+        read_examples(tmp_path / "rows.json")
+
+
+def test_twenty_problems_are_shown(tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps([{"text": "x" * 10_000}] * 50))
+    with pytest.raises(UserError) as error:
+        read_examples(tmp_path / "rows.json")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 22 and lines[-1] == "  ... and 30 more" and max(map(len, lines)) < 200
+
+
+def test_other_contents_are_refused(tmp_path):
+    path = tmp_path / "rows.json"
     write_json(path, {"a": 1})
     with pytest.raises(UserError, match="JSON list"):
         read_examples(path)
-    assert [e.id for e in read_examples(world / "dev.json", limit=2)] == ["0", "1"]
+    path.write_bytes("[{\"text\": \"é\"}]".encode("latin-1"))
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_examples(path)
+    write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
+    assert [e.id for e in read_examples(path, limit=2)] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -349,3 +394,280 @@ def test_shipped_configs(monkeypatch):
         "out/sft",
     )
     assert mini.model.ckpt == pretrain.logging.save_dir and pretrain.data.dev_file is None
+
+
+# ---- what must survive: kills, damage, divergence ----------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at this place."""
+
+
+def killed(*args, **kwargs):
+    raise Killed
+
+
+def killed_at(monkeypatch, place):
+    """End the run where `place` ("function" or "Class.method" of run_sft) is called."""
+    owner, _, name = place.rpartition(".")
+    monkeypatch.setattr(getattr(run_sft, owner) if owner else run_sft, name, killed)
+
+
+def outputs(folder):
+    """Every file of a run that does not hold its own path or timings: name -> bytes."""
+    different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in different
+    }
+
+
+SHORT = ["train.max_steps=3", "evaluation.every_steps=2", "train.batch_size=4", "data.dev_examples=4"]
+
+
+@pytest.mark.parametrize(
+    "place, options",
+    [
+        ("SFTTrainer._load_best_model", []),
+        ("place_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
+        ("finish", ["evaluation.metric=loss"]),
+        ("place_model", ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"]),
+        ("place_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
+        ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
+    ],
+)
+def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, place, options):
+    whole = train(config(world, *SHORT, *options))
+    other = config(world, *SHORT, *options, f"logging.save_dir={world}/other")
+    with monkeypatch.context() as patch:
+        killed_at(patch, place)
+        with pytest.raises(Killed):
+            train(other)
+    with monkeypatch.context() as patch:
+        killed_at(patch, "SFTTrainer.training_step")  # not a single step more
+        train(other)
+    assert outputs(world / "other") == outputs(whole)
+
+
+def test_what_a_killed_process_left_is_removed(world, monkeypatch):
+    folder = train(config(world, *SHORT))
+    (folder / "result.json").unlink()
+    (folder / ".model-killed").mkdir()
+    (folder / ".model-killed" / "model.safetensors").write_bytes(b"half")
+    train(config(world, *SHORT))
+    assert not (folder / ".model-killed").exists()
+    (folder / "result.json").unlink()
+    with monkeypatch.context() as patch:
+        finish = run_sft.finish
+        patch.setattr(run_sft, "finish", lambda *arguments: (finish(*arguments), killed()))
+        with pytest.raises(Killed):
+            train(config(world, *SHORT))
+    assert (folder / "checkpoints").exists() and (folder / "result.json").exists()
+    train(config(world, *SHORT))  # finished before
+    assert not (folder / "checkpoints").exists()
+
+
+def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
+    scores = {2: 30.0, 3: 10.0}
+    monkeypatch.setattr(
+        SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": scores[self.state.global_step]}
+    )
+    whole = train(config(world, *SHORT))
+    with monkeypatch.context() as patch:
+        killed_at(patch, "place_model")
+        with pytest.raises(Killed):
+            train(config(world, *SHORT, f"logging.save_dir={world}/before"))
+    (world / "before").rename(world / "after")
+    text = (world / "after" / "config.yaml").read_text()
+    (world / "after" / "config.yaml").write_text(text.replace(f"{world}/before", f"{world}/after"))
+    train(config(world, *SHORT, f"logging.save_dir={world}/after"))
+    assert read_json(whole / "result.json")["best_step"] == 2
+    assert outputs(world / "after") == outputs(whole)
+
+
+def broken_step(monkeypatch, step, value=float("nan")):
+    """The loss of training step `step` (from 1) is `value`."""
+    original = SFTTrainer.compute_loss
+
+    def compute_loss(self, model, *args, **kwargs):
+        loss = original(self, model, *args, **kwargs)
+        return loss * value if model.training and self.state.global_step == step - 1 else loss
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+
+
+@pytest.mark.parametrize(
+    "value, options",
+    [
+        (float("nan"), []),
+        (float("inf"), ["evaluation.metric=loss"]),
+        (float("nan"), ["data.dev_file=null", "data.dev_examples=null"]),
+    ],
+)
+def test_a_loss_that_is_not_finite_ends_training(world, monkeypatch, value, options):
+    broken_step(monkeypatch, 3, value)
+    for _ in range(2):  # again from the checkpoint of step 2
+        with pytest.raises(UserError) as error:
+            train(config(world, *SHORT, "train.max_steps=10", *options))
+        assert f"the loss is {value} at step 3. Lower train.lr (it is 0.01)" in str(error.value)
+    names = {path.name for path in (world / "sft").iterdir()}
+    assert "result.json" not in names and "model.safetensors" not in names
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+    steps = [line["step"] for line in read_jsonl(world / "sft" / "metrics.jsonl")]
+    assert set(steps) == {2}
+
+
+def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
+    original = SFTTrainer._get_learning_rate
+
+    def after_the_step(self):  # it is read once the optimiser has stepped
+        if self.state.global_step == 3:
+            self.model.get_input_embeddings().weight.data[0, 0].fill_(float("inf"))
+        return original(self)
+
+    monkeypatch.setattr(SFTTrainer, "_get_learning_rate", after_the_step)
+    with pytest.raises(UserError, match="1 weight tensors hold NaN or infinity after step 4"):
+        train(config(world, "evaluation.every_steps=2"))
+    assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["checkpoint-2"]
+
+
+def test_a_learning_rate_far_too_high_is_no_success(world):
+    """Whatever the rounding: training ends with a reason, or its weights are finite."""
+    try:
+        folder = train(config(world, "train.lr=100", "train.max_grad_norm=1e12"))
+    except UserError as error:
+        assert "training diverged: " in str(error)
+        assert not (world / "sft" / "result.json").exists()
+    else:
+        assert all(torch.isfinite(tensor).all() for tensor in weights(folder).values())
+
+
+def test_a_dev_loss_that_is_not_finite_ends_training(world, monkeypatch):
+    original = SFTTrainer.compute_loss
+
+    def compute_loss(self, model, *args, return_outputs=False, **kwargs):
+        loss, output = original(self, model, *args, return_outputs=True, **kwargs)
+        loss = loss if model.training else loss * float("nan")
+        return (loss, output) if return_outputs else loss
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", compute_loss)
+    with pytest.raises(UserError, match="the dev loss is nan at step 2"):
+        train(config(world, *SHORT))
+    assert not (world / "sft" / "result.json").exists()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damaged", ["model.safetensors", "scheduler.pt"])
+def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
+    options = [*SHORT, "train.max_steps=4", "evaluation.every_steps=1"]
+    whole = train(config(world, *options))
+    other = config(world, *options, f"logging.save_dir={world}/other")
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            train(other)
+    checkpoints = world / "other" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-1", "checkpoint-2"]
+    assert not list(checkpoints.rglob("training_args.bin"))  # a pickle that nobody reads
+    if damaged == "scheduler.pt":
+        (checkpoints / "checkpoint-2" / damaged).unlink()
+    else:
+        flip(checkpoints / "checkpoint-2" / damaged)
+    (checkpoints / "checkpoint-x").mkdir()
+    (checkpoints / "checkpoint-3").write_text("a file where the next checkpoint goes")
+    with pytest.warns(UserWarning, match="checkpoint-2 is damaged"):
+        train(other)
+    assert outputs(world / "other") == outputs(whole)
+
+
+def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(world, *SHORT, "evaluation.every_steps=1"))
+    for folder in (world / "sft" / "checkpoints").iterdir():
+        flip(folder / "optimizer.pt")
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint .* delete that folder"):
+        train(config(world, *SHORT, "evaluation.every_steps=1"))
+    shutil.rmtree(world / "sft" / "checkpoints")
+    (world / "sft" / "checkpoints").write_text("")
+    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
+        train(config(world, *SHORT, "evaluation.every_steps=1"))
+
+
+@pytest.mark.parametrize("variable", ["ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"])
+def test_launchers_that_train_wrongly_are_refused(world, monkeypatch, variable):
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(UserError, match=f"{variable} is set.*torchrun"):
+        train(config(world))
+    assert not (world / "sft").exists()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.seed=-1",
+        "train.seed=4294967296",
+        "train.lr=1e308",
+        "train.epochs=1e-320",
+        "train.max_steps=10000000000",
+        "train.batch_size=1e30",
+        "train.micro_batch_size=100000000000",
+        "train.max_grad_norm=1e-320",
+        "train.warmup_steps=100000000000",
+        "train.weight_decay=1e300",
+        "model.max_input_len=1000000000000000000000000",
+        "model.max_generated_len=2000000000",
+        "evaluation.batch_size=1000000000000000000000000",
+        "evaluation.every_steps=10000000000",
+        "data.dev_examples=10000000000",
+    ],
+)
+def test_nonsense_is_refused_when_the_config_is_read(world, override):
+    with pytest.raises(UserError, match=override.partition("=")[0]):
+        config(world, override)
+
+
+def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
+    folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
+    lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
+    assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")["best_step"] == 2
+
+
+RANK_ONE_DIVERGES = """
+import os, sys
+from fgrlhf.utils import run_main
+from sft import run_sft
+
+original = run_sft.SFTTrainer.compute_loss
+
+def compute_loss(self, model, *args, **kwargs):
+    loss = original(self, model, *args, **kwargs)
+    broken = model.training and self.state.global_step == 2 and os.environ["RANK"] == "1"
+    return loss * float("nan") if broken else loss
+
+run_sft.SFTTrainer.compute_loss = compute_loss
+run_main(run_sft.main)
+"""
+
+
+@pytest.mark.slow
+def test_processes_stop_together_where_one_diverges(world):
+    (world / "diverge.py").write_text(RANK_ONE_DIVERGES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    done = subprocess.run(
+        [*launch, str(world / "diverge.py"), str(world / "config.yml"), "evaluation.every_steps=2"],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**os.environ, "PYTHONPATH": str(Path(run_sft.__file__).parents[1])},
+    )
+    assert done.returncode and done.stderr.count("training diverged: the loss is nan at step 3") == 2
+    assert "Traceback (most recent call last):\n  File \"" + str(world) not in done.stderr
+    assert not (world / "sft" / "result.json").exists()

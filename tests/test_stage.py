@@ -3,6 +3,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,7 +15,16 @@ from fgrlhf import stage as module
 from fgrlhf.config import StrictModel
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import (
-    begin, check_writable, digest, finish, finished, folder_of, hold, last_complete_checkpoint)
+    begin,
+    check_writable,
+    digest,
+    finish,
+    finished,
+    folder_of,
+    hold,
+    last_complete_checkpoint,
+    write_digests,
+)
 from fgrlhf.utils import UserError, read_json
 
 
@@ -86,15 +96,27 @@ def test_digest_of_a_checkpoint_is_that_of_its_weights(tmp_path):
     assert digest("t5-large") == "name:t5-large"
 
 
+def checkpoint(folder, step, best=None):
+    """A checkpoint as the Trainer stages write it."""
+    path = folder / f"checkpoint-{step}"
+    path.mkdir()
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        (path / name).write_text(f"{name} of step {step}")
+    state = {"global_step": step, "best_global_step": best}
+    (path / "trainer_state.json").write_text(json.dumps(state))
+    write_digests(path)
+    return path
+
+
 def test_last_complete_checkpoint(tmp_path):
     assert last_complete_checkpoint(tmp_path) is None
     for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        checkpoint(tmp_path, step)
     (tmp_path / "checkpoint-11").mkdir()
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
-    (tmp_path / "checkpoint-12").mkdir()
-    (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"global_st')
+    (checkpoint(tmp_path, 12) / "sha256.json").unlink()  # interrupted before its end
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "checkpoint-13").write_text("a file")
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
 
 
@@ -337,3 +359,50 @@ def test_names_do_not_lead_out_of_the_output_folder(name):
     assert folder_of("out", "eval", "..a-test") == Path("out/eval/..a-test")
     with pytest.raises(UserError, match="no name"):
         folder_of("", "eval", "a")
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+def test_a_changed_or_missing_file_is_noticed(tmp_path, name):
+    checkpoint(tmp_path, 2)
+    path = checkpoint(tmp_path, 4) / name
+    content = path.read_bytes()
+    for damaged in (content[:-1], bytes([content[0] ^ 1]) + content[1:], b"", b"[]"):
+        path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=rf"checkpoint-4 is damaged \({name} has changed\)"):
+            assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
+    path.unlink()
+    with pytest.warns(UserWarning, match=rf"checkpoint-4 is damaged \({name} is missing"):
+        assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{\"a", '{"trainer_state.json": 5}', '{"trainer_state.json": "x", "\\u0000": "y"}'])
+def test_damaged_digests(tmp_path, text):
+    (checkpoint(tmp_path, 4) / "sha256.json").write_text(text)
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint in .* is damaged .*delete that folder"):
+        last_complete_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("state", [[], {}, None, {"global_step": "4"}, {"global_step": 5}])
+def test_a_state_of_another_form_is_damage(tmp_path, state):
+    path = checkpoint(tmp_path, 4)
+    (path / "trainer_state.json").write_text(json.dumps(state))
+    write_digests(path)
+    with pytest.warns(UserWarning, match="trainer_state.json"), pytest.raises(UserError):
+        last_complete_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(tmp_path):
+    best, last = checkpoint(tmp_path, 4, best=4), checkpoint(tmp_path, 6, best=4)
+    assert last_complete_checkpoint(tmp_path) == last
+    (best / "model.safetensors").write_text("other")
+    with pytest.warns(UserWarning, match="the best checkpoint, of step 4: model.safetensors has changed"):
+        with pytest.raises(UserError, match="every checkpoint"):
+            last_complete_checkpoint(tmp_path)
+    shutil.rmtree(best)
+    checkpoint(tmp_path, 2, best=2)
+    with pytest.warns(UserWarning, match="checkpoint-6 is damaged"):
+        assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
+
+
+def test_a_file_in_place_of_the_folder(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
+        last_complete_checkpoint(tmp_path / "checkpoints")

@@ -1,0 +1,37 @@
+"""Checks that the readers of training files share: texts that a tokenizer can read, short lists of problems."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.utils import UserError
+
+SHOWN_PROBLEMS = 20
+_TYPE_NAMES = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+
+
+def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
+    """Why `value` is no text that a tokenizer can read; None where it is one.
+
+    JSON can hold half of a surrogate pair (`"\\ud83d"`), which is no character: no tokenizer reads it and no file in
+    UTF-8 can hold it.
+    """
+    if not isinstance(value, str):
+        return f"must be a text, it is {_TYPE_NAMES.get(type(value), type(value).__name__)}"
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"character {error.start} is half of a surrogate pair (\\u{ord(value[error.start]):04x}), which is no character"
+    if not may_be_blank and not value.strip():
+        return "must be a text that is not empty"
+    return None
+
+
+def refuse_rows(path: str | Path, problems: Sequence[str]) -> None:
+    """Raise a `UserError` with the first problems of a file that cannot be trained on, and the number of the others."""
+    if not problems:
+        return
+    lines = list(problems[:SHOWN_PROBLEMS])
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"... and {len(problems) - SHOWN_PROBLEMS} more")
+    raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(lines))

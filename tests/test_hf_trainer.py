@@ -1,0 +1,62 @@
+"""What the Trainer stages share: which checkpoints are kept, how a model is placed, which launchers are refused."""
+
+import os
+
+import pytest
+
+from fgrlhf.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
+from fgrlhf.utils import UserError
+
+
+@pytest.mark.parametrize(
+    "steps, last, best, kept",
+    [
+        ([2], 2, None, {2}),
+        ([2, 4, 6], 6, None, {4, 6}),
+        ([2, 4, 6], 6, 2, {2, 6}),
+        ([2, 4, 6], 6, 6, {4, 6}),
+        ([2, 4, 6], 6, 3, {4, 6}),  # the best one is gone
+        ([], 2, None, {2}),
+    ],
+)
+def test_the_last_and_the_best_checkpoint_are_kept(steps, last, best, kept):
+    assert checkpoints_to_keep(steps, last, best) == kept
+
+
+def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
+    (tmp_path / "config.json").write_text("old")
+    (tmp_path / ".model-killed").mkdir()
+    (tmp_path / ".model-killed" / "config.json").write_text("half")
+    with pytest.raises(OSError), model_to_place(tmp_path) as temporary:
+        (temporary / "config.json").write_text("hal")
+        raise OSError("no space left")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_text() == "old"
+    with model_to_place(tmp_path) as temporary:
+        (temporary / "config.json").write_text("new")
+        (temporary / "model.safetensors").write_text("weights")
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]
+    assert (tmp_path / "config.json").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    "bf16, environment, message",
+    [
+        (False, {}, None),
+        (True, {"ACCELERATE_MIXED_PRECISION": "no"}, None),
+        (True, {"ACCELERATE_MIXED_PRECISION": "bf16"}, None),
+        (False, {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_CPU": "true"}, None),
+        (False, {"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed precision bf16, but train.bf16 is false"),
+        (True, {"ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed precision fp16, but train.bf16 is true"),
+        (False, {"ACCELERATE_USE_DEEPSPEED": "true"}, "asks for DeepSpeed .*`accelerate launch --multi_gpu`"),
+        (False, {"ACCELERATE_USE_FSDP": "True"}, "asks for FSDP"),
+        (False, {"ACCELERATE_USE_MEGATRON_LM": "true"}, "asks for Megatron-LM"),
+        (False, {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "asks for a parallelism config"),
+    ],
+)
+def test_launchers(bf16, environment, message):
+    if message is None:
+        check_environment(bf16, environment)
+    else:
+        with pytest.raises(UserError, match=message):
+            check_environment(bf16, environment)

@@ -1,0 +1,118 @@
+"""Readers of reward-model files: every malformed row is named, with field and reason, and nothing else is raised."""
+
+import json
+
+import pytest
+import rm_helpers as rm
+
+from fgrlhf.utils import UserError
+from reward_modeling.data import read_pair_rows, read_segment_rows
+
+SEGMENT_ROW = {"id": "0", "text": ["question:", "a", "answer:", "</s>", "b"], "feedback_tags": ["Ignore"] * 3 + ["O", "Ignore"]}
+
+
+def read_segments(tmp_path, *rows, level=None):
+    path = tmp_path / "train.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_segment_rows(path, rm.LABELS, "Ignore", level)
+
+
+def read_pairs(tmp_path, *rows):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(rows))
+    return read_pair_rows(path)
+
+
+def changed(row, key, place, value):
+    """A copy of `row` with another value at one place of a list."""
+    values = list(row[key])
+    values[place] = value
+    return {**row, key: values}
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (changed(SEGMENT_ROW, "feedback_tags", 3, ["O"]), r"row 1, `feedback_tags\[3\]`: must be a text, it is a list"),
+        (changed(SEGMENT_ROW, "feedback_tags", 0, {}), r"row 1, `feedback_tags\[0\]`: must be a text, it is an object"),
+        (changed(SEGMENT_ROW, "feedback_tags", 0, None), r"row 1, `feedback_tags\[0\]`: must be a text, it is null"),
+        (changed(SEGMENT_ROW, "feedback_tags", 3, "x" * 10_000), r"row 1, `feedback_tags`: x+ \.\.\. x+ not among"),
+        (changed(SEGMENT_ROW, "text", 4, 3), r"row 1, `text\[4\]`: must be a text, it is a number"),
+        (changed(SEGMENT_ROW, "text", 4, None), r"row 1, `text\[4\]`: must be a text, it is null"),
+        (changed(SEGMENT_ROW, "text", 4, ["b"]), r"row 1, `text\[4\]`: must be a text, it is a list"),
+        (changed(SEGMENT_ROW, "text", 4, " "), r"row 1, `text\[4\]`: must be a text that is not empty"),
+        (changed(SEGMENT_ROW, "text", 4, "\ud83d"), r"row 1, `text\[4\]`: character 0 is half of a surrogate pair"),
+        ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: holds no `</s>`"),
+        ({"text": None}, "row 1, `text`, `feedback_tags`"),
+        (None, "row 1, `text`, `feedback_tags`"),
+        ([], "row 1, `text`, `feedback_tags`"),
+    ],
+)
+def test_a_malformed_segment_row_is_named(tmp_path, row, message):
+    with pytest.raises(UserError, match=message) as error:
+        read_segments(tmp_path, SEGMENT_ROW, row)
+    assert len(str(error.value)) < 1000
+
+
+def test_many_unknown_tags_are_a_short_message(tmp_path):
+    words = ["</s>"] * 200
+    with pytest.raises(UserError, match="and 195 more not among") as error:
+        read_segments(tmp_path, {"text": words, "feedback_tags": [f"tag {i}" for i in range(200)]})
+    assert len(str(error.value)) < 400
+
+
+def test_segments_must_be_of_the_configs_level(tmp_path):
+    words, tags = SEGMENT_ROW["text"], SEGMENT_ROW["feedback_tags"]
+    two = {"text": [*words, "</s>", "c"], "feedback_tags": [*tags, "O", "Ignore"]}
+    assert len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2  # the same row again is fine
+    assert len(read_segments(tmp_path, SEGMENT_ROW, two, level="sentence")) == 2
+    with pytest.raises(UserError, match="row 1, `text`: has 2 segments, but data.level=sequence"):
+        read_segments(tmp_path, SEGMENT_ROW, two, level="sequence")
+
+
+def test_a_file_without_a_judged_segment(tmp_path):
+    with pytest.raises(UserError, match="has no judged segment.*nothing to learn from"):
+        read_segments(tmp_path, changed(SEGMENT_ROW, "feedback_tags", 3, "Ignore"))
+
+
+PAIR_ROW = rm.pair_rows(1, 0)[0]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"preference": [True] * 6}, r"`preference`: must be six numbers, each 0, 1 or 2 \(got \[True, True"),
+        ({"preference": [1.0] * 6}, r"`preference`: .*got \[1\.0, 1\.0"),
+        ({"preference": [[1]] * 6}, "`preference`"),
+        ({"preference": ["1"] * 6}, "`preference`"),
+        ({"preference": [1] * 100_000}, r"`preference`: .*\.\.\. "),
+        ({"preference": 10**4000}, "`preference`"),
+        ({"question": " "}, "`question`: must be a text that is not empty"),
+        ({"question": "\udc80"}, "`question`: character 0 is half of a surrogate pair"),
+        ({"question": {}}, "`question`: must be a text, it is an object"),
+        ({"passages": None}, "`passages`: must be a list of passages"),
+        ({"passages": [[]]}, "`passages`: must be a list of passages"),
+        ({"passages": [["title", 5]]}, r"`passages\[0\]\[1\]`: must be a text, it is a number"),
+        ({"prediction 2": "a \ud800"}, "`prediction 2`: character 2 is half of a surrogate pair"),
+        ({"prediction 4": ["a"]}, "`prediction 4`: must be a text, it is a list"),
+    ],
+)
+def test_a_malformed_pair_row_is_named(tmp_path, change, message):
+    with pytest.raises(UserError, match=f"row 1, {message}") as error:
+        read_pairs(tmp_path, PAIR_ROW, {**PAIR_ROW, **change})
+    assert len(str(error.value)) < 500
+
+
+def test_blank_answers_repeated_rows_and_no_passages_are_rows(tmp_path):
+    rows = read_pairs(tmp_path, PAIR_ROW, PAIR_ROW, {**PAIR_ROW, "prediction 1": "", "passages": []})
+    assert rows[0].outputs == rows[1].outputs and rows[2].outputs[0] == ""
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe[", "é".encode("latin-1"), b"\x1f\x8b\x08"])
+def test_files_that_are_not_utf8(tmp_path, content):
+    path = tmp_path / "train.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="train.json"):
+        read_segment_rows(path, rm.LABELS, "Ignore")
+    with pytest.raises(UserError, match="train.json"):
+        read_pair_rows(path)
