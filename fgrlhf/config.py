@@ -12,10 +12,10 @@ import sys
 import types
 import typing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
 from fgrlhf.utils import UserError
@@ -257,3 +257,14 @@ def parse_cli(model: type[Model], argv: typing.Sequence[str] | None = None, usag
         print("\n".join(["keys:", *describe(model)]))
         sys.exit(0 if argv else 2)
     return load_config(model, argv[0], argv[1:])
+
+
+# ---- bounded numbers -----------------------------------------------------------------------------------------------
+# Types for config keys. A value that no run can have is refused when the config is read, with the key and the bound,
+# before anything is loaded or written.
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's generators take no other
+Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes that fit into 32 bits
+NonNegativeCount = Annotated[int, Field(ge=0, lt=2**31)]
+Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any that trains
+Positive = Annotated[float, Field(ge=1e-12, le=1e12)]  # other positive numbers: neither vanishing nor overflowing in fp32

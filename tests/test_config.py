@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from fgrlhf.config import StrictModel, load_config, parse_cli, read_yaml, to_yaml
+from fgrlhf.config import (
+    Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, load_config, parse_cli, read_yaml, to_yaml, validate,
+)
 from fgrlhf.utils import UserError
 
 REPOSITORY = Path(__file__).parents[1]
@@ -225,3 +227,19 @@ def test_command_line(tmp_path, capsys):
             and "title: str|null = None   # shown in reports" in shown
         )
         assert "reward.<name>.weight: float = required" in shown
+
+
+def test_bounded_numbers():
+    class Bounded(StrictModel):
+        seed: Seed = 0
+        steps: Count = 1
+        warmup: NonNegativeCount = 0
+        lr: Rate = 1e-5
+        norm: Positive = 1.0
+
+    good = {"seed": 2**32 - 1, "steps": 2**31 - 1, "warmup": 0, "lr": 100, "norm": 1e-12}
+    assert validate(Bounded, good, "test").model_dump() == good
+    bad = {"seed": -1, "steps": 0, "warmup": 2**31, "lr": 1e308, "norm": 1e-320}
+    with pytest.raises(UserError) as error:
+        validate(Bounded, bad, "test")
+    assert all(f"  {key}: " in str(error.value) for key in bad)
