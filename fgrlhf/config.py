@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
 from fgrlhf.utils import UserError, shorten
@@ -527,3 +527,25 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes t
 NonNegativeCount = Annotated[int, Field(ge=0, lt=2**31)]
 Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any that trains
 Positive = Annotated[float, Field(ge=1e-12, le=1e12)]  # other positive numbers: neither vanishing nor overflowing in fp32
+Coefficient = Annotated[float, Field(ge=0, le=1e6)]  # weights of a loss's parts
+Amount = Annotated[float, Field(ge=-1e9, le=1e9)]  # rewards and what they are computed with, of either sign
+
+
+def _file_path(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty: name a file, a folder or a hub name")
+    if "\0" in value:
+        raise ValueError("it holds a NUL character, which no name of a file can have")
+    return value
+
+
+def _name(value: str) -> str:
+    if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
+        raise ValueError("a name of printable characters without slashes is needed, since folders and trackers carry it")
+    return value
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
+Name = Annotated[str, AfterValidator(_name)]
