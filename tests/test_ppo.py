@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
+from fgrlhf.config import read_yaml
 from fgrlhf.ppo import PPO, PPOTrainer
 from fgrlhf.reward import BasicReward
 from fgrlhf.rl_config import PPOConfig
@@ -51,10 +53,22 @@ def run(ppo, case, old, new, rewards):
     return penalized_BT, advantages, float(masked_mean(token_loss.loss_BT, old.response_mask_BT)), means
 
 
+def shipped(name: str) -> dict:
+    """The `ppo` section of a published variant at paper scale."""
+    folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
+    return read_yaml(folder / f"published_{name}_config.yml")["ppo"]
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_published_files_have_the_published_values(name):
+    assert PUBLISHED.items() <= shipped(name).items() and set(SETTINGS) <= set(shipped(name))
+
+
 @pytest.mark.parametrize("number", range(4))
-def test_published_values_give_the_published_numbers(golden, number):
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_published_values_give_the_published_numbers(golden, number, name):
     case, old, new, rewards, expected = golden_case(golden, number)
-    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **PUBLISHED))
+    ppo = PPO(PPOConfig(**{**shipped(name), **{key: case[key] for key in SETTINGS}}))
     penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
     torch.testing.assert_close(old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0)
     torch.testing.assert_close(penalized_BT, expected["penalized"], atol=1e-5, rtol=0)

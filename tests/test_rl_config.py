@@ -416,3 +416,63 @@ def test_the_same_for_dpo():
     assert refused(tree, DPOConfig) == []
     (line,) = refused(tree | {"train": {"clip_grad": False, "max_grad_norm": 0.5}}, DPOConfig)
     assert line.startswith("train.max_grad_norm: 0.5 is not read, since clip_grad is false")
+
+
+# ---- the two variants at paper scale -------------------------------------------------------------------------------
+
+# Every switch between published and right (docs/deviations.md): its value in the published code, and ours.
+SWITCHES = {
+    "ppo.whiten_rewards": (True, False),
+    "ppo.whiten_divides_by": ("sqrt_std", "std"),
+    "ppo.gae_start": ("longest", "own_end"),
+    "env.logprob_temperature": (1.0, None),
+    "train.dropout": (True, False),
+    "train.dropout_in_rollouts": (False, None),
+    "train.n_minibatches": (1, 1),
+    "train.shuffle": (False, True),
+    "train.average_microbatches": (False, True),
+    "train.clip_grad": (False, True),
+}
+
+
+def shipped(name: str, monkeypatch, overrides=()) -> QAConfig:
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    return load_config(QAConfig, REPOSITORY / "tasks/qa_feedback/training" / f"{name}_config.yml", overrides)
+
+
+def flat(tree: dict, prefix: str = "") -> dict:
+    pairs = [flat(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}": v} for k, v in tree.items()]
+    return {key: value for pair in pairs for key, value in pair.items()}
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_published_variant_is_the_published_run(name, monkeypatch):
+    made = shipped(f"published_{name}", monkeypatch)
+    values = flat(made.model_dump())
+    assert {key: values[key] for key in SWITCHES} == {key: value for key, (value, _) in SWITCHES.items()}
+    text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
+    overrides = " ".join(re.findall(r"^    (.*)$", text, re.MULTILINE)).split()
+    assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
+    assert shipped(f"published_{name}", monkeypatch, overrides) == made
+    for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
+        its_own = key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
+        assert its_own or values[key] == value, key
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch):
+    ours, theirs = (flat(shipped(prefix + name, monkeypatch).model_dump()) for prefix in ("", "published_"))
+    differing = {key for key in ours if ours[key] != theirs[key]}
+    assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | {"logging.run_name", "logging.save_dir"}
+    for key, (_, default) in SWITCHES.items():
+        section, leaf = key.split(".")
+        assert ours[key] == default == RLConfig.model_fields[section].annotation.model_fields[leaf].default, key
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_both_variants_say_which_they_are(name):
+    folder = REPOSITORY / "tasks/qa_feedback/training"
+    ours, theirs = ((folder / f"{prefix}{name}_config.yml").read_text().split("model:")[0] for prefix in ("", "published_"))
+    assert "The DEFAULT variant" in ours and f"published_{name}_config.yml" in ours and "VARIANT" not in ours
+    assert "The PUBLISHED variant" in theirs and f"{name}_config.yml" in theirs and "VARIANT=published bash" in theirs
