@@ -205,13 +205,14 @@ def aspect_mistakes(config: AspectConfig, kinds: Mapping[str, Kind]) -> list[tup
     if config.kind not in kinds:
         return [("kind", f"there is no `{config.kind}`; {suggestion(config.kind, sorted(kinds))}")]
     kind = kinds[config.kind]
-    mistakes = []
+    others = [key for key in AspectConfig.model_fields if key not in kind.reads | EVERY_KIND_READS]
+    reads = ", ".join(sorted(kind.reads)) or "no other key"
+    mistakes = unread_keys(config, others, f"since `{config.kind}` reads {reads}: leave it out")
+    if config.weight == 0:  # left out on purpose
+        return mistakes
     for key in sorted(kind.requires):
         if getattr(config, key) is None:
             mistakes.append((key, f"missing; `{config.kind}` needs it"))
-    others = [key for key in AspectConfig.model_fields if key not in kind.reads | EVERY_KIND_READS]
-    reads = ", ".join(sorted(kind.reads)) or "no other key"
-    mistakes += unread_keys(config, others, f"since `{config.kind}` reads {reads}: leave it out")
     if "scale" in kind.reads and config.scale == 0:
         mistakes.append(("scale", "0 makes the reward the same for every answer: give another scale, or weight=0 to leave it out"))
     if {"positive_reward", "negative_reward"} <= kind.reads and config.positive_reward == config.negative_reward == 0:

@@ -324,6 +324,8 @@ R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
         ("relevance_model", R1 | {"place": "end", "weight": -2, "level": "subsentence", "error_label": "NF-ERR", "with_passages": False}, []),
         ("relevance_model", R1 | {"positive_reward": 0}, []),
         ("relevance_model", {"ckpt": "r"}, ["negative_reward: missing; `relevance` needs it", "positive_reward: missing; `relevance` needs it"]),
+        ("relevance_model", {"weight": 0}, []),
+        ("relevance_model", {"weight": 0, "scale": 2}, ["scale: 2.0 is not read"]),
         ("factuality_model", {"positive_reward": 1, "negative_reward": -1}, ["ckpt: missing; `factuality` needs it"]),
         ("factuality_model", R1 | {"positive_reward": 0, "negative_reward": 0}, ["positive_reward: it and negative_reward are 0"]),
         ("relevance_model", R1 | {"scale": 5, "clip": 1}, ["scale: 5.0 is not read, since `relevance` reads ckpt,", "clip: 1.0 is not read"]),
