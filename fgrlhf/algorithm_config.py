@@ -7,25 +7,34 @@ else. docs/algorithms.md lists who reads what.
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import Coefficient, Count, Positive, StrictModel, refuse, unread_keys
 
 
 class PPOConfig(StrictModel):
-    kl_coef: NonNegativeFloat = 0.2
-    kl_target: PositiveFloat | None = Field(None, description="steer kl_coef towards this KL per response (Ziegler et al.)")
-    kl_horizon: PositiveInt = 10_000
+    kl_coef: Coefficient = 0.2
+    kl_target: Positive | None = Field(None, description="steer kl_coef towards this KL per response (Ziegler et al.)")
+    kl_horizon: Count = 10_000
     lam: float = Field(0.95, ge=0, le=1)
     gamma: float = Field(1.0, ge=0, le=1)
-    pg_coef: NonNegativeFloat = 1.0
-    vf_coef: NonNegativeFloat = 1.0
-    cliprange: PositiveFloat = 0.2
-    cliprange_value: PositiveFloat | None = Field(0.2, description="in units of the (whitened) return; null: not clipped")
+    pg_coef: Coefficient = 1.0
+    vf_coef: Coefficient = 1.0
+    cliprange: Positive = 0.2
+    cliprange_value: Positive | None = Field(0.2, description="in units of the (whitened) return; null: not clipped")
     whiten_rewards: bool = Field(
         False, description="divide a batch's token rewards by their standard deviation; true: as published")
     whiten_divides_by: Literal["std", "sqrt_std"] = Field("std", description="sqrt_std: as published (deviation D1)")
     gae_start: Literal["own_end", "longest"] = Field("own_end", description="longest: as published (D3)")
+
+    @model_validator(mode="after")
+    def _kl_is_steered(self):
+        if self.kl_coef == 0:
+            refuse(unread_keys(
+                self, ["kl_target"], "since kl_coef is 0 and what is steered are multiples of it: set kl_coef above 0, or leave it out"))
+        if self.kl_target is None:
+            refuse(unread_keys(self, ["kl_horizon"], "since kl_target is null: set kl_target, or leave it out"))
+        return self
 
 
 KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
@@ -38,7 +47,7 @@ CRITIC = frozenset({"vf_coef", "cliprange_value"})
 class AlgorithmConfig(StrictModel):
     """What every algorithm has."""
 
-    entropy_coef: NonNegativeFloat = Field(0.0, description="bonus on the entropy of the next token, in the loss")
+    entropy_coef: Coefficient = Field(0.0, description="bonus on the entropy of the next token, in the loss")
     kl_in: Literal["reward", "loss"] = Field("reward", description=KL_IN)
     normalize_aspects: bool = Field(
         False, description="divide each reward by its standard deviation over the batch's responses before weighting")
@@ -105,7 +114,7 @@ class GRPOAlgorithm(GroupAlgorithm):
     name: Literal["grpo"] = "grpo"
     normalize: bool = Field(True, description="divide by the standard deviation of the prompt's samples")
     clip_low: float = Field(0.2, gt=0, le=1)
-    clip_high: PositiveFloat = 0.2
+    clip_high: Positive = 0.2
     kl_in: Literal["reward", "loss"] = Field("loss", description=KL_IN)
 
 
@@ -116,11 +125,11 @@ class GPGAlgorithm(GroupAlgorithm):
 
 class TRPOAlgorithm(AlgorithmConfig):
     name: Literal["trpo"] = "trpo"
-    max_kl: PositiveFloat = Field(0.01, description="bound of a step's KL(old || new), nats per token")
-    cg_steps: PositiveInt = 10
-    cg_damping: NonNegativeFloat = Field(
+    max_kl: Positive = Field(0.01, description="bound of a step's KL(old || new), nats per token")
+    cg_steps: int = Field(10, ge=1, le=1000)
+    cg_damping: Coefficient = Field(
         0.1, description="added to the Fisher matrix, as a part of the curvature along the gradient")
-    line_search_steps: PositiveInt = Field(10, description="halvings tried before the step is given up")
+    line_search_steps: int = Field(10, ge=1, le=100, description="halvings tried before the step is given up")
     critic: ClassVar[bool] = True
     reads: ClassVar[frozenset[str]] = KL | GAE | {"gamma", "cliprange_value"}
 
@@ -129,8 +138,8 @@ class NLPOAlgorithm(AlgorithmConfig):
     name: Literal["nlpo"] = "nlpo"
     top_p: float | None = Field(
         0.9, gt=0, le=1, description="tokens allowed: the mask policy's smallest set of this probability")
-    top_k: PositiveInt | None = Field(None, description="tokens allowed: the mask policy's k most probable")
-    sync_every: PositiveInt = Field(10, description="rollout steps after which the mask policy becomes the policy")
+    top_k: Count | None = Field(None, description="tokens allowed: the mask policy's k most probable")
+    sync_every: Count = Field(10, description="rollout steps after which the mask policy becomes the policy")
     critic: ClassVar[bool] = True
     reads: ClassVar[frozenset[str]] = frozenset(PPOConfig.model_fields)
 

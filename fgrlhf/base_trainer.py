@@ -69,13 +69,23 @@ class BaseTrainer:
 
     # ---- an optimiser step -----------------------------------------------------------------------------------------
 
-    def _clip_and_step(self) -> float:
-        """Step on the gradient that is there; its norm before clipping. Raises `UserError` where it is not finite."""
+    def _clip_and_step(self) -> dict[str, float]:
+        """Step on the gradient that is there. Each group of the optimiser, the policy and then the critic, is clipped by itself.
+
+        Returns:
+          `grad_norm`, and with a critic `grad_norm/value`: the norms before clipping.
+        Raises:
+          UserError: a norm is not finite.
+        """
         train = self.config.train
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.actor_critic.parameters(), train.max_grad_norm if train.clip_grad else torch.inf)
-        self._check_finite(grad_norm)
+        bound = train.max_grad_norm if train.clip_grad else torch.inf
+        norms = {}
+        for name, group in zip(("grad_norm", "grad_norm/value"), self.optimizer.param_groups):
+            norms[name] = torch.nn.utils.clip_grad_norm_(group["params"], bound)
+        for norm in norms.values():
+            self._check_finite(norm)
         self.optimizer.step()
-        return float(grad_norm)
+        return {name: float(norm) for name, norm in norms.items()}
 
     def _check_finite(self, grad_norm: Tensor) -> None:
         if not torch.isfinite(grad_norm):  # the same on every rank, so all stop

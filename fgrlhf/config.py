@@ -1,8 +1,11 @@
 """Strict typed configuration: YAML plus `a.b=c` overrides, every mistake reported at once.
 
 A config is a frozen pydantic model. Unknown, missing and mistyped keys are collected and reported together, each with
-its path, a suggestion and the way out. `1e-5` is a number, a key given twice is an error, an environment variable in a
-string (`${DATA_DIR}`) is filled in.
+its path, a suggestion and the way out. `1e-5` is a number, dates are text, a key given twice is an error. An environment
+variable in a string of a YAML file (`${DATA_DIR}`) is filled in.
+
+The text after `=` of an override is the value itself for a key that holds text: `logging.save_dir=out/a #b` writes to
+`out/a #b`, and `${...}` is left to the shell. `null` clears a key that may be empty. For all other keys it is read as YAML.
 """
 
 import difflib
@@ -15,12 +18,21 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, shorten
 
 Model = TypeVar("Model", bound="StrictModel")
+
+# Bounds of a config file: far above any config, and small enough that a hostile file is refused at once.
+MOST_CHARACTERS = 200_000
+MOST_VALUES = 5_000
+DEEPEST = 50
+MOST_DIGITS = 40
+
+MOST_MISTAKES = 20  # shown; the others are counted
+LONGEST_LINE = 400
 
 
 class StrictModel(BaseModel):
@@ -30,19 +42,103 @@ class StrictModel(BaseModel):
 
     @field_validator("*", mode="wrap")
     @classmethod
-    def _no_truth_value_as_number(cls, value: Any, handler):
+    def _no_silent_conversion(cls, value: Any, handler):
         result = handler(value)
-        if isinstance(value, bool) and type(result) in (int, float):
-            raise ValueError(f"a number is needed, not {str(value).lower()}")
+        _check_conversion(value, result)
         return result
 
 
+_SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off"})
+
+
+def _check_conversion(value: Any, result: Any) -> None:
+    """Refuse what pydantic accepts as a number or a truth value although it is written as something else."""
+    if isinstance(value, (list, tuple)) and isinstance(result, (list, tuple)) and len(value) == len(result):
+        for item, converted in zip(value, result):
+            _check_conversion(item, converted)
+        return
+    kind = type(result)
+    if kind in (int, float) and isinstance(value, bool):
+        raise ValueError(f"a number is needed, not {str(value).lower()}")
+    if kind in (int, float) and isinstance(value, str):
+        raise ValueError(f"a number is needed, not the text {shorten(repr(value))}: leave the quotes out")
+    if kind is int and isinstance(value, float):
+        raise ValueError(f"a whole number is needed, not {value}")
+    if kind is bool and not isinstance(value, bool) and str(value).lower() not in _SWITCHES:
+        raise ValueError(f"true or false is needed, not {shorten(repr(value))}")
+
+
+class Mistakes(ValueError):
+    """Several mistakes of one section, found by a validator and reported together.
+
+    Args:
+      mistakes: (key, text) pairs. The key is the one below the section that has the mistake, with dots where it is deeper,
+        or "" where the text names its keys itself.
+    """
+
+    def __init__(self, mistakes: typing.Iterable[tuple[str, str]]):
+        self.mistakes = tuple(mistakes)
+        super().__init__("; ".join(f"{key}: {text}" if key else text for key, text in self.mistakes))
+
+
+def refuse(mistakes: typing.Sequence[tuple[str, str]]) -> None:
+    """Raise `Mistakes` where there are any."""
+    if mistakes:
+        raise Mistakes(mistakes)
+
+
+def unread_keys(section: StrictModel, keys: typing.Iterable[str], reason: str) -> list[tuple[str, str]]:
+    """Mistakes for those of `keys` that have another value than their default, although nothing reads them.
+
+    A key that repeats its default does no harm: resolved configs hold every key, and so do the published files.
+
+    Args:
+      section: where the keys are.
+      keys: those that are not read.
+      reason: why, and the way out, as the rest of a sentence after "is not read, ".
+    """
+    mistakes = []
+    for key in keys:
+        default = type(section).model_fields[key].get_default(call_default_factory=True)
+        value = getattr(section, key)
+        if value != default:
+            mistakes.append((key, f"{shorten(value)} is not read, {reason}"))
+    return mistakes
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 as users mean it: `1e-5` is a number, `no`/`on` stay text, a duplicate key is an error."""
+    """YAML 1.2 as users mean it: `1e-5` is a number, `no`, `1:30` and `2026-01-31` stay text, a duplicate key is an error.
+
+    Anchors, aliases and tags are refused, and so is what is too deep or too long, before anything is built of it.
+    """
+
+    depth = 0
+    values = 0
+
+    def compose_node(self, parent, index):
+        event = self.peek_event()
+        self.values += 1
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise _refused("anchors and aliases (`&`, `*`) are not supported: write the value out, in quotes if it is text", event)
+        if event.tag is not None:
+            raise _refused("tags (`!`) are not supported: write the plain value, in quotes if it is text", event)
+        if self.values > MOST_VALUES:
+            raise _refused(f"more than {MOST_VALUES:,} values: this is no config", event)
+        if self.depth >= DEEPEST:
+            raise _refused(f"nested more than {DEEPEST} levels deep: this is no config", event)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
+def _refused(reason: str, place: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, reason, place.start_mark)
+
+
+_NULL = "tag:yaml.org,2002:null"
 _Loader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag == _NULL]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
@@ -51,7 +147,13 @@ _FLOAT = (
     re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"),
     list("-+0123456789."),
 )
+_INT = (
+    "tag:yaml.org,2002:int",
+    re.compile(r"^[-+]?(?:0o[0-7]+|0x[0-9a-fA-F]+|[0-9][0-9_]*)$"),
+    list("-+0123456789"),
+)
 _Loader.add_implicit_resolver(*_FLOAT)
+_Loader.add_implicit_resolver(*_INT)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -59,15 +161,28 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_implicit_resolver(*_FLOAT)
+_Dumper.add_implicit_resolver(*_INT)
+
+
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node).replace("_", "").lower()
+    if len(text) > MOST_DIGITS:
+        raise _refused(f"a number of {len(text)} digits: the largest that a config may have has {MOST_DIGITS}", node)
+    base = {"0o": 8, "0x": 16}.get(text.lstrip("+-")[:2], 10)
+    return int(text, base)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False) -> dict:
     mapping: dict = {}
     for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise _refused("a key must be a word, not a list or a mapping", key_node)
         key = loader.construct_object(key_node, deep=True)
         if key in mapping:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key `{key}` is given twice", key_node.start_mark)
+            raise _refused(f"the key `{shorten(key)}` is given twice", key_node)
         mapping[key] = loader.construct_object(value_node, deep=True)
     return mapping
 
@@ -77,95 +192,239 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML mapping. Raises `UserError` naming the file, the line and the reason."""
+    name = shorten(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read(MOST_CHARACTERS + 1)
     except OSError as error:
-        raise UserError(f"the config {path} cannot be read: {error.strerror}") from None
+        raise UserError(f"the config {name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"the config {name} is not UTF-8 text: byte {error.start} cannot be read. Save it as UTF-8") from None
+    except ValueError as error:  # a NUL in the file's name
+        raise UserError(f"the config {name} cannot be read: {error}") from None
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config")
     try:
         value = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"the config {path} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"the config {name} is not valid YAML: {shorten(error, LONGEST_LINE)}") from None
     if not isinstance(value, dict):
-        raise UserError(f"the config {path} must be a mapping of sections, it is a {type(value).__name__}")
+        raise UserError(f"the config {name} must be a mapping of sections, it is a {type(value).__name__}")
     return value
 
 
-def _apply_override(tree: dict, text: str) -> None:
-    path, equals, raw = text.partition("=")
-    if not equals or not path.strip():
-        raise UserError(f"`{text}` is not an override: write it as section.key=value, e.g. train.lr=1e-5")
+# ---- text from the command line and from the environment -----------------------------------------------------------
+
+
+def value_from_text(model: type[BaseModel], key: typing.Sequence[str], text: str) -> Any:
+    """The value of a key whose text was given outside of a YAML file: after the `=` of an override or a setting.
+
+    A key that holds text takes it as it is, `#`, `: `, `${...}` and quotes included, but `null` clears it if it may be
+    empty. Any other key, numbers, switches and lists among them, takes it as YAML.
+
+    Args:
+      model: the config.
+      key: the path to the key, e.g. ("train", "lr").
+      text: what was given.
+    """
+    kinds = _kinds_of(model, key)
+    if text == "null" and type(None) in kinds:
+        return None
+    return text if _holds_text(kinds) else _read_value(text)
+
+
+def _read_value(text: str) -> Any:
+    if len(text) > MOST_CHARACTERS:
+        return text
     try:
-        value = yaml.load(raw, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
-        value = raw
-    *parents, leaf = path.strip().split(".")
+        return text  # the key's type refuses it
+
+
+def _holds_text(kinds: typing.Sequence[Any]) -> bool:
+    """Whether text is all that a key can hold, besides null."""
+    held = [kind for kind in kinds if kind is not type(None)]
+    return bool(held) and all(
+        kind in (str, Path) or all(isinstance(word, str) for word in typing.get_args(kind) or [None]) for kind in held)
+
+
+def _kinds_of(model: type[BaseModel], key: typing.Sequence[str]) -> list[Any]:
+    """The types that the value at a path may have, unions taken apart. None for a key that is not known."""
+    kinds: list[Any] = [model]
+    for part in key:
+        below = []
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                if part in kind.model_fields:
+                    below += _members(kind.model_fields[part].annotation)
+            elif typing.get_origin(kind) in (dict, list, tuple):  # any name, any place
+                below += _members(typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0])
+        kinds = below
+    return kinds
+
+
+def _members(annotation: Any) -> list[Any]:
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return [member for part in typing.get_args(annotation) for member in _members(part)]
+    return [annotation]
+
+
+def _apply_override(model: type[BaseModel], tree: dict, text: str) -> str:
+    """Set the key that an override names, and return its path."""
+    path, equals, raw = text.partition("=")
+    path = path.strip()
+    if not equals or not path:
+        raise UserError(f"`{shorten(text)}` is not an override: write it as section.key=value, e.g. train.lr=1e-5")
+    parts = path.split(".")
+    if len(parts) > DEEPEST:
+        raise UserError(f"`{shorten(text)}` names a key {len(parts)} levels deep: no config has one")
     node = tree
-    for parent in parents:
+    for parent in parts[:-1]:
         if not isinstance(node.get(parent), dict):
             node[parent] = {}
         node = node[parent]
-    node[leaf] = value
+    node[parts[-1]] = value_from_text(model, parts, raw)
+    return path
 
 
-def _fill_environment(value: Any, path: str, missing: list[str]) -> Any:
-    """Replace ${NAME} in strings; a name that is not set is noted in `missing`."""
-    if isinstance(value, dict):
-        return {key: _fill_environment(item, f"{path}.{key}".lstrip("."), missing) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_fill_environment(item, f"{path}[{i}]", missing) for i, item in enumerate(value)]
-    if not isinstance(value, str):
+class _Environment:
+    """Fills ${NAME} in the strings of a tree, and notes which names are not set and which values are secret."""
+
+    def __init__(self, model: type[BaseModel]):
+        self.model = model
+        self.missing: list[tuple[str, str]] = []  # (path of the key, name)
+        self.secrets: set[str] = set()
+
+    def fill(self, value: Any, key: tuple[str, ...] = (), shown: str = "") -> Any:
+        """`value`, at the path `key` of the config, with its variables; `shown` is the path in messages."""
+        if isinstance(value, dict):
+            return {name: self.fill(item, (*key, str(name)), f"{shown}.{name}".lstrip(".")) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.fill(item, (*key, ""), f"{shown}[{i}]") for i, item in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        filled = re.sub(r"\$\{(\w+)\}", lambda match: self._value_of(match[1], shown), value)
+        is_text = filled == value or _holds_text(_kinds_of(self.model, key))
+        return filled if is_text else _read_value(filled)
+
+    def _value_of(self, name: str, shown: str) -> str:
+        value = os.environ.get(name)
+        if value is None:
+            self.missing.append((shown, name))
+            return ""
+        if _SECRET.search(name):
+            self.secrets.add(value)
         return value
-
-    def substitute(match: re.Match) -> str:
-        if match[1] not in os.environ:
-            missing.append(f"{path}: the environment variable {match[1]} is not set; set it, or give {path}=...")
-        return os.environ.get(match[1], "")
-
-    return re.sub(r"\$\{(\w+)\}", substitute, value)
 
 
 def load_config(model: type[Model], path: str | Path, overrides: typing.Sequence[str] = ()) -> Model:
-    """Read `path`, apply `overrides` ("a.b=c"), validate. Raises `UserError` listing every mistake."""
-    tree = read_yaml(path)
-    for override in overrides:
-        _apply_override(tree, override)
-    return validate(model, tree, source=str(path))
+    """Read `path`, fill in its environment variables, apply `overrides` ("a.b=c"), validate.
+
+    Raises:
+      UserError: the file cannot be read, or every mistake in it.
+    """
+    environment = _Environment(model)
+    tree = environment.fill(read_yaml(path))
+    replaced = [_apply_override(model, tree, override) for override in overrides]
+    missing = []
+    for key, name in environment.missing:
+        if not any(f"{key}.".replace("[", ".").startswith(f"{override}.") for override in replaced):
+            missing.append(f"{key}: the environment variable {name} is not set; set it, or give {key}=...")
+    if missing:
+        raise UserError(_message(f"{shorten(path)}:", missing))
+    return validate(model, tree, source=str(path), secrets=environment.secrets)
 
 
-def validate(model: type[Model], tree: dict, source: str) -> Model:
-    """Build `model` from a nested dict; all mistakes in one `UserError`."""
-    problems: list[str] = []
-    tree = _fill_environment(tree, "", problems)
-    if problems:
-        raise UserError(f"{source}:\n  " + "\n  ".join(problems))
+def validate(model: type[Model], tree: dict, source: str, secrets: typing.Iterable[str] = ()) -> Model:
+    """Build `model` from a nested dict; all mistakes in one `UserError`, which shows none of `secrets`."""
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        lines = [_explain(model, problem) for problem in error.errors()]
-        raise UserError(f"{source} has {len(lines)} mistake{'s' * (len(lines) > 1)}:\n  " + "\n  ".join(lines)) from None
+        problems = error.errors()
+    hidden = _hidden({*secrets, *_secrets_in(tree)})
+    lines = [shorten(hidden(line), LONGEST_LINE) for problem in problems for line in _explain(model, problem, hidden)]
+    count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
+    raise UserError(_message(f"{shorten(source)} has {count}:", lines))
 
 
-def _explain(model: type[BaseModel], problem: dict) -> str:
+def _message(head: str, lines: typing.Sequence[str]) -> str:
+    shown = list(lines[:MOST_MISTAKES])
+    if len(lines) > MOST_MISTAKES:
+        shown.append(f"... and {len(lines) - MOST_MISTAKES} more")
+    return "\n  ".join([head, *shown])
+
+
+# ---- secrets -------------------------------------------------------------------------------------------------------
+
+_SECRET = re.compile(
+    r"(?:^|[_-])(?:token|secret|password|passwd|passphrase|credentials?)(?:[_-]|$)|api_?key|[_-]key$", re.IGNORECASE)
+
+
+def _secrets_in(tree: Any) -> set[str]:
+    """The texts under keys whose name says that they are secret."""
+    if isinstance(tree, list):
+        return {secret for item in tree for secret in _secrets_in(item)}
+    if not isinstance(tree, dict):
+        return set()
+    secrets = set()
+    for key, value in tree.items():
+        if isinstance(value, str) and _SECRET.search(str(key)):
+            secrets.add(value)
+        else:
+            secrets |= _secrets_in(value)
+    return secrets
+
+
+def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
+    """A function that replaces secrets in a text by `***`, as they are and as Python quotes them."""
+    forms = {form for secret in secrets if secret for form in (secret, repr(secret)[1:-1])}
+    longest_first = sorted(forms, key=len, reverse=True)
+
+    def hide(text: str) -> str:
+        for form in longest_first:
+            text = text.replace(form, "***")
+        return text
+
+    return hide
+
+
+# ---- what a mistake is told as ------------------------------------------------------------------------------------
+
+
+def _explain(model: type[BaseModel], problem: Any, hidden: typing.Callable[[str], str]) -> list[str]:
+    """The lines about one of pydantic's problems: one line, but more for `Mistakes`."""
     loc, section = _place(model, problem["loc"])
     path = ".".join(str(part) for part in loc)
+    mistakes = problem.get("ctx", {}).get("error")
+    if isinstance(mistakes, Mistakes):
+        return [": ".join([".".join(filter(None, [path, key])), text]).removeprefix(": ") for key, text in mistakes.mistakes]
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
         known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        close = difflib.get_close_matches(context["tag"], known, n=1)
-        hint = f"did you mean `{close[0]}`? " if close else ""
-        return f"{path}.name: there is no `{context['tag']}`; {hint}known: {', '.join(known)}"
+        return [f"{path}.name: there is no `{shorten(context['tag'])}`; {suggestion(context['tag'], known)}"]
     if problem["type"] == "extra_forbidden":
         known = sorted(section.model_fields) if section else _keys_at(model, loc[:-1])
-        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        close = difflib.get_close_matches(str(loc[-1])[:100], known, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}" if known else "remove it"
-        return f"{path}: unknown key; {hint}"
+        return [f"{shorten(path)}: unknown key; {hint}"]
     if problem["type"] == "missing":
-        return f"{path}: missing; set it in the file or give {path}=... on the command line"
+        return [f"{path}: missing; set it in the file or give {path}=... on the command line"]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error" and not path:
-        return message
-    got = "" if problem["type"] == "value_error" else f" (got {problem['input']!r})"
-    return f"{path}: {message[:1].lower() + message[1:]}{got}"
+        return [message]
+    got = "" if problem["type"] == "value_error" else f" (got {shorten(hidden(repr(problem['input'])))})"
+    return [f"{shorten(path)}: {message[:1].lower() + message[1:]}{got}"]
+
+
+def suggestion(name: str, known: typing.Sequence[str]) -> str:
+    """`did you mean ...?` where a known name is close, and the known names."""
+    close = difflib.get_close_matches(str(name)[:100], known, n=1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
+    return f"{hint}known: {', '.join(known)}"
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
@@ -268,3 +527,25 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes t
 NonNegativeCount = Annotated[int, Field(ge=0, lt=2**31)]
 Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any that trains
 Positive = Annotated[float, Field(ge=1e-12, le=1e12)]  # other positive numbers: neither vanishing nor overflowing in fp32
+Coefficient = Annotated[float, Field(ge=0, le=1e6)]  # weights of a loss's parts
+Amount = Annotated[float, Field(ge=-1e9, le=1e9)]  # rewards and what they are computed with, of either sign
+
+
+def _file_path(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty: name a file, a folder or a hub name")
+    if "\0" in value:
+        raise ValueError("it holds a NUL character, which no name of a file can have")
+    return value
+
+
+def _name(value: str) -> str:
+    if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
+        raise ValueError("a name of printable characters without slashes is needed, since folders and trackers carry it")
+    return value
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
+Name = Annotated[str, AfterValidator(_name)]

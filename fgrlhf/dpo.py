@@ -126,8 +126,7 @@ class DPOTrainer(BaseTrainer):
                 totals[name] = totals.get(name, 0) + metric_N.sum() / n_pairs
             if i == 0:
                 self._write_samples(micro, logprobs_BT.detach(), batch)
-        grad_norm = self._clip_and_step()
-        return self._summed(totals) | {"grad_norm": grad_norm, "lr": self.optimizer.param_groups[0]["lr"]}
+        return self._summed(totals) | self._clip_and_step() | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def pair_losses(self, logprobs_BT: Tensor, batch: ComparisonBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of every pair and what is logged of it. beta h is the reward that the policy implies (Rafailov et al. 2023, eq. 5)."""

@@ -24,8 +24,8 @@ class PPO:
     needs_values = True
     reuses_rollouts = True
 
-    def __init__(self, config: PPOConfig, own: AlgorithmConfig | None = None):
-        self.config, self.own = config, own
+    def __init__(self, config: PPOConfig, algorithm: AlgorithmConfig | None = None):
+        self.config = config  # `algorithm`, which every algorithm is given, has no setting that PPO reads itself
 
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None) -> Advantages:
         """Whitened advantages and the critic's targets. `rewards_BT` is the penalised reward, 0 on padding."""

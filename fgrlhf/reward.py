@@ -12,14 +12,16 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from fgrlhf.advantages import kl_penalized
-from fgrlhf.reward_models import SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.config import suggestion, unread_keys
+from fgrlhf.reward_models import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.rl_config import AspectConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import UserError
@@ -177,39 +179,93 @@ class CombinedReward(BasicReward):
         return results
 
 
+# ---- kinds ---------------------------------------------------------------------------------------------------------
+
+EVERY_KIND_READS = frozenset({"kind", "weight", "place"})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of reward: what builds it, and which keys of its section in YAML it reads.
+
+    Args:
+      build: called with the section, the reward models' prompt function, a device and a dtype.
+      reads: keys it reads besides `kind`, `weight` and `place`. Any other key is refused, since it would change nothing.
+      requires: those of them without which there is no reward.
+    """
+
+    build: Callable[[AspectConfig, PrefixFn, str, str], AspectReward]
+    reads: frozenset[str] = frozenset()
+    requires: frozenset[str] = frozenset()
+
+
+def aspect_mistakes(config: AspectConfig, kinds: Mapping[str, Kind]) -> list[tuple[str, str]]:
+    """(key, text) for everything that is wrong with a reward's section: its kind, keys that the kind does not read or lacks,
+    and values with which the reward would be zero."""
+    if config.kind not in kinds:
+        return [("kind", f"there is no `{config.kind}`; {suggestion(config.kind, sorted(kinds))}")]
+    kind = kinds[config.kind]
+    others = [key for key in AspectConfig.model_fields if key not in kind.reads | EVERY_KIND_READS]
+    reads = ", ".join(sorted(kind.reads)) or "no other key"
+    mistakes = unread_keys(config, others, f"since `{config.kind}` reads {reads}: leave it out")
+    if config.weight == 0:  # left out on purpose
+        return mistakes
+    for key in sorted(kind.requires):
+        if getattr(config, key) is None:
+            mistakes.append((key, f"missing; `{config.kind}` needs it"))
+    if "scale" in kind.reads and config.scale == 0:
+        mistakes.append(("scale", "0 makes the reward the same for every answer: give another scale, or weight=0 to leave it out"))
+    if {"positive_reward", "negative_reward"} <= kind.reads and config.positive_reward == config.negative_reward == 0:
+        mistakes.append((
+            "positive_reward", "it and negative_reward are 0, so the reward is always 0: give one of them a value, or weight=0 to "
+            "leave it out"))
+    return mistakes
+
+
+def facts_of(config: AspectConfig, implied: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What `load_reward_model` is told about a checkpoint: what the config gives, and for a checkpoint without a
+    reward_model.json what its kind implies."""
+    carried = (Path(config.ckpt) / SPEC_FILE).exists()
+    return {**({} if carried else implied or {}), **config.published_facts()}
+
+
 def segment_classifier(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
     """kind `segment_classifier`: a reward model with labels, see `SegmentClassifierReward`."""
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts_of(config))
     return SegmentClassifierReward(scorer, config.positive_reward, config.negative_reward)
 
 
 def sequence_scorer(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
     """kind `sequence_scorer`: a reward model with one score, see `SequenceScorerReward`."""
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts_of(config))
     return SequenceScorerReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
 
 
-KINDS: dict[str, Callable[[AspectConfig, PrefixFn, str, str], AspectReward]] = {
-    "segment_classifier": segment_classifier,
-    "sequence_scorer": sequence_scorer,
+SEGMENT_KEYS = frozenset({"ckpt", "positive_reward", "negative_reward", "level", "error_label", "with_passages"})
+SEQUENCE_KEYS = frozenset({"ckpt", "scale", "bias", "clip", "mean", "std", "with_passages"})
+
+KINDS: dict[str, Kind] = {
+    "segment_classifier": Kind(segment_classifier, SEGMENT_KEYS, frozenset({"ckpt", "positive_reward", "negative_reward"})),
+    "sequence_scorer": Kind(sequence_scorer, SEQUENCE_KEYS, frozenset({"ckpt"})),
 }
 
 
 def build_aspects(
-    configs: Mapping[str, AspectConfig], prefix_fn: PrefixFn, kinds: Mapping[str, Callable] = KINDS, device: str = "cpu", dtype: str = "fp32",
+    configs: Mapping[str, AspectConfig], prefix_fn: PrefixFn, kinds: Mapping[str, Kind] = KINDS, device: str = "cpu", dtype: str = "fp32",
 ) -> tuple[dict[str, AspectReward], dict[str, float]]:
     """The aspects a config names, and their weights. An aspect of weight 0 is left out: its model is not loaded.
 
     Raises:
-      UserError: an unknown kind, or a checkpoint that is missing or of the wrong kind.
+      UserError: an unknown kind, a key that a kind does not read or lacks, or a checkpoint that is missing or of the wrong kind.
     """
+    mistakes = [f"reward.{name}.{key}: {text}" for name, config in configs.items() for key, text in aspect_mistakes(config, kinds)]
+    if mistakes:
+        raise UserError("\n  ".join(["the rewards cannot be built:", *mistakes]))
     aspects, weights = {}, {}
     for name, config in configs.items():
         if config.weight == 0:
             continue
-        if config.kind not in kinds:
-            raise UserError(f"reward.{name}.kind is `{config.kind}`; known kinds: {', '.join(sorted(kinds))}")
-        aspect = kinds[config.kind](config, prefix_fn, device, dtype)
+        aspect = kinds[config.kind].build(config, prefix_fn, device, dtype)
         aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
         weights[name] = config.weight
     if not aspects:

@@ -163,8 +163,7 @@ class OnPolicyTrainer(BaseTrainer):
                 loss.backward()
             for name, metric_BT in token_loss.metrics.items():
                 totals[name] = totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
-        grad_norm = self._clip_and_step()
-        return self._summed(totals) | {"grad_norm": grad_norm}
+        return self._summed(totals) | self._clip_and_step()
 
     # ---- pure functions of (config, step) --------------------------------------------------------------------------
 

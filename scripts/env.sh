@@ -52,10 +52,19 @@ case "$SCALE" in
 esac
 export TOKENIZERS_PARALLELISM=false
 
-# config_for path/to/name.yml -> that path at paper scale, path/to/mini_name.yml at mini scale
+case "${VARIANT:-default}" in
+    default) ;;
+    published) [ "$SCALE" = paper ] || fail "VARIANT=published has settings at paper scale only: leave VARIANT out, or set SCALE=paper." ;;
+    *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published for every switch as published, or leave it out." ;;
+esac
+
+# config_for path/to/name.yml -> that path at paper scale, path/to/mini_name.yml at mini scale; with VARIANT=published
+# path/to/published_name.yml where there is one (the other settings are as published anyway)
 config_for() {
     if [ "$SCALE" = mini ]; then
         printf '%s/mini_%s\n' "$(dirname "$1")" "$(basename "$1")"
+    elif [ "${VARIANT:-default}" = published ] && [ -f "$(dirname "$1")/published_$(basename "$1")" ]; then
+        printf '%s/published_%s\n' "$(dirname "$1")" "$(basename "$1")"
     else
         printf '%s\n' "$1"
     fi

@@ -342,10 +342,14 @@ def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, pa
 
 
 def test_keys_without_use_are_named(tmp_path):
-    given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1}
+    given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1, "train__value_lr": 1e-3}
     assert unread(config(tmp_path, **given)) == []
-    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == ["cliprange"]
-    assert unread(config(tmp_path, algorithm__name="grpo", **given)) == ["cliprange", "lam"]  # kl_coef is read
+    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == ["ppo.cliprange", "train.n_ppo_epoch_per_rollout"]
+    critic = ["model.value_model.policy_value_sharing", "ppo.cliprange", "ppo.lam", "train.value_lr"]  # kl_coef is read
+    assert unread(config(tmp_path, algorithm__name="grpo", **given)) == critic
+    assert unread(config(tmp_path, algorithm__name="rloo", **given)) == sorted([*critic, "train.n_ppo_epoch_per_rollout"])
+    assert unread(config(tmp_path, algorithm__name="rloo", model__value_model={"ckpt": "x", "freeze_value_model": True})) == [
+        "model.value_model.ckpt", "model.value_model.freeze_value_model", "train.n_ppo_epoch_per_rollout"]
 
 
 def test_the_name_alone_changes_the_algorithm(tmp_path):

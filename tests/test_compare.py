@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fgrlhf.algorithms import ALGORITHMS
@@ -64,7 +65,7 @@ def test_corrected_sft_is_its_script():
 
 
 def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
-    assert set(compare.yaml.safe_load((compare.ROOT / compare.TUNED).read_text())) <= set(NAMES)
+    assert set(compare.read_yaml(compare.ROOT / compare.TUNED)) <= set(NAMES)
     assert all("=" in setting for name in NAMES for setting in tuned(name))
 
 
@@ -103,12 +104,12 @@ def test_table_and_page_show_them(found):
 
 
 def test_an_algorithm_stands_beside_itself_with_holistic_rewards(found):
-    same = {"mean": 0.0, "low": -0.1, "high": 0.1, "real": False}
-    found["differences"] |= {"rloo-holistic_vs_rloo": same, "rloo-holistic_vs_gpg": same | {"real": True}}
+    same = {"mean": 0.0, "low": -0.1, "high": 0.1, "real": False, "excludes_zero": False}
+    found["differences"] |= {"rloo-holistic_vs_rloo": same, "rloo-holistic_vs_gpg": same | {"real": True, "excludes_zero": True}}
     assert list(others(found)) == ["rloo-holistic_vs_rloo"]
 
 
-@pytest.mark.parametrize("settings, named", [({"algorithms": "ppo,best"}, "best is not known"), ({"seeds": "0,x"}, "seeds=0,x")])
+@pytest.mark.parametrize("settings, named", [({"algorithms": "ppo,best"}, "best is not known"), ({"seeds": "0,x"}, "seeds=0,x"), ({"seeds": "-1"}, "seeds=-1"), ({"seeds": "1,1"}, "names a seed twice"), ({"seeds": "9" * 5000}, "whole numbers")])
 def test_what_is_not_there_is_refused(settings, named):
     with pytest.raises(UserError, match=named):
         made = Settings(**settings)
@@ -118,3 +119,26 @@ def test_what_is_not_there_is_refused(settings, named):
 def test_without_a_demo_it_says_so(tmp_path):
     with pytest.raises(UserError, match="make demo"):
         compare.compare(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "compare")))
+
+
+def test_differences_are_corrected_for_their_number():
+    """Twelve copies of SFT that differ by noise alone, and one that is better: some intervals exclude zero, one is real."""
+    rng = np.random.default_rng(4)
+    gold = {"sft": [np.zeros(100)] * 3, "better": [rng.normal(0.5, 0.02, 100) for _ in range(3)]}
+    gold |= {f"same-{i}": [rng.normal(rng.normal(0, 0.02), 0.05, 100) for _ in range(3)] for i in range(12)}
+    pairs = compare.differences(gold)
+    assert len(pairs) == 91
+    noise = {name: pair for name, pair in pairs.items() if "better" not in name}
+    assert sum(pair["excludes_zero"] for pair in noise.values()) == 4 and not any(pair["real"] for pair in noise.values())
+    assert pairs["better_vs_sft"]["real"] and pairs["better_vs_sft"]["excludes_zero"]
+    for pair in pairs.values():
+        assert pair["p"] <= pair["p_corrected"] <= 1 and pair["real"] == (pair["p_corrected"] < 0.05)
+        assert pair["excludes_zero"] == (pair["p"] < 0.05)
+
+
+def test_table_and_page_show_what_is_real_and_what_only_looks_so(found):
+    found["differences"]["ppo_vs_sft"] |= {"real": False, "excludes_zero": True}
+    assert "| *+0.300 [+0.200, +0.400]* |" in table(found) and "<em>+0.300</em>" in page(found)
+    found["differences"]["ppo_vs_sft"] |= {"real": False, "excludes_zero": False}
+    assert "| +0.300 [+0.200, +0.400] |" in table(found) and "<em>" not in page(found)
+    assert "all 6 differences" in table(found) and "all 6 differences" in page(found)

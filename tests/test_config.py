@@ -1,4 +1,6 @@
+import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from fgrlhf.config import (
-    Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, load_config, parse_cli, read_yaml, to_yaml, validate,
+    Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, load_config, parse_cli, read_yaml, refuse, to_yaml, unread_keys, validate,
+    value_from_text,
 )
 from fgrlhf.utils import UserError
 
@@ -63,7 +66,7 @@ def test_numbers_are_numbers(text, value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["no", "on", "yes", "off", "y", "1e", "e5", "v1.0", "é 🙂", "null and void", "a: b"]
+    "text", ["no", "on", "yes", "off", "y", "1e", "e5", "v1.0", "é 🙂", "null and void", "a: b", "2026-11-21", "2024-13-45", "1:30"]
 )
 def test_text_stays_text(text, tmp_path):
     quoted = f"'{text}'" if ":" in text else text
@@ -86,9 +89,9 @@ def test_every_mistake_is_reported_at_once(tmp_path):
             train: {lr: fast, stepz: 3, flag: maybe}
             reward: {a: {wieght: 1}, b: 3}
             sizes: [1, x, 2.5]
+            title: [1]
         """,
             "train.steps=1.5",
-            "title=[1]",
         )
     message = str(raised.value)
     assert "small.yml has 11 mistakes" in message and len(message.splitlines()) == 12
@@ -117,7 +120,7 @@ def test_every_mistake_is_reported_at_once(tmp_path):
         ("train: {lr: .nan}", "train.lr"),
         ("train: {lr: .inf}", "train.lr"),
         ("train: {steps: 13}", "train.steps: 13 brings bad luck; take 14"),
-        ("title: 2026-11-21", "title: input should be a valid string"),
+        ("title: 12", "title: input should be a valid string (got 12)"),
         ("qqq: 1", "qqq: unknown key; known here: reward, sizes, title, train"),
         ("train: 3", "train:"),
         ("title: [", "not valid YAML"),
@@ -243,3 +246,206 @@ def test_bounded_numbers():
     with pytest.raises(UserError) as error:
         validate(Bounded, bad, "test")
     assert all(f"  {key}: " in str(error.value) for key in bad)
+
+
+# ---- text is taken literally, numbers are numbers -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["out/a #b", "k: v", "a\nb", "${HOME}/x", "'quoted'", "[1]", "{a: 1}", "&a b", "*a", "!tag", "12", "true", "", " x ", "~", "[", "a\tb"],
+)
+def test_the_text_of_an_override_is_the_value_of_a_text_key(text, tmp_path):
+    assert load(tmp_path, "title: x", f"title={text}").title == text
+    assert load(tmp_path, "{}", "reward.a.weight=1", f"reward.a.name={text}").reward["a"].name == text
+
+
+class Kinds(StrictModel):
+    required: str = "x"
+    optional: str | None = "x"
+    choice: Literal["fp32", "bf16"] = "fp32"
+    either: int | str = 0
+    number: float | None = 1.0
+    whole: int = 0
+    flag: bool = False
+    names: list[str] | None = None
+
+
+@pytest.mark.parametrize(
+    "key, text, value",
+    [
+        ("optional", "null", None),
+        ("required", "null", "null"),
+        ("choice", "bf16", "bf16"),
+        ("either", "3", 3),
+        ("either", "three: 3", {"three": 3}),
+        ("number", "null", None),
+        ("number", "1e-3", 1e-3),
+        ("number", "1:30", "1:30"),
+        ("whole", "0x1F", 31),
+        ("whole", "0o17", 15),
+        ("whole", "010", 10),
+        ("whole", "1_000", 1000),
+        ("whole", "3.0", 3.0),
+        ("flag", "false", False),
+        ("names", "[a, b]", ["a", "b"]),
+        ("whole", "!!int x", "!!int x"),
+        ("whole", "&a [*a]", "&a [*a]"),
+        ("unknown", "3", 3),
+    ],
+)
+def test_text_becomes_the_value_of_its_key(key, text, value):
+    got = value_from_text(Kinds, [key], text)
+    assert got == value and type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    "tree, part",
+    [
+        ({"whole": "12"}, "whole: a number is needed, not the text '12'"),
+        ({"number": "1e-5"}, "number: a number is needed, not the text '1e-5'"),
+        ({"whole": 3.0}, "whole: a whole number is needed, not 3.0"),
+        ({"flag": 0}, "flag: true or false is needed, not 0"),
+        ({"flag": 1.0}, "flag: true or false is needed, not 1.0"),
+        ({"flag": "1"}, "flag: true or false is needed, not '1'"),
+        ({"whole": True}, "whole: a number is needed, not true"),
+    ],
+)
+def test_what_is_written_as_something_else_is_no_number_and_no_switch(tree, part):
+    with pytest.raises(UserError, match=re.escape(part)):
+        validate(Kinds, tree, "file")
+    assert validate(Kinds, {"number": 3}, "file").number == 3.0  # a whole number is a number
+
+
+def test_lists_are_checked_inside(tmp_path):
+    for wrong in ("1.0", "'1'", "true"):
+        with pytest.raises(UserError, match="sizes: a"):
+            load(tmp_path, f"sizes: [1, {wrong}]")
+
+
+def test_variables_are_filled_in_files_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLACE", "/out")
+    monkeypatch.setenv("STEPS", "12")
+    made = load(tmp_path, "title: ${PLACE}/a\ntrain: {steps: '${STEPS}'}", "reward.a.weight=1", "reward.a.name=${PLACE}/b")
+    assert made.title == "/out/a" and made.train.steps == 12 and made.reward["a"].name == "${PLACE}/b"
+    monkeypatch.setenv("PLACE", "null")
+    assert load(tmp_path, "title: ${PLACE}").title == "null"
+    assert validate(Small, {"title": "${NOT_SET}"}, "settings").title == "${NOT_SET}"
+
+
+# ---- hostile files: a reason, and at once --------------------------------------------------------------------------
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    "text, part",
+    [
+        ("? [1]\n: 2", "a key must be a word, not a list or a mapping"),
+        ("{[1]: 2}", "a key must be a word, not a list or a mapping"),
+        ("train: {steps: " + "9" * 5000 + "}", "a number of 5000 digits"),
+        ("train: {lr: " + "9" * 5000 + ".0}", "train.lr"),
+        ("train: {steps: !!int x}", "tags (`!`) are not supported"),
+        ("train: {lr: !!float x}", "tags (`!`) are not supported"),
+        ("train: {flag: !!bool x}", "tags (`!`) are not supported"),
+        ("title: !!timestamp x", "tags (`!`) are not supported"),
+        ("title: !!python/object/apply:os.getcwd []", "tags (`!`) are not supported"),
+        ("title: &a [*a]", "anchors and aliases"),
+        ("title: *a", "anchors and aliases"),
+        (BOMB, "anchors and aliases"),
+        ("sizes: " + "[" * 3000 + "]" * 3000, "nested more than 50 levels deep"),
+        ("sizes: " + "[" * 100_000, "nested more than 50 levels deep"),
+        ("".join(f"{' ' * i}a:\n" for i in range(400)), "nested more than 50 levels deep"),
+        ("sizes: [" + "1," * 90_000 + "]", "more than 5,000 values"),
+        ("title: " + "x" * 300_000, "more than 200,000 characters"),
+        ("<<: {title: x}", "<<: unknown key"),
+        ("=: 1", "=: unknown key"),
+        ("a\0b: 1", "not valid YAML"),
+        ("{}\n---\n{}", "not valid YAML"),
+    ],
+)
+def test_hostile_files_are_refused_with_a_reason(text, part, tmp_path):
+    with pytest.raises(UserError) as raised:
+        load(tmp_path, text)
+    assert part in str(raised.value) and "small.yml" in str(raised.value) and len(str(raised.value)) < 1000
+
+
+def test_files_that_are_no_text(tmp_path):
+    (tmp_path / "latin.yml").write_bytes("title: é".encode("latin-1"))
+    (tmp_path / "utf16.yml").write_bytes("title: x".encode("utf-16"))
+    for name in ("latin.yml", "utf16.yml"):
+        with pytest.raises(UserError, match=f"{name} is not UTF-8 text"):
+            read_yaml(tmp_path / name)
+    with pytest.raises(UserError, match="cannot be read: embedded null byte"):
+        read_yaml(f"{tmp_path}/a\0b.yml")
+    with pytest.raises(UserError, match="cannot be read: File name too long"):
+        read_yaml(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "!!int x", "[" * 5000, "9" * 5000, "2024-13-45", "? [1]", "\udc80", "x" * 300_000])
+def test_hostile_overrides_are_refused_by_the_type_of_their_key(text, tmp_path):
+    with pytest.raises(UserError, match="train.steps: ") as raised:
+        load(tmp_path, "{}", f"train.steps={text}")
+    assert len(str(raised.value)) < 1000
+    with pytest.raises(UserError):
+        load(tmp_path, "{}", ".".join(["a"] * 1000) + "=1")
+
+
+# ---- messages: short, and without secrets --------------------------------------------------------------------------
+
+
+def test_messages_are_short(tmp_path):
+    with pytest.raises(UserError) as raised:
+        load(tmp_path, f"train: {{lr: '{'x' * 100_000}', {'k' * 900}: 1}}")
+    assert "train.lr: " in str(raised.value) and len(str(raised.value)) < 1500
+    with pytest.raises(UserError) as raised:
+        load(tmp_path, "\n".join(f"key{i}: 1" for i in range(50)))
+    lines = str(raised.value).splitlines()
+    assert "50 mistakes" in lines[0] and len(lines) == 22 and lines[-1] == "  ... and 30 more"
+
+
+class Secretive(StrictModel):
+    api_key: int = 0
+    size: int = 0
+    names: list[int] = []
+
+
+def test_secrets_are_not_shown(tmp_path, monkeypatch):
+    path = tmp_path / "a.yml"
+    path.write_text("size: ${HF_TOKEN}\nnames: ['x${HF_TOKEN}']")
+    monkeypatch.setenv("HF_TOKEN", "hf_tell'nobody" + "x" * 300)
+    with pytest.raises(UserError) as raised:
+        load_config(Secretive, path, ["api_key=sesame-open"])
+    message = str(raised.value)
+    assert "size: " in message and "api_key: " in message and message.count("***") == 3
+    assert "sesame" not in message and "hf_" not in message and "nobody" not in message and "xxx" not in message
+
+
+class Chosen(StrictModel):
+    how: str = "a"
+    size: int = 3
+    sizes: list[int] = [1]
+
+    @model_validator(mode="after")
+    def _read(self):
+        ignored = unread_keys(self, ["size", "sizes"], "since how is not b: set how=b") if self.how != "b" else []
+        refuse([*ignored, *([("", "how and size do not fit")] if self.size == 5 else [])])
+        return self
+
+
+class Outer(StrictModel):
+    inner: Chosen = Chosen()
+    number: int = 0
+
+
+def test_several_mistakes_of_one_section():
+    with pytest.raises(UserError) as raised:
+        validate(Outer, {"inner": {"size": 5, "sizes": []}, "number": "x"}, "file")
+    assert str(raised.value).splitlines() == [
+        "file has 4 mistakes:",
+        "  inner.size: 5 is not read, since how is not b: set how=b",
+        "  inner.sizes: [] is not read, since how is not b: set how=b",
+        "  inner: how and size do not fit",
+        "  number: input should be a valid integer, unable to parse string as an integer (got 'x')",
+    ]
+    assert validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()  # repeating a default does no harm

@@ -22,7 +22,7 @@ CONFIG = {
     },
     "reward": {
         "gold": {"kind": "oracle_gold", "scale": 2.0},
-        "unused": {"kind": "relevance", "ckpt": "no/such/model", "weight": 0},
+        "unused": {"kind": "relevance", "ckpt": "no/such/model", "weight": 0, "positive_reward": 1, "negative_reward": -1},
     },
     "env": {"max_input_len": 64, "max_generated_len": 6},
     "logging": {"save_dir": "unused"},

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
+from fgrlhf.config import read_yaml
 from fgrlhf.ppo import PPO, PPOTrainer
 from fgrlhf.reward import BasicReward
 from fgrlhf.rl_config import PPOConfig
@@ -51,10 +53,22 @@ def run(ppo, case, old, new, rewards):
     return penalized_BT, advantages, float(masked_mean(token_loss.loss_BT, old.response_mask_BT)), means
 
 
+def shipped(name: str) -> dict:
+    """The `ppo` section of a published variant at paper scale."""
+    folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
+    return read_yaml(folder / f"published_{name}_config.yml")["ppo"]
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_published_files_have_the_published_values(name):
+    assert PUBLISHED.items() <= shipped(name).items() and set(SETTINGS) <= set(shipped(name))
+
+
 @pytest.mark.parametrize("number", range(4))
-def test_published_values_give_the_published_numbers(golden, number):
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_published_values_give_the_published_numbers(golden, number, name):
     case, old, new, rewards, expected = golden_case(golden, number)
-    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **PUBLISHED))
+    ppo = PPO(PPOConfig(**{**shipped(name), **{key: case[key] for key in SETTINGS}}))
     penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
     torch.testing.assert_close(old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0)
     torch.testing.assert_close(penalized_BT, expected["penalized"], atol=1e-5, rtol=0)
@@ -141,3 +155,37 @@ def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
     made = trainer(config(tmp_path, ppo__lam=0.5, ppo__cliprange=0.1))
     assert isinstance(made, PPOTrainer) and made.algorithm.config.lam == 0.5 and made.algorithm.needs_values
     assert made.kl.coef == 0.1
+
+
+# ---- clipping of gradients -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_value", [True, False])
+def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
+    critic = {"ckpt": "tiny"} if own_value else {"policy_value_sharing": True}
+    made = trainer(config(tmp_path, train__max_grad_norm=2.0, model__value_model=critic), own_value=own_value)
+    policy, value = ([p for p in group["params"]] for group in made.optimizer.param_groups)
+    assert {id(p) for p in value} == {id(p) for p in made.actor_critic.value.parameters() if p.requires_grad}
+    for parameters, size in ((policy, 0.001), (value, 7.0)):
+        for p in parameters:
+            p.grad = torch.full_like(p, size)
+    made.optimizer.step = lambda: None
+    n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
+    norms = made._clip_and_step()
+    assert norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4) and norms["grad_norm"] < 2
+    assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
+    assert all(torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy)  # a small gradient is left as it is
+    assert float(value[0].grad.flatten()[0]) == pytest.approx(2 / n_value**0.5, rel=1e-4)
+
+
+def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
+    weights, norms = [], []
+    for vf_coef in (0.1, 1000.0):
+        cfg = config(tmp_path / str(vf_coef), ppo__vf_coef=vf_coef, model__value_model={"ckpt": "tiny"}, train__max_grad_norm=0.05)
+        made = trainer(cfg, own_value=True)
+        rollout, rewards = made.collect_and_score()
+        _, advantages = made.credit(rollout, rewards)
+        metrics = made._optimizer_step(rollout, advantages, torch.arange(8))
+        weights.append(torch.cat([p.detach().flatten() for p in made.policy.parameters()]))
+        norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))
+    assert torch.equal(*weights) and norms[0][0] == norms[1][0] and norms[1][1] > 5000 * norms[0][1]

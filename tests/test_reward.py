@@ -10,9 +10,11 @@ from fgrlhf.reward import (
     AtEnd,
     BasicReward,
     CombinedReward,
+    Kind,
     SegmentClassifierReward,
     SequenceScorerReward,
     build_aspects,
+    facts_of,
     place_on_tokens,
 )
 from fgrlhf.reward_models import SegmentLabels
@@ -218,14 +220,14 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
     configs = aspects(
         a={"weight": 0.0},
         b={"weight": 0.5, "place": "end", "scale": 3.0},
-        c={"mean": 1.0, "std": 4.0, "level": "sequence", "clip": 1.0},
+        c={"mean": 1.0, "std": 4.0, "with_passages": False, "clip": 1.0},
     )
     built, weights = build_aspects(configs, prefix_fn=None, device="cpu", dtype="bf16")
     assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
     assert loaded[0][1:] == ("cpu", "bf16", {}) and loaded[1][3] == {
         "mean": 1.0,
         "std": 4.0,
-        "level": "sequence",
+        "with_passages": False,
     }
     assert isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
     with pytest.raises(UserError, match="nothing to train for"):
@@ -234,10 +236,10 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
     with pytest.raises(
-        UserError, match=r"reward.a.kind is `sequence_scorrer`.*segment_classifier, sequence_scorer"
+        UserError, match=r"reward.a.kind: there is no `sequence_scorrer`; did you mean.*segment_classifier, sequence_scorer"
     ):
         build_aspects(aspects(a={"kind": "sequence_scorrer"}), prefix_fn=None)
-    mine = {"count": lambda config, prefix_fn, device, dtype: CountWord(config.ckpt)}
+    mine = {"count": Kind(lambda config, prefix_fn, device, dtype: CountWord(config.ckpt), frozenset({"ckpt"}))}
     built, _ = build_aspects(aspects(a={"kind": "count", "ckpt": "dog"}), prefix_fn=None, kinds=mine)
     assert built["a"].word == "dog"
 
@@ -245,3 +247,18 @@ def test_an_unknown_kind_is_refused_with_the_known_ones():
 def test_a_missing_reward_model_is_named(tmp_path):
     with pytest.raises(UserError, match="nowhere"):
         build_aspects(aspects(a={"ckpt": str(tmp_path / "nowhere")}), prefix_fn=None)
+
+
+def test_no_reward_is_built_that_is_always_zero():
+    with pytest.raises(UserError) as refused:
+        build_aspects(aspects(a={"kind": "segment_classifier"}, b={"scale": 0.0}, c={"positive_reward": 1.0}), prefix_fn=None)
+    assert [line.split(": ")[0].strip() for line in str(refused.value).splitlines()[1:]] == [
+        "reward.a.negative_reward", "reward.a.positive_reward", "reward.b.scale", "reward.c.positive_reward"]
+
+
+def test_what_a_kind_implies_is_for_checkpoints_that_carry_nothing(tmp_path):
+    implied = {"level": "sentence", "with_passages": True}
+    (config,) = aspects(a={"ckpt": str(tmp_path), "with_passages": False, "std": 2.0}).values()
+    assert facts_of(config, implied) == {"level": "sentence", "with_passages": False, "std": 2.0}
+    (tmp_path / "reward_model.json").write_text("{}")
+    assert facts_of(config, implied) == {"with_passages": False, "std": 2.0}  # only what the user gives

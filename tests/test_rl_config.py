@@ -1,3 +1,4 @@
+import copy
 import re
 from pathlib import Path
 
@@ -5,7 +6,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from fgrlhf.algorithms import unread
 from fgrlhf.config import _sections, load_config, to_yaml, validate
+from fgrlhf.dpo_config import DPOConfig
 from fgrlhf.rl_config import RLConfig
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.training.reward import QAConfig
@@ -99,22 +102,13 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
         sampling.top_p,
     ) == (200, True, 0.7, 20, None)
     assert not made.model.policy_model.eval_generation_kwargs.sampling(200).do_sample
-    kinds = {
-        key: (aspect.kind, aspect.level, aspect.error_label, aspect.with_passages)
-        for key, aspect in made.reward.items()
-    }
+    kinds = {key: aspect.kind for key, aspect in made.reward.items()}
     if name == "fine_grained":
-        assert kinds == {
-            "relevance_model": ("relevance", "subsentence", "NF-ERR", False),
-            "factuality_model": ("factuality", "sentence", "F-ERR", True),
-            "completeness_model": ("preference", "sequence", None, True),
-        }
-        assert (
-            made.reward["completeness_model"].std == 8.301160619054132
-            and made.reward["relevance_model"].weight == 1.0
-        )
+        assert kinds == {"relevance_model": "relevance", "factuality_model": "factuality", "completeness_model": "preference"}
+        assert made.reward["completeness_model"].std == 8.301160619054132 and made.reward["relevance_model"].weight == 1.0
     else:
-        assert kinds == {"baseline_model": ("preference", "sequence", None, True)}
+        assert kinds == {"baseline_model": "preference"}
+    assert unread(made) == [] and made.logging.notes() == []
     assert validate(QAConfig, yaml.safe_load(to_yaml(made)), "again") == made
 
 
@@ -128,7 +122,7 @@ def test_a_reward_without_a_kind_and_an_unknown_name_is_asked_for_one():
 @pytest.mark.parametrize(
     "section, change, part",
     [
-        ("value_model", {}, "needs a trunk of its own: set value_model.ckpt"),
+        ("value_model", {}, "needs a trunk of its own: set model.value_model.ckpt"),
         (
             "value_model",
             {"ckpt": "x", "freeze_value_model": True, "policy_value_sharing": True},
@@ -162,7 +156,7 @@ def test_temperature_of_the_log_probabilities():
         temperature(temperature=0.7) == 0.7
         and temperature(temperature=0.7, env={"logprob_temperature": 1.0}) == 1.0
     )
-    assert temperature(temperature=0.7, do_sample=False) == 1.0
+    assert temperature(do_sample=False) == 1.0
 
 
 def test_beams_in_evaluation_mean_no_sampling():
@@ -233,3 +227,254 @@ def test_the_published_update_as_overrides(tmp_path):
         "sqrt_std",
         "longest",
     ) and not made.train.average_microbatches
+
+
+# ---- a key that is not read is an error ----------------------------------------------------------------------------
+
+
+def refused(tree: dict, model=QAConfig) -> list[str]:
+    """The mistakes, one a line; none where the tree is accepted."""
+    try:
+        validate(model, tree, "file")
+    except UserError as error:
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    return []
+
+
+@pytest.mark.parametrize(
+    "path, value, way_out",
+    [
+        ("model.policy_model.eval_generation_kwargs.temperature", 0.7, "set do_sample=true"),
+        ("model.policy_model.eval_generation_kwargs.top_k", 20, "set do_sample=true"),
+        ("model.policy_model.eval_generation_kwargs.top_p", 0.9, "set do_sample=true"),
+        ("ppo.kl_horizon", 5000, "set kl_target"),
+        ("train.max_grad_norm", 1.0, "set clip_grad=true"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(path, value, way_out):
+    def changed(value):
+        tree = copy.deepcopy(published("fine_grained"))
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node[parent]
+        return tree | (node.update({leaf: value}) or {})
+
+    (line,) = refused(changed(value))
+    assert line.startswith(f"{path}: {value} is not read, since ") and way_out in line and "leave it out" in line
+    if path.split(".")[-1] in ("top_k", "top_p"):
+        assert refused(changed(None)) == []  # an explicit null gives nothing
+
+
+def test_a_target_of_the_kl_needs_a_coefficient():
+    tree = published("fine_grained")
+    tree["ppo"] |= {"kl_coef": 0, "kl_target": 3.0}
+    (line,) = refused(tree)
+    assert line.startswith("ppo.kl_target: 3.0 is not read, since kl_coef is 0")
+    tree["ppo"]["kl_coef"] = 0.1
+    assert refused(tree) == []
+
+
+def test_a_shared_trunk_takes_no_other():
+    tree = published("fine_grained")
+    tree["model"]["value_model"] = {"ckpt": "t5-base", "policy_value_sharing": True, "freeze_value_model": True}
+    lines = refused(tree)
+    assert lines[0].startswith("model.value_model.ckpt: t5-base is not read, since policy_value_sharing is true")
+    assert lines[1].startswith("model.value_model.freeze_value_model: ") and len(lines) == 2
+
+
+def test_only_an_algorithm_with_a_critic_needs_one():
+    tree = published("fine_grained")
+    del tree["model"]["value_model"]
+    (line,) = refused(tree)
+    assert line.startswith("model.value_model: the critic of `ppo` needs a trunk of its own")
+    assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
+
+
+def test_mistakes_of_all_sections_are_reported_together():
+    tree = published("fine_grained")
+    tree["algorithm"] = {"name": "trpo"}
+    tree["model"]["value_model"] = {"policy_value_sharing": True}
+    tree["train"]["dropout"] = True
+    assert [line.split()[0] for line in refused(tree)] == ["model.value_model.policy_value_sharing", "train.dropout"]
+
+
+def test_settings_of_a_tracker_that_is_off_are_noted():
+    tree = published("fine_grained")
+    tree["logging"]["wandb_log"] = False
+    notes = validate(QAConfig, tree, "file").logging.notes()
+    assert notes == [
+        "note: logging.wandb_entity: me is not read, since logging.wandb_log is false",
+        "note: logging.wandb_project: RLHF is not read, since logging.wandb_log is false",
+    ]
+
+
+def rewards(**changes):
+    """The fine-grained tree with other rewards."""
+    return published("fine_grained") | {"reward": changes}
+
+
+R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
+
+
+@pytest.mark.parametrize(
+    "name, section, lines",
+    [
+        ("relevance_model", R1, []),
+        ("relevance_model", R1 | {"place": "end", "weight": -2, "level": "subsentence", "error_label": "NF-ERR", "with_passages": False}, []),
+        ("relevance_model", R1 | {"positive_reward": 0}, []),
+        ("relevance_model", {"ckpt": "r"}, ["negative_reward: missing; `relevance` needs it", "positive_reward: missing; `relevance` needs it"]),
+        ("relevance_model", {"weight": 0}, []),
+        ("relevance_model", {"weight": 0, "scale": 2}, ["scale: 2.0 is not read"]),
+        ("factuality_model", {"positive_reward": 1, "negative_reward": -1}, ["ckpt: missing; `factuality` needs it"]),
+        ("factuality_model", R1 | {"positive_reward": 0, "negative_reward": 0}, ["positive_reward: it and negative_reward are 0"]),
+        ("relevance_model", R1 | {"scale": 5, "clip": 1}, ["scale: 5.0 is not read, since `relevance` reads ckpt,", "clip: 1.0 is not read"]),
+        ("relevance_model", R1 | {"mean": 1.0, "std": 2.0}, ["mean: 1.0 is not read", "std: 2.0 is not read"]),
+        ("completeness_model", {"ckpt": "r", "mean": 1.0, "std": 2.0, "scale": 0.3, "bias": 0.1, "clip": 2, "with_passages": True}, []),
+        ("completeness_model", {"ckpt": "r", "positive_reward": 3}, ["positive_reward: 3.0 is not read, since `preference` reads"]),
+        ("completeness_model", {"ckpt": "r", "positive_reward": 0}, ["positive_reward: 0.0 is not read, since `preference` reads"]),
+        ("completeness_model", {"ckpt": "r", "error_label": "O", "level": "sentence"}, ["level: sentence is not read", "error_label: O is not read"]),
+        ("completeness_model", {"ckpt": "r", "scale": 0}, ["scale: 0 makes the reward the same for every answer"]),
+        ("completeness_model", {}, ["ckpt: missing; `preference` needs it"]),
+        ("gold", {"kind": "oracle_gold", "scale": 6, "place": "end"}, []),
+        ("gold", {"kind": "oracle_gold"}, []),
+        ("gold", {"kind": "oracle_gold", "scale": 0}, ["scale: 0 makes the reward"]),
+        ("gold", {"kind": "oracle_gold", "ckpt": "/nope"}, ["ckpt: /nope is not read, since `oracle_gold` reads scale: leave it out"]),
+        ("gold", {"kind": "oracle_gold", "clip": 1, "mean": 0}, ["clip: 1.0 is not read", "mean: 0.0 is not read"]),
+        ("a", {"kind": "oracle_gould"}, ["kind: there is no `oracle_gould`; did you mean `oracle_gold`? known: factuality, oracle_gold"]),
+        ("a", {"kind": "sequence_scorer", "ckpt": "", "std": 0}, ["ckpt: it is empty", "std: "]),
+    ],
+)
+def test_a_kind_of_reward_reads_its_keys_and_no_other(name, section, lines):
+    got = refused(rewards(**{name: section}))
+    assert len(got) == len(lines), got
+    for line, part in zip(got, lines):
+        assert line.startswith(f"reward.{name}.{part}"), (line, part)
+
+
+def test_mistakes_of_all_rewards_are_reported_together():
+    got = refused(rewards(a={"kind": "x"}, relevance_model={"ckpt": "r"}, b={"kind": "oracle_gold", "scal": 3}))
+    assert [line.split(":")[0] for line in got] == [
+        "reward.a.kind", "reward.relevance_model.negative_reward", "reward.relevance_model.positive_reward", "reward.b.scal"]
+
+
+@pytest.mark.parametrize(
+    "path, values",
+    [
+        ("train.lr", [1e308, 0, -1e-5, 101]),
+        ("train.value_lr", [1e308]),
+        ("train.adam_eps", [1e308, 1e-320]),
+        ("train.max_grad_norm", [1e-320, 1e308]),
+        ("train.seed", [-1, 2**32, 10**30]),
+        ("train.total_episodes", [0, 10**30]),
+        ("train.n_warmup_steps", [-1, 10**30]),
+        ("train.sampling_batch_size_per_card", [10**24, 0]),
+        ("train.training_batch_size_per_card", [10**30]),
+        ("train.kl_threshold", [1e-320, 1e308]),
+        ("env.max_generated_len", [10**24, 0]),
+        ("env.max_input_len", [10**30]),
+        ("env.train_num_samples_per_input", [10**30]),
+        ("env.logprob_temperature", [1e308, 1e-320]),
+        ("ppo.cliprange", [1e-320, 1e308]),
+        ("ppo.cliprange_value", [1e-320]),
+        ("ppo.kl_coef", [1e308, -1]),
+        ("ppo.vf_coef", [1e308]),
+        ("model.policy_model.train_generation_kwargs.temperature", [1e308, 1e-320]),
+        ("model.policy_model.eval_generation_kwargs.num_beams", [1000, 0]),
+        ("model.policy_model.ckpt", ["", " ", "a\0b"]),
+        ("model.value_model.ckpt", [""]),
+        ("reward.completeness_model.clip", [1e-320]),
+        ("reward.completeness_model.std", [1e-320]),
+        ("reward.completeness_model.weight", [1e308]),
+        ("reward.relevance_model.positive_reward", [1e308]),
+        ("logging.save_dir", ["", "a\0b"]),
+        ("logging.run_name", ["", "a/b", "../x", "a\0", "a\nb", "a\\b"]),
+        ("data.train_file", [""]),
+    ],
+)
+def test_values_that_no_run_can_have_are_refused(path, values):
+    *parents, leaf = path.split(".")
+    for value in values:
+        tree = copy.deepcopy(published("fine_grained"))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+        tree["train"]["clip_grad"] = True
+        (line,) = refused(tree)
+        assert line.startswith(f"{path}: ")
+
+
+def test_the_same_for_dpo():
+    tree = {
+        "model": {"policy_model": {"ckpt": "x", "eval_generation_kwargs": {"temperature": 0.5}}},
+        "dpo": {"beta": 1e-320, "span_weight": 1e30},
+        "train": {"lr": 1e308, "seed": -1, "epochs": 1e-320, "batch_size": 10**30, "adam_eps": 1e308},
+        "data": {"dev_file": ""},
+        "logging": {"save_dir": "x"},
+    }
+    assert len(refused(tree, DPOConfig)) == 9
+    tree = {"model": {"policy_model": {"ckpt": "x"}}, "data": {"dev_file": "d"}, "logging": {"save_dir": "x"}}
+    assert refused(tree, DPOConfig) == []
+    (line,) = refused(tree | {"train": {"clip_grad": False, "max_grad_norm": 0.5}}, DPOConfig)
+    assert line.startswith("train.max_grad_norm: 0.5 is not read, since clip_grad is false")
+
+
+# ---- the two variants at paper scale -------------------------------------------------------------------------------
+
+# Every switch between published and right (docs/deviations.md): its value in the published code, and ours.
+SWITCHES = {
+    "ppo.whiten_rewards": (True, False),
+    "ppo.whiten_divides_by": ("sqrt_std", "std"),
+    "ppo.gae_start": ("longest", "own_end"),
+    "env.logprob_temperature": (1.0, None),
+    "train.dropout": (True, False),
+    "train.dropout_in_rollouts": (False, None),
+    "train.n_minibatches": (1, 1),
+    "train.shuffle": (False, True),
+    "train.average_microbatches": (False, True),
+    "train.clip_grad": (False, True),
+}
+
+
+def shipped(name: str, monkeypatch, overrides=()) -> QAConfig:
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    return load_config(QAConfig, REPOSITORY / "tasks/qa_feedback/training" / f"{name}_config.yml", overrides)
+
+
+def flat(tree: dict, prefix: str = "") -> dict:
+    pairs = [flat(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}": v} for k, v in tree.items()]
+    return {key: value for pair in pairs for key, value in pair.items()}
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_published_variant_is_the_published_run(name, monkeypatch):
+    made = shipped(f"published_{name}", monkeypatch)
+    values = flat(made.model_dump())
+    assert {key: values[key] for key in SWITCHES} == {key: value for key, (value, _) in SWITCHES.items()}
+    text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
+    overrides = " ".join(re.findall(r"^    (.*)$", text, re.MULTILINE)).split()
+    assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
+    assert shipped(f"published_{name}", monkeypatch, overrides) == made
+    for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
+        its_own = key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
+        assert its_own or values[key] == value, key
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch):
+    ours, theirs = (flat(shipped(prefix + name, monkeypatch).model_dump()) for prefix in ("", "published_"))
+    differing = {key for key in ours if ours[key] != theirs[key]}
+    assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | {"logging.run_name", "logging.save_dir"}
+    for key, (_, default) in SWITCHES.items():
+        section, leaf = key.split(".")
+        assert ours[key] == default == RLConfig.model_fields[section].annotation.model_fields[leaf].default, key
+
+
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_both_variants_say_which_they_are(name):
+    folder = REPOSITORY / "tasks/qa_feedback/training"
+    ours, theirs = ((folder / f"{prefix}{name}_config.yml").read_text().split("model:")[0] for prefix in ("", "published_"))
+    assert "The DEFAULT variant" in ours and f"published_{name}_config.yml" in ours and "VARIANT" not in ours
+    assert "The PUBLISHED variant" in theirs and f"{name}_config.yml" in theirs and "VARIANT=published bash" in theirs

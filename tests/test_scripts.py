@@ -110,3 +110,14 @@ def test_every_stage_script_starts_with_the_common_head(path):
     assert 'source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"\n' in text
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
     assert os.access(path, os.X_OK)
+
+
+def test_the_published_variant_is_taken_where_there_is_one(bash):
+    name = "tasks/qa_feedback/training/fine_grained_config.yml"
+    show = f'config_for {name}; config_for tasks/qa_feedback/training/sft_config.yml'
+    published = bash(show, VARIANT="published").stdout.splitlines()
+    assert published == [name.replace("fine_grained", "published_fine_grained"), "tasks/qa_feedback/training/sft_config.yml"]
+    assert bash(show).stdout.splitlines()[0] == bash(show, VARIANT="default").stdout.splitlines()[0] == name
+    for variables, part in (({"VARIANT": "paper"}, "is not a variant"), ({"VARIANT": "published", "SCALE": "mini"}, "paper scale only")):
+        done = bash("echo reached", **variables)
+        assert done.returncode != 0 and part in done.stderr and "reached" not in done.stdout

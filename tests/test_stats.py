@@ -3,7 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fgrlhf.stats import Interval, bootstrap, paired_bootstrap, ratio_bootstrap
+from scipy.stats import norm, t
+
+from fgrlhf.stats import Interval, bootstrap, holm, paired_bootstrap, ratio_bootstrap, seed_interval, seed_p_value
 
 
 def all_means(values):
@@ -98,3 +100,48 @@ def test_intervals_hold_the_truth_95_times_in_100():
 def test_what_has_no_interval_is_refused(call):
     with pytest.raises(ValueError):
         call()
+
+
+# ---- many comparisons ----------------------------------------------------------------------------------------------
+
+
+def test_holm_by_hand():
+    # sorted .01 .02 .03 .04: 4 * .01 = .04; 3 * .02 = .06; 2 * .03 = .06; 1 * .04 = .04, but not below the one before
+    assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([0.03]) == [0.03] and holm([]) == []
+    assert holm([0.01, 0.01]) == [0.02, 0.02]
+    for wrong in ([-0.1], [1.1], [float("nan")]):
+        with pytest.raises(ValueError):
+            holm(wrong)
+
+
+def test_holm_is_closed_testing_with_bonferroni():
+    """The corrected p of i: the largest Bonferroni p-value of all sets of hypotheses that hold i."""
+    rng = np.random.default_rng(0)
+    for m in (1, 2, 3, 5, 7):
+        p = rng.beta(0.4, 2, size=m)
+        sets = [s for k in range(1, m + 1) for s in itertools.combinations(range(m), k)]
+        expected = [max(min(1, len(s) * min(p[list(s)])) for s in sets if i in s) for i in range(m)]
+        assert holm(p) == pytest.approx(expected)
+
+
+def test_p_values_by_hand():
+    values = np.random.default_rng(0).normal(0.2, 1.0, size=100)
+    interval = seed_interval([values])
+    error = (interval.high - interval.low) / 2 / 1.959964
+    assert seed_p_value([values]) == pytest.approx(2 * norm.sf(interval.mean / error), rel=1e-6)
+    same = [np.full(100, mean) for mean in (0.1, 0.2, 0.3)]  # nothing varies over questions: a t test of three means
+    assert seed_p_value(same) == pytest.approx(2 * t.sf(0.2 / (0.1 / 3**0.5), 2), rel=1e-6)
+    assert seed_p_value([np.zeros(5)] * 2) == 1.0 and seed_p_value([np.ones(5)] * 2) == 0.0
+    assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 0.0
+
+
+def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():
+    verdicts = set()
+    for run in range(60):
+        rng = np.random.default_rng(run)
+        differences = [rng.normal(0.4 * rng.normal(), 1.0, size=40) + 0.25 for _ in range(3)]
+        real = seed_p_value(differences) < 0.05
+        verdicts.add(real)
+        assert real == seed_interval(differences).excludes_zero
+    assert verdicts == {True, False}

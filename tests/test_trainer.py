@@ -321,11 +321,12 @@ def test_a_nan_reward_stops_the_run_by_name(tmp_path):
 
 @pytest.mark.parametrize("clip", [True, False])
 def test_gradients_are_clipped_when_asked(clip, tmp_path):
-    made = trainer(config(tmp_path, train__clip_grad=clip, train__max_grad_norm=0.01))
+    settings = {"train__max_grad_norm": 0.01} if clip else {"train__clip_grad": False}
+    made = trainer(config(tmp_path, **settings))
     rollout, advantages = one_rollout(made)
     norm = made._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
     kept = torch.nn.utils.get_total_norm(
-        [p.grad for p in made.actor_critic.parameters() if p.grad is not None]
+        [p.grad for p in made.policy.parameters() if p.grad is not None]
     )
     assert norm > 0.05 and kept == pytest.approx(0.01 if clip else norm, rel=1e-3)
 
@@ -354,6 +355,7 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
         "value/error",
         "value/explained_variance",
         "grad_norm",
+        "grad_norm/value",
         "lr",
         "time/rollout",
         "time/update",

@@ -115,3 +115,15 @@ def test_the_critic_can_learn_alone_and_every_later_step_keeps_the_bound(tmp_pat
     assert [row["trpo/step"] > 0 for row in rows] == [False] * 2 + [True] * 4
     assert all(row["trpo/kl"] <= 0.01 for row in rows) and all(row["loss/value"] > 0 for row in rows)
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[2]["kl"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4, 5e-6, 1e3])
+def test_conjugate_gradient_does_not_depend_on_the_size_of_the_gradient(size):
+    g = torch.Generator().manual_seed(0)
+    root = torch.randn(20, 20, generator=g, dtype=torch.double)
+    A = root @ root.T / 20 + torch.eye(20, dtype=torch.double)
+    b = torch.randn(20, generator=g, dtype=torch.double)
+    b = size * b / b.norm()
+    expected = torch.linalg.solve(A, b)
+    got = conjugate_gradient(lambda v: A.float() @ v, b.float(), 20).double()
+    assert float((got - expected).norm() / expected.norm()) < 1e-4

@@ -24,5 +24,13 @@ def make_trainer(config: RLConfig, *args, **kwargs) -> OnPolicyTrainer:
 
 
 def unread(config: RLConfig) -> list[str]:
-    """Keys that the run's `ppo` section gives and its algorithm has no use for."""
-    return sorted(config.ppo.model_fields_set - config.algorithm.reads)
+    """Keys that the config gives and its algorithm has no use for. They serve another one: a single word switches between them."""
+    algorithm = config.algorithm
+    keys = [f"ppo.{key}" for key in config.ppo.model_fields_set - algorithm.reads]
+    if not algorithm.critic:
+        value = config.model.value_model
+        keys += [f"model.value_model.{key}" for key in value.model_fields_set if getattr(value, key)]
+        keys += ["train.value_lr"] if config.train.value_lr is not None else []
+    if not ALGORITHMS[algorithm.name].reuses_rollouts and "n_ppo_epoch_per_rollout" in config.train.model_fields_set:
+        keys.append("train.n_ppo_epoch_per_rollout")
+    return sorted(keys)

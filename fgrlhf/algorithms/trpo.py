@@ -26,11 +26,15 @@ from fgrlhf.utils import masked_sum
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10) -> Tensor:
-    """x with A x = b after at most `steps` steps; `product(v)` is A v, A symmetric and positive (Hestenes, Stiefel 1952)."""
+    """x with A x = b after at most `steps` steps; `product(v)` is A v, A symmetric and positive (Hestenes, Stiefel 1952).
+
+    It stops where |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
+    """
     x, residual = torch.zeros_like(b), b.clone()
     direction, size = residual.clone(), residual @ residual
+    enough = tolerance * size
     for _ in range(steps):
-        if size <= tolerance:
+        if size <= enough:
             break
         through = product(direction)
         length = size / (direction @ through)
@@ -175,9 +179,10 @@ class TRPOTrainer(OnPolicyTrainer):
         trained = [p for p in critic.parameters() if p.grad is not None]
         for p in trained:
             p.grad = self._sum(p.grad)
-        self._check_finite(torch.nn.utils.clip_grad_norm_(trained, train.max_grad_norm if train.clip_grad else torch.inf))
+        norm = torch.nn.utils.clip_grad_norm_(trained, train.max_grad_norm if train.clip_grad else torch.inf)
+        self._check_finite(norm)
         self.optimizer.step()
-        return {name: float(self._sum(value)) for name, value in totals.items()}
+        return {name: float(self._sum(value)) for name, value in totals.items()} | {"grad_norm/value": float(norm)}
 
     def _sum(self, tensor: Tensor) -> Tensor:
         return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor

@@ -8,22 +8,22 @@ questions and reward models are those of `make demo`; the settings an algorithm 
 mini_compare_config.yml. Writes compare/summary.json and compare/index.html; run it again to continue or to add some.
 """
 
+import json
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import yaml
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fgrlhf.algorithms import ALGORITHMS
-from fgrlhf.config import StrictModel
+from fgrlhf.config import Count, FilePath, StrictModel, read_yaml
 from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
-from fgrlhf.stats import seed_interval
+from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import HOLISTIC, page, table
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.demo import ROOT, TRAINING
-from tasks.qa_feedback.science import evaluation, scores
+from tasks.qa_feedback.science import evaluation, scores, seed_list
 
 MODULES = TRAINING.replace("/", ".")
 TUNED = f"{TRAINING}/mini_compare_config.yml"
@@ -39,10 +39,10 @@ class Settings(StrictModel):
 
     algorithms: str = Field(",".join(DEFAULT), description="with commas; the first is what the others are compared with")
     seeds: str = "0,1,2"
-    steps: PositiveInt = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
-    base_dir: str = Field("outputs/mini", description="what `make demo` wrote")
-    output_dir: str = "outputs/mini/compare"
-    lanes: PositiveInt = Field(2, description="runs at the same time, one core each")
+    steps: Count = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
+    base_dir: FilePath = Field("outputs/mini", description="what `make demo` wrote")
+    output_dir: FilePath = "outputs/mini/compare"
+    lanes: int = Field(2, ge=1, le=1024, description="runs at the same time, one core each")
 
     @property
     def names(self) -> list[str]:
@@ -54,10 +54,7 @@ class Settings(StrictModel):
 
     @property
     def seed_list(self) -> list[int]:
-        try:
-            return [int(seed) for seed in self.seeds.split(",")]
-        except ValueError:
-            raise UserError(f"seeds={self.seeds} is not a list of whole numbers: write it as seeds=0,1,2") from None
+        return seed_list(self.seeds)
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
@@ -65,8 +62,8 @@ class Settings(StrictModel):
 
 def tuned(name: str) -> list[str]:
     """What `name` is given beside its name, as overrides."""
-    sections = yaml.safe_load((ROOT / TUNED).read_text(encoding="utf-8"))
-    return [f"{key}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}" for key, value in (sections.get(name) or {}).items()]
+    settings = read_yaml(ROOT / TUNED).get(name) or {}
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
 
 
 def training(name: str, seed: int, steps: int, base: Path, out: Path) -> Stage:
@@ -121,7 +118,7 @@ def curve(rows: list[dict]) -> list[dict[str, float]]:
 
 
 def results(settings: Settings, out: Path) -> dict:
-    """{seeds, steps, sft, runs.<name>.<seed>, differences.<a>_vs_<b>}; differences are of gold on the test questions."""
+    """{seeds, steps, sft, runs.<name>.<seed>, differences.<a>_vs_<b>}; differences are of gold on the test questions, see `differences`."""
     seeds, names = settings.seed_list, settings.names
     gold = {"sft": [scores(out, "sft", "sft", "gold")] * len(seeds)}
     runs: dict[str, dict[str, dict]] = {}
@@ -135,7 +132,7 @@ def results(settings: Settings, out: Path) -> dict:
                 "gold": float(np.mean(values)), **{key: last[key] for key in ("episodes", "seconds", "kl")}, "curve": points}
     return {
         "seeds": seeds, "steps": settings.steps, "sft": {"gold": float(np.mean(gold["sft"][0]))}, "runs": runs,
-        "differences": {f"{a}_vs_{b}": _difference(gold[a], gold[b]) for b, a in combinations(["sft", *names], 2)},
+        "differences": differences(gold),
         "settings": {name: tuned(name) for name in names},
     }
 
@@ -144,9 +141,22 @@ def stage_seconds(out: Path, stage: str) -> float:
     return read_json(out / "stages.json")[stage]["seconds"]
 
 
-def _difference(a: list[np.ndarray], b: list[np.ndarray]) -> dict:
-    interval = seed_interval([x - y for x, y in zip(a, b)])
-    return interval.as_dict() | {"real": interval.excludes_zero}
+def differences(gold: dict[str, list[np.ndarray]]) -> dict[str, dict]:
+    """All pairs: `<a>_vs_<b>` -> mean, low and high of the 95% interval, and
+
+    `excludes_zero`: the interval by itself. Among 91 pairs without any difference up to five would do so by chance.
+    `p`, `p_corrected`: of no difference, and after Holm's correction over all pairs.
+    `real`: `p_corrected` is below 0.05: by this rule one table in twenty names any difference that is none.
+    """
+    pairs: dict[str, dict] = {}
+    for b, a in combinations(gold, 2):
+        by_seed = [x - y for x, y in zip(gold[a], gold[b])]
+        interval = seed_interval(by_seed)
+        pairs[f"{a}_vs_{b}"] = interval.as_dict() | {"excludes_zero": interval.excludes_zero, "p": seed_p_value(by_seed)}
+    for pair, corrected in zip(pairs.values(), holm([pair["p"] for pair in pairs.values()])):
+        pair["p_corrected"] = corrected
+        pair["real"] = corrected < 1 - LEVEL
+    return pairs
 
 
 def compare(settings: Settings) -> None:

@@ -20,6 +20,7 @@ def page(found: Mapping) -> str:
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("compare.html.j2").render(
         style=Markup(CSS.read_text(encoding="utf-8")), found=found, rows=rows(found), others=others(found), first=first(found),
+        explained=explained(found),
         pictures={title: Markup(picture(found, axis, title)) for axis, title in AXES.items()})
 
 
@@ -43,12 +44,12 @@ def rows(found: Mapping) -> list[dict]:
 
 
 def others(found: Mapping) -> dict[str, dict]:
-    """Every algorithm beside itself with holistic rewards, and the remaining pairs, rewards alike, whose difference is real."""
+    """Every algorithm beside itself with holistic rewards, and the remaining pairs, rewards alike, whose interval excludes zero."""
     def shown(pair: str) -> bool:
         a, b = pair.split("_vs_")
         if HOLISTIC in a or HOLISTIC in b:
             return a.removesuffix(HOLISTIC) == b.removesuffix(HOLISTIC)
-        return b not in ("sft", first(found)) and found["differences"][pair]["real"]
+        return b not in ("sft", first(found)) and found["differences"][pair]["excludes_zero"]
 
     return {pair: difference for pair, difference in found["differences"].items() if shown(pair)}
 
@@ -77,10 +78,10 @@ def interval(difference: Mapping | None) -> str:
 
 
 def table(found: Mapping) -> str:
-    """The results in Markdown. Bold: the interval excludes zero."""
+    """The results in Markdown. Bold: real after correction; italic: only the uncorrected interval excludes zero."""
     lines = [
         f"{len(found['seeds'])} seeds, {found['steps']} steps, gold score on the test questions; SFT {found['sft']['gold']:.3f}. "
-        "Intervals over questions and seeds.", "",
+        f"95% intervals over questions and seeds. {explained(found)}", "",
         f"| algorithm | gold | by seed | - SFT | - {first(found)} | KL | seconds |", "|---|---|---|---|---|---|---|"]
     for row in rows(found):
         cells = [_marked(row["over_sft"]), _marked(row["over_first"])]
@@ -90,6 +91,17 @@ def table(found: Mapping) -> str:
     return "\n".join([*lines, *(["", "| other differences | |", "|---|---|", *more] if more else [])]) + "\n"
 
 
+def explained(found: Mapping) -> str:
+    """What bold and italic mean, with the number of comparisons."""
+    return (
+        f"Bold: real after Holm's correction over all {len(found['differences'])} differences. Italic: the interval by itself excludes "
+        "zero, which among so many some do by chance.")
+
+
 def _marked(difference: Mapping | None) -> str:
     text = interval(difference)
-    return f"**{text}**" if difference and difference["real"] else text
+    if not difference:
+        return text
+    if difference["real"]:
+        return f"**{text}**"
+    return f"*{text}*" if difference["excludes_zero"] else text

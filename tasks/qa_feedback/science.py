@@ -7,15 +7,16 @@ better given after every segment than as one scalar at the end? Data, SFT policy
 every seed trains its own reward models and its own policies. Run it again to continue or to add seeds.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
-from pydantic import PositiveInt
+from pydantic import Field
 
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
-from fgrlhf.utils import UserError, read_jsonl, run_main, write_json, write_text
+from fgrlhf.utils import UserError, read_jsonl, run_main, shorten, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, script
 from tasks.qa_feedback.summary import by_question
@@ -36,16 +37,24 @@ METRICS = ("gold", "relevance", "factuality", "completeness")
 
 class Settings(StrictModel):
     seeds: str = "0,1,2,3,4"
-    base_dir: str = "outputs/mini"
-    output_dir: str = "outputs/science"
-    lanes: PositiveInt = 2
+    base_dir: FilePath = "outputs/mini"
+    output_dir: FilePath = "outputs/science"
+    lanes: int = Field(2, ge=1, le=1024)
 
     @property
     def seed_list(self) -> list[int]:
-        try:
-            return [int(seed) for seed in str(self.seeds).split(",")]
-        except ValueError:
-            raise UserError(f"seeds={self.seeds} is not a list of whole numbers: write it as seeds=0,1,2") from None
+        return seed_list(self.seeds)
+
+
+def seed_list(text: str) -> list[int]:
+    """The seeds of `0,1,2`. Raises `UserError` for what is no seed, and for one that is given twice."""
+    words = text.split(",")
+    if not all(re.fullmatch(r"\s*[0-9]{1,10}\s*", word) and int(word) < 2**32 for word in words):
+        raise UserError(f"seeds={shorten(text)} is not a list of whole numbers from 0 to 4294967295: write it as seeds=0,1,2")
+    seeds = [int(word) for word in words]
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"seeds={shorten(text)} names a seed twice: it would count as two independent runs")
+    return seeds
 
 
 def seed_stages(out: Path, seed: int) -> list[Stage]:

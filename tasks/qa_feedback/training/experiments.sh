@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One row of the paper's tables: train it, then evaluate it on dev and test.
-#   experiments.sh NAME [key=value ...]      NAME as below; SCALE=mini runs the same row in minutes
+#   experiments.sh NAME [key=value ...]      NAME as below; SCALE=mini runs the same row in minutes,
+#                                            VARIANT=published the RL rows with every switch as published
 # Needs the SFT policy and the reward models (see tasks/qa_feedback/README.md for the order).
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 
@@ -9,6 +10,7 @@ name="${1:-}"
 [ $# -gt 0 ] && shift
 script=train_finegrained.sh
 overrides=()
+prefix=""
 case "$name" in
     sft) script= ;;
     sft_full) script=train_sft.sh; overrides=(data.train_file="$DATA_DIR/train.json" logging.save_dir="$OUTPUT_DIR/sft_full") ;;
@@ -25,8 +27,15 @@ case "$name" in
     corrected_sft) script=train_corrected_sft.sh ;;
     *) fail "\`$name\` is not an experiment; take one of: sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
 esac
-case "$name" in without_* | relevance_*) overrides+=(logging.save_dir="$OUTPUT_DIR/$name" logging.run_name="$name") ;; esac
-case "$name" in holistic) folder="$OUTPUT_DIR/baseline/best" ;; sft | sft_full | corrected_sft) folder="$OUTPUT_DIR/$name" ;; *) folder="$OUTPUT_DIR/$name/best" ;; esac
+case "$name" in
+    fine_grained | holistic | without_* | relevance_*) if [ "${VARIANT:-default}" = published ]; then prefix=published_; fi ;;
+esac
+case "$name" in without_* | relevance_*) overrides+=(logging.save_dir="$OUTPUT_DIR/$prefix$name" logging.run_name="$prefix$name") ;; esac
+case "$name" in
+    holistic) folder="$OUTPUT_DIR/${prefix}baseline/best" ;;
+    sft | sft_full | corrected_sft) folder="$OUTPUT_DIR/$name" ;;
+    *) folder="$OUTPUT_DIR/$prefix$name/best" ;;
+esac
 
 if [ -n "$script" ]; then bash "$here/$script" "${overrides[@]}" "$@"; fi
-for split in dev test; do bash "$here/evaluate.sh" policy="$folder" name="$name" split="$split"; done
+for split in dev test; do bash "$here/evaluate.sh" policy="$folder" name="$prefix$name" split="$split"; done

@@ -5,6 +5,7 @@ The pipeline itself never uses it: its reward models see the feedback file alone
 
 from collections.abc import Sequence
 
+from fgrlhf.reward import Kind
 from fgrlhf.rl_config import AspectConfig
 from fgrlhf.types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge
@@ -34,4 +35,4 @@ class OracleGold:
         return [gold_by_segment(judge(p.meta["question"], p.meta["passages"], text), self.scale) for p, text in zip(prompts, texts)]
 
 
-KINDS = {"oracle_gold": OracleGold}
+KINDS = {"oracle_gold": Kind(OracleGold, frozenset({"scale"}))}

@@ -5,15 +5,17 @@
     completeness_model   R3, whole answer       PreferenceReward
     baseline_model       holistic preference    PreferenceReward
 
-A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`.
+A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`, which also names the keys it reads.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import model_validator
 
 from fgrlhf import reward as library
-from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.config import refuse
+from fgrlhf.reward import CombinedReward, Kind, SegmentClassifierReward, SequenceScorerReward, aspect_mistakes, facts_of
 from fgrlhf.reward_models import load_reward_model
 from fgrlhf.rl_config import AspectConfig, RLConfig
 from fgrlhf.utils import UserError
@@ -56,16 +58,26 @@ class BaselineReward(CombinedReward):
     """One holistic score at the end of the answer."""
 
 
-def _segment_kind(cls: type[_OneLevelReward]):
+# What a published checkpoint is, which does not say it itself.
+PUBLISHED_FACTS: dict[str, dict[str, Any]] = {
+    "relevance": {"level": "subsentence", "error_label": "NF-ERR", "with_passages": False},
+    "factuality": {"level": "sentence", "error_label": "F-ERR", "with_passages": True},
+    "preference": {"with_passages": True},
+}
+
+
+def _segment_kind(cls: type[_OneLevelReward]) -> Kind:
     def build(config: AspectConfig, prefix_fn, device: str, dtype: str):
-        scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+        facts = facts_of(config, PUBLISHED_FACTS[config.kind])
+        scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts)
         return cls(scorer, config.positive_reward, config.negative_reward)
 
-    return build
+    return replace(library.KINDS["segment_classifier"], build=build)
 
 
 def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -> PreferenceReward:
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    facts = facts_of(config, PUBLISHED_FACTS[config.kind])
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts)
     return PreferenceReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
 
 
@@ -74,20 +86,30 @@ KINDS = {
     **oracle_reward.KINDS,
     "relevance": _segment_kind(SubSentenceVerbosityReward),
     "factuality": _segment_kind(FactualityReward),
-    "preference": _preference_kind,
+    "preference": replace(library.KINDS["sequence_scorer"], build=_preference_kind),
 }
 
-# What the published names imply. Level, label and input are read only for a checkpoint that does not carry them.
-PUBLISHED_NAMES: dict[str, dict[str, Any]] = {
-    "relevance_model": {"kind": "relevance", "level": "subsentence", "error_label": "NF-ERR", "with_passages": False},
-    "factuality_model": {"kind": "factuality", "level": "sentence", "error_label": "F-ERR", "with_passages": True},
-    "completeness_model": {"kind": "preference", "level": "sequence", "with_passages": True},
-    "baseline_model": {"kind": "preference", "level": "sequence", "with_passages": True},
+PUBLISHED_NAMES = {
+    "relevance_model": "relevance",
+    "factuality_model": "factuality",
+    "completeness_model": "preference",
+    "baseline_model": "preference",
 }
+
+
+class QAAspect(AspectConfig):
+    """One reward of a kind in `KINDS`, with the keys of that kind."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self):
+        refuse(aspect_mistakes(self, KINDS))
+        return self
 
 
 class QAConfig(RLConfig):
     """An RL run on long-form QA; the published YAML files load as they are."""
+
+    reward: dict[str, QAAspect]
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +117,7 @@ class QAConfig(RLConfig):
         if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
             return tree
         filled = {
-            name: {**PUBLISHED_NAMES.get(name, {}), **aspect} if isinstance(aspect, dict) else aspect
+            name: {"kind": PUBLISHED_NAMES[name], **aspect} if isinstance(aspect, dict) and name in PUBLISHED_NAMES else aspect
             for name, aspect in tree["reward"].items()
         }
         return {**tree, "reward": filled}

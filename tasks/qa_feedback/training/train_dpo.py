@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.comparisons import encode_comparisons
-from fgrlhf.config import parse_cli
+from fgrlhf.config import FilePath, parse_cli
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.dpo_config import DPOConfig, DPODataConfig
 from fgrlhf.policy import load_policy
@@ -25,8 +25,8 @@ USAGE = "usage: python -m tasks.qa_feedback.training.train_dpo config.yml [secti
 
 
 class FeedbackConfig(DPODataConfig):
-    feedback_file: str
-    train_file: str = Field(description="the questions of feedback_file, as the policy reads them")
+    feedback_file: FilePath
+    train_file: FilePath = Field(description="the questions of feedback_file, as the policy reads them")
     pairs: Literal["corrected", "preference"] = Field(
         "preference", description="decided comparisons between predictions, or corrected answer over prediction 1")
 
@@ -68,7 +68,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = parse_cli(QADPOConfig, argv, USAGE)
     check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
-    build_trainer(config).train()
+    trainer = build_trainer(config)
+    if trainer.accelerator.is_main_process:
+        for note in config.logging.notes():
+            print(note, flush=True)
+    trainer.train()
 
 
 if __name__ == "__main__":

@@ -73,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(config)
-    if trainer.accelerator.is_main_process and unread(config):
-        print(f"note: {config.algorithm.name} has no use for {', '.join('ppo.' + key for key in unread(config))}", flush=True)
+    if trainer.accelerator.is_main_process:
+        if unread(config):
+            print(f"note: {config.algorithm.name} has no use for {', '.join(unread(config))}", flush=True)
+        for note in config.logging.notes():
+            print(note, flush=True)
     trainer.train()
