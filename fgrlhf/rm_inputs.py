@@ -71,9 +71,13 @@ class RMInput:
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many of `inputs` lost tokens of their passages, response or question, and the segments lost so."""
+    """How many of `inputs` lost tokens of their passages, response or question, and the segments lost so.
+
+    `prefixes`: those that lost tokens of passages or question.
+    """
 
     inputs: int = 0
+    prefixes: int = 0
     passages: int = 0
     responses: int = 0
     questions: int = 0
@@ -83,6 +87,7 @@ class Cuts:
     def count(cls, inputs: Sequence[RMInput]) -> "Cuts":
         return cls(
             inputs=len(inputs),
+            prefixes=sum(x.cut_passages > 0 or x.cut_question > 0 for x in inputs),
             passages=sum(x.cut_passages > 0 for x in inputs),
             responses=sum(x.cut_response > 0 for x in inputs),
             questions=sum(x.cut_question > 0 for x in inputs),
@@ -92,6 +97,7 @@ class Cuts:
     def __add__(self, other: "Cuts") -> "Cuts":
         return Cuts(
             inputs=self.inputs + other.inputs,
+            prefixes=self.prefixes + other.prefixes,
             passages=self.passages + other.passages,
             responses=self.responses + other.responses,
             questions=self.questions + other.questions,

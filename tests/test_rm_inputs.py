@@ -230,17 +230,17 @@ def test_what_was_cut_is_counted(shape):
     short, long = RMText((*QUESTION, "answer:"), SEGMENTS[1:]), RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS)
     endless = RMText((*QUESTION, "answer:"), (("a",) * 3, ("a",) * 30, ()))
     built.encode([short, long])
-    assert built.cuts == Cuts(inputs=2, passages=1)
+    assert built.cuts == Cuts(inputs=2, prefixes=1, passages=1)
     built.encode([long, endless])
-    assert built.cuts == Cuts(inputs=4, passages=2, responses=1, unread_segments=1)
+    assert built.cuts == Cuts(inputs=4, prefixes=2, passages=2, responses=1, unread_segments=1)
     assert built.cuts.describe(12) == (
         "2 of 4 inputs: passages cut to fit model.max_length=12; 1 responses cut, "
         "1 of their segments are not judged"
     )
-    assert Cuts(267, 12).describe(1024) == (
+    assert Cuts(267, 12, 12).describe(1024) == (
         "12 of 267 inputs: passages cut to fit model.max_length=1024; 0 responses cut"
     )
-    assert "3 questions cut" in Cuts(9, 9, 9, 3, 9).describe(2)
+    assert "3 questions cut" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)

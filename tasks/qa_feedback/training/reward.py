@@ -58,14 +58,14 @@ class BaselineReward(CombinedReward):
 
 def _segment_kind(cls: type[_OneLevelReward]):
     def build(config: AspectConfig, prefix_fn, device: str, dtype: str):
-        scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+        scorer = _load(config, prefix_fn, device, dtype)
         return cls(scorer, config.positive_reward, config.negative_reward)
 
     return build
 
 
 def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -> PreferenceReward:
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
+    scorer = _load(config, prefix_fn, device, dtype)
     return PreferenceReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
 
 
@@ -84,6 +84,18 @@ PUBLISHED_NAMES: dict[str, dict[str, Any]] = {
     "completeness_model": {"kind": "preference", "level": "sequence", "with_passages": True},
     "baseline_model": {"kind": "preference", "level": "sequence", "with_passages": True},
 }
+
+
+def _load(config: AspectConfig, prefix_fn, device: str, dtype: str):
+    """The aspect's reward model. What its published name implies gives way to what the folder carries."""
+    implied: dict[str, Any] = {}
+    for published in PUBLISHED_NAMES.values():
+        if published["kind"] == config.kind:
+            implied = published
+    facts = config.published_facts()
+    defaults = {name: value for name, value in facts.items() if implied.get(name) == value}
+    given = {name: value for name, value in facts.items() if name not in defaults}
+    return load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, defaults=defaults, **given)
 
 
 class QAConfig(RLConfig):
