@@ -39,12 +39,16 @@ def load_tokenizer(path: str | Path):
         return AutoTokenizer.from_pretrained(path, **SAFE)
 
 
-def load_weights(model_class: Any, path: str | Path, may_lack: Sequence[str] = (), **arguments: Any) -> PreTrainedModel:
+def load_weights(
+    model_class: Any, path: str | Path, may_lack: Sequence[str] = (), new_head: bool = False, **arguments: Any
+) -> PreTrainedModel:
     """`model_class.from_pretrained(path, **arguments)` with every tensor read from safetensors.
 
     Args:
       may_lack: prefixes of tensors that the checkpoint need not hold, such as a head that training starts from random
         weights. Tied tensors are stored once and never count as missing.
+      new_head: training starts from this checkpoint, so what lies outside the base model, and its pooler, may be missing
+        or of another size; it then keeps the class's random weights.
     Raises:
       ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds weights that are
         not finite.
@@ -52,8 +56,12 @@ def load_weights(model_class: Any, path: str | Path, may_lack: Sequence[str] = (
     check_folder(path)
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
-            path, use_safetensors=True, output_loading_info=True, **SAFE, **arguments)
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith(tuple(may_lack)))
+            path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=new_head, **SAFE, **arguments)
+    base = f"{model.base_model_prefix}."
+    random = set(report["missing_keys"]) | {name for name, *_ in report["mismatched_keys"]}
+    if new_head:
+        random = {name for name in random if name.startswith(base) and not name.startswith(f"{base}pooler.")}
+    missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
             f"its weights lack {len(missing)} of the tensors that its config asks for ({_some(missing)}), "
@@ -134,9 +142,16 @@ def _read_object(path: Path) -> dict:
 
 def check_sizes(config: PretrainedConfig) -> None:
     """Refuse a config whose sizes no model can have. Raises `ValueError` naming the key."""
-    for key, value in config.to_dict().items():
+    _check_sizes(config.to_dict())
+
+
+def _check_sizes(values: dict) -> None:
+    for key, value in values.items():
+        if isinstance(value, dict):  # the config of a part
+            _check_sizes(value)
         if isinstance(value, bool) or not isinstance(value, int):
             continue
+        key = str(key)
         most = MOST_LAYERS if key.endswith("layers") or key == "n_layer" else MOST_NUMBER
         if abs(value) > most:
             raise ValueError(f"its config has {key}={shorten(value, 40)}, which is more than {most}.")

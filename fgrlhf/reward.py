@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from fgrlhf.advantages import kl_penalized
 from fgrlhf.config import suggestion, unread_keys
-from fgrlhf.reward_models import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.reward_models import SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.rl_config import AspectConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import UserError
@@ -222,22 +221,15 @@ def aspect_mistakes(config: AspectConfig, kinds: Mapping[str, Kind]) -> list[tup
     return mistakes
 
 
-def facts_of(config: AspectConfig, implied: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What `load_reward_model` is told about a checkpoint: what the config gives, and for a checkpoint without a
-    reward_model.json what its kind implies."""
-    carried = (Path(config.ckpt) / SPEC_FILE).exists()
-    return {**({} if carried else implied or {}), **config.published_facts()}
-
-
 def segment_classifier(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
     """kind `segment_classifier`: a reward model with labels, see `SegmentClassifierReward`."""
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts_of(config))
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
     return SegmentClassifierReward(scorer, config.positive_reward, config.negative_reward)
 
 
 def sequence_scorer(config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str) -> AspectReward:
     """kind `sequence_scorer`: a reward model with one score, see `SequenceScorerReward`."""
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts_of(config))
+    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts())
     return SequenceScorerReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
 
 

@@ -18,34 +18,32 @@ Bring your own model
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    PretrainedConfig,
-)
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PretrainedConfig
 
+from fgrlhf import loading
 from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.layers import fast_layers
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.rm_inputs import Kind, RMInput, RMInputs, RMText, Shape, longest_input
-from fgrlhf.scorers import LanguageModelScorer
+from fgrlhf.rm_shapes import other_shape, reads_ahead, shape_of_config
+from fgrlhf.rm_spec import is_finite_number, listed, spec_problems
+from fgrlhf.scorers import LanguageModelScorer, LanguageModelScorerConfig
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, why_not_loaded, read_json, write_json
+from fgrlhf.utils import UserError, why_not_loaded, read_json, shorten, write_json
 
 PrefixFn = Callable[[Prompt, bool], list[str]]
 
 SPEC_FILE = "reward_model.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # what the published reward models were trained to read
+FACTS = ("level", "error_label", "with_passages", "mean", "std")  # what a published checkpoint does not carry
 _NOT_LABELS = ("O", "Ignore")
 
 
@@ -82,10 +80,15 @@ class RewardModelSpec:
                     f"the reward model has the labels {', '.join(self.labels)}, not "
                     f"{', '.join(map(str, absent))}: name its own with error_label=..."
                 )
-        elif self.mean is None or self.std is None or not self.std > 0:
+            if self.error_label == self.ok_label:
+                raise UserError(
+                    f"the error label and the label of segments without the error are both `{self.ok_label}`: "
+                    "name the error with error_label=..."
+                )
+        elif not is_finite_number(self.mean) or not is_finite_number(self.std) or not self.std > 0:
             raise UserError(
                 f"a sequence scorer needs the mean and std of its scores (here {self.mean} and {self.std}): "
-                "give mean=... and std=... with the checkpoint"
+                "give a finite mean=... and a finite std=... above 0 with the checkpoint"
             )
 
     def save(self, folder: str | Path) -> None:
@@ -93,17 +96,14 @@ class RewardModelSpec:
 
     @classmethod
     def read(cls, folder: str | Path) -> "RewardModelSpec":
-        """Raises `UserError` where the file is missing, broken, or of another form."""
+        """Raises `UserError` with every mistake of the file, or where it is missing or broken."""
         path = Path(folder) / SPEC_FILE
         row = read_json(path)
-        known = {item.name for item in fields(cls)}
-        if (
-            not isinstance(row, dict)
-            or not {"kind", "shape", "level", "with_passages", "max_length"} <= row.keys() <= known
-        ):
+        problems = spec_problems(row)
+        if problems:
             raise UserError(
-                f"{path} does not describe a reward model: its keys must be among "
-                f"{', '.join(sorted(known))}. Train the model again, or restore the file"
+                f"{path} does not describe a reward model:\n  {listed(problems)}\n"
+                "Train the model again, or restore the file"
             )
         return cls(**{**row, "labels": tuple(row.get("labels", ()))})
 
@@ -160,6 +160,21 @@ class _Scorer:
             batch_tokens,
         )
         self.inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(model))
+
+    @property
+    def seen(self) -> int:
+        """Inputs encoded so far."""
+        return self.inputs.cuts.inputs
+
+    @property
+    def cut_inputs(self) -> int:
+        """Those whose passages, or even question, were cut to fit."""
+        return self.inputs.cuts.prefixes
+
+    @property
+    def cut_responses(self) -> int:
+        """Those whose response was cut."""
+        return self.inputs.cuts.responses
 
     def encode(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RMInput]:
         """What the network reads for each text: the same ids as in training."""
@@ -278,53 +293,136 @@ def decoder_start(model: nn.Module) -> int | None:
 
 
 def load_tokenizer(path: str | Path, shape: Shape):
-    """A reward model's tokenizer. For an encoder, which reads words, byte-level BPE puts a space before."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    """A reward model's tokenizer. For an encoder, which reads words, byte-level BPE puts a space before.
+
+    Raises `ValueError` where the folder holds none, or none that can pad.
+    """
+    tokenizer = loading.load_tokenizer(path)
     splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
     if shape == "encoder" and isinstance(splitter, ByteLevel):
         splitter.add_prefix_space = True
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is None:
+        raise ValueError("its tokenizer has neither a padding token nor an end token.")
     return tokenizer
 
 
+def shape_of(model: nn.Module) -> Shape:
+    """The shape of a loaded network."""
+    if not isinstance(model, LanguageModelScorer):
+        return "encoder"
+    return "seq2seq" if model.is_encoder_decoder else "causal"
+
+
 def load_reward_model(
-    path: str | Path | None, prefix_fn: PrefixFn, device: str = "cpu", dtype: str = "fp32", **facts: Any
+    path: str | Path | None,
+    prefix_fn: PrefixFn,
+    device: str = "cpu",
+    dtype: str = "fp32",
+    defaults: Mapping[str, Any] | None = None,
+    **facts: Any,
 ) -> SegmentScorer | SequenceScorer:
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
 
     Args:
-      facts: level, error_label, with_passages, mean, std of a checkpoint that has no `reward_model.json`.
-        What the folder carries itself is never overruled.
+      facts: level, error_label, with_passages, mean, std of a checkpoint that has no `reward_model.json`. Where
+        the folder carries its own, a fact must equal it.
+      defaults: the same, for what neither the folder nor `facts` say. They never contradict the folder.
     Raises:
-      UserError: nothing there, not a reward model, labels not found, or a fact missing.
+      UserError: nothing there, not a reward model, labels not found, a fact missing, or one that contradicts the
+        folder.
     """
     if path is None:
         raise UserError(
             "no reward model is named: set `ckpt` to the folder its training wrote, or a hub name"
         )
+    unknown = (set(facts) | set(defaults or ())) - set(FACTS)
+    if unknown:
+        raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
     carried = (Path(path) / SPEC_FILE).exists()
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
         raise UserError(
             f"{path} holds no finished reward model (no config.json): run its training script to the end"
         )
     try:
-        config = (
-            None
-            if carried and RewardModelSpec.read(path).shape != "encoder"
-            else AutoConfig.from_pretrained(path)
-        )
-        spec = RewardModelSpec.read(path) if carried else published_spec(path, config, facts)
-        model = fast_layers(use_banded_attention(_network(spec).from_pretrained(path)))
+        config = loading.load_config(path)
+        if carried:
+            spec = RewardModelSpec.read(path)
+            _refuse_other_facts(path, spec, facts)
+        else:
+            spec = published_spec(path, config, facts, defaults or {})
+        _check_network(path, spec, config)
+        network = loading.load_weights(_network(spec), path, dtype=torch.float32)
+        _check_reading(path, spec, network)
+        model = fast_layers(use_banded_attention(network))
         tokenizer = load_tokenizer(path, spec.shape)
     except (OSError, ValueError) as error:
         reason = why_not_loaded(path, error)
-        raise UserError(
-            f"no reward model could be loaded from `{path}`: {reason} Train it first, or give a hub name "
-            "while online."
-        ) from None
+        way_out = "Train it first, or give a hub name while online."
+        if Path(path).is_dir():
+            way_out = "Train it again, or restore its folder."
+        raise UserError(f"no reward model could be loaded from `{path}`: {reason} {way_out}") from None
     scorer = SegmentScorer if spec.kind == "segment" else SequenceScorer
     return scorer(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
+
+
+def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[str, Any]) -> None:
+    """Raise `UserError` where a fact contradicts what the folder carries: it would have no effect."""
+    problems = [
+        f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has {name}={shorten(getattr(spec, name), 60)}"
+        for name, value in facts.items()
+        if value != getattr(spec, name)
+    ]
+    if problems:
+        raise UserError(
+            f"the reward model {path} carries its own facts, and those of the config would be ignored:\n  "
+            f"{listed(problems)}\nLeave them out of the config"
+        )
+
+
+def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedConfig) -> None:
+    """Raise `UserError` where the spec is not of the network beside it, by that network's config."""
+    is_scorer = isinstance(config, LanguageModelScorerConfig)
+    problems = []
+    if is_scorer != (spec.shape != "encoder"):
+        problems.append(f"shape is {spec.shape}, but the network is a {config.model_type}")
+    if is_scorer and config.kind != spec.kind:
+        problems.append(f"kind is {spec.kind}, but the network's is {shorten(config.kind, 60)}")
+    if spec.kind == "segment":
+        names = tuple(config.id2label.get(i) for i in range(config.num_labels))
+        unnamed = tuple(f"LABEL_{i}" for i in range(config.num_labels))
+        if len(spec.labels) != config.num_labels:
+            problems.append(f"{len(spec.labels)} labels, but the network has {config.num_labels} outputs")
+        elif names not in (spec.labels, unnamed):
+            problems.append(
+                f"labels are {shorten(', '.join(spec.labels))}, the network's {shorten(', '.join(map(str, names)))}"
+            )
+    _refuse_network(path, problems)
+
+
+def _check_reading(path: str | Path, spec: RewardModelSpec, network: nn.Module) -> None:
+    """Raise `UserError` where the loaded network does not read as the spec's shape does, or not as much."""
+    config = network.config.trunk_config() if isinstance(network, LanguageModelScorer) else network.config
+    problems = []
+    if spec.shape != "encoder" and shape_of(network) != spec.shape:
+        problems.append(f"shape is {spec.shape}, but {other_shape(config, shape_of_config(config))}")
+    limit = longest_input(config, spec.shape)
+    if limit is not None and spec.max_length > limit:
+        problems.append(f"max_length is {spec.max_length}, but the network reads at most {limit} tokens")
+    if shape_of(network) == "seq2seq" and decoder_start(network) is None:
+        problems.append("its config names no decoder_start_token_id, the token that a decoder starts with")
+    _refuse_network(path, problems)
+    if spec.shape == "encoder" and spec.kind == "segment" and not reads_ahead(network):
+        raise UserError(
+            f"`{path}` reads from left to right ({config.model_type}), so as an encoder it judges every segment at "
+            "its mark, before it has read the segment. Train it with model.shape=causal"
+        )
+
+
+def _refuse_network(path: str | Path, problems: Sequence[str]) -> None:
+    if problems:
+        raise UserError(f"{path} is not the network that its {SPEC_FILE} describes:\n  {listed(problems)}")
 
 
 def _network(spec: RewardModelSpec):
@@ -333,19 +431,20 @@ def _network(spec: RewardModelSpec):
     return AutoModelForTokenClassification if spec.kind == "segment" else AutoModelForSequenceClassification
 
 
-def published_spec(path: str | Path, config: PretrainedConfig, facts: Mapping[str, Any]) -> RewardModelSpec:
+def published_spec(
+    path: str | Path, config: PretrainedConfig, given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> RewardModelSpec:
     """The spec of a checkpoint that carries none: kind from its architecture, labels by name, the rest from
-    `facts`.
+    the facts `given`, then from `defaults`.
 
-    The error label is `facts["error_label"]`, or else the only label that is neither `O` nor `Ignore`.
+    The error label is the fact `error_label`, or else the only label that is neither `O` nor `Ignore`.
     """
-    unknown = set(facts) - {"level", "error_label", "with_passages", "mean", "std"}
-    if unknown:
-        raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
+    facts = {**defaults, **given}
     architecture = next(iter(config.architectures or ()), "none")
     length = min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH)
     common = {"shape": "encoder", "with_passages": facts.get("with_passages", True), "max_length": length}
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
+        _refuse_unread(path, given, "a score of the whole answer", {"error_label", "level"})
         return RewardModelSpec(
             "sequence", level="sequence", mean=facts.get("mean"), std=facts.get("std"), **common
         )
@@ -354,6 +453,7 @@ def published_spec(path: str | Path, config: PretrainedConfig, facts: Mapping[st
             f"`{path}` is no reward model: its architecture is {architecture}. A reward model has a head "
             "for token classification, or for one score per sequence"
         )
+    _refuse_unread(path, given, "labels of segments", {"mean", "std"})
     labels = tuple(config.id2label[i] for i in range(config.num_labels))
     errors = [name for name in labels if name not in _NOT_LABELS]
     error = facts.get("error_label") or (errors[0] if len(errors) == 1 else None)
@@ -365,3 +465,12 @@ def published_spec(path: str | Path, config: PretrainedConfig, facts: Mapping[st
     return RewardModelSpec(
         "segment", level=facts["level"], labels=labels, error_label=error, ok_label="O", **common
     )
+
+
+def _refuse_unread(path: str | Path, given: Mapping[str, Any], what: str, unread: set[str]) -> None:
+    """Raise `UserError` for a fact that a network of this kind has no use for."""
+    names = sorted(name for name in unread & given.keys() if (name, given[name]) != ("level", "sequence"))
+    if names:
+        raise UserError(
+            f"`{path}` gives {what}, so {', '.join(names)} would be ignored: leave it out of the config, or check `ckpt`"
+        )

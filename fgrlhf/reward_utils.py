@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib.metadata import entry_points
 from typing import Literal, get_args
 
 import spacy
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, shorten
 
 Level = Literal["subsentence", "sentence", "sequence"]
 Span = tuple[int, int]
@@ -25,9 +26,22 @@ SEGMENT_MARK = "</s>"
 MIN_WORDS = 5  # of a sub-sentence
 BREAK_AFTER = ",;!?"
 
+# What spaCy's packages are named: language, type, genre, size. `spacy.load` would import any package by its name.
+_PIPELINE_NAME = re.compile(r"[a-z]{2,3}(_[a-z0-9]+)+_(sm|md|lg|trf)")
+
 # A pipeline's components that sentence boundaries do not depend on.
 _UNUSED = ("ner", "tagger", "lemmatizer", "attribute_ruler", "morphologizer")
 _CACHED_TEXTS = 16_384
+
+
+def is_pipeline_name(name: str) -> bool:
+    """Whether this can name a segmenter: the blank pipeline, or one of spaCy's form such as `en_core_web_sm`."""
+    return name == BLANK or _PIPELINE_NAME.fullmatch(name) is not None
+
+
+def _declares_a_model(name: str) -> bool:
+    """Whether an installed package says of itself that it is a spaCy pipeline. Nothing is imported."""
+    return bool(entry_points(group="spacy_models", name=name))
 
 
 @lru_cache(maxsize=None)
@@ -36,11 +50,21 @@ def _pipeline(name: str) -> spacy.Language:
         nlp = spacy.blank("en")
         nlp.add_pipe("sentencizer")
         return nlp
+    if not is_pipeline_name(name):
+        raise UserError(
+            f"the segmenter {shorten(repr(name))} is no spaCy pipeline: name one such as `{TRAINED}`, or `{BLANK}`, "
+            "which needs no download"
+        )
     if not spacy.util.is_package(name):
         raise UserError(
             f"the segmenter `{name}` is not installed, and another one would cut answers into other segments. "
             f"Install it with `python -m spacy download {name}`, or make the reward-model files and train the "
             f"reward models again with `{BLANK}`, which needs no download"
+        )
+    if not _declares_a_model(name):
+        raise UserError(
+            f"the installed package `{name}` is no spaCy pipeline, so it is not loaded as a segmenter. Install the "
+            f"pipeline with `python -m spacy download {name}`, or use `{BLANK}`"
         )
     return spacy.load(name, exclude=_UNUSED)
 
@@ -127,10 +151,12 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
     """A segmenter by its pipeline's name, or by what `Segmenter.describe` gave.
 
     "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always is. Raises
-    `UserError` where the pipeline is not installed; warns where its version is not the described one.
+    `UserError` where the pipeline is not installed or the name is of no pipeline; warns where its version is not the described one.
     """
     described = name.get("version") if isinstance(name, Mapping) else None
-    wanted = name["name"] if isinstance(name, Mapping) else name
+    wanted = name.get("name") if isinstance(name, Mapping) else name
+    if not isinstance(wanted, str) or not isinstance(described, str | None):
+        raise UserError(f"a segmenter is described by the texts `name` and `version`, not by {shorten(repr(name))}")
     if wanted == "auto":
         wanted = TRAINED if spacy.util.is_package(TRAINED) else BLANK
     nlp = _pipeline(wanted)

@@ -15,25 +15,42 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from fgrlhf.loading import load_config, load_weights
 from fgrlhf.rm_inputs import Kind, Shape
+from fgrlhf.rm_shapes import check_direction, check_stacks
 
 LM_FEATURES = 2
 _FEATURE_FLOOR = -10.0
 
 
 class LanguageModelScorerConfig(PretrainedConfig):
-    """`trunk`: the language model's config as a dict; `kind`: labels at every position, or one score."""
+    """`trunk`: the language model's config as a dict; `kind`: labels at every position, or one score.
+
+    The trunk's `dtype` is left out. It is that of the checkpoint the training started from, and a trunk built in
+    bf16 would round the fp32 weights that are loaded into it.
+    """
 
     model_type = "fgrlhf_language_model_scorer"
 
     def __init__(
         self, trunk: dict | None = None, kind: Kind = "segment", lm_logprob_feature: bool = False, **kwargs
     ):
-        self.trunk, self.kind, self.lm_logprob_feature = trunk, kind, lm_logprob_feature
+        self.trunk = None if trunk is None else _without_dtype(trunk)
+        self.kind, self.lm_logprob_feature = kind, lm_logprob_feature
         super().__init__(**kwargs)
 
     def trunk_config(self) -> PretrainedConfig:
         return AutoConfig.for_model(**self.trunk)
+
+
+def _without_dtype(config: dict) -> dict:
+    """A config's dict without the precision of its weights, and without that of its parts. Nor is any code named."""
+    left_out = ("dtype", "torch_dtype", "auto_map")
+    return {
+        key: _without_dtype(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in left_out
+    }
 
 
 AutoConfig.register(
@@ -78,10 +95,10 @@ class LanguageModelScorer(PreTrainedModel):
         super().__init__(config)
         trunk_config = config.trunk_config()
         self.is_encoder_decoder = trunk_config.is_encoder_decoder
-        self.trunk = AutoModel.from_config(trunk_config)
+        self.trunk = AutoModel.from_config(trunk_config, trust_remote_code=False)
         self.lm = self.feature_in = None
         if config.lm_logprob_feature:
-            self.lm = _lm_class(trunk_config).from_config(trunk_config)
+            self.lm = _lm_class(trunk_config).from_config(trunk_config, trust_remote_code=False)
             self.feature_in = nn.Linear(LM_FEATURES, trunk_config.hidden_size, bias=False)
         segments = config.kind == "segment"
         width = trunk_config.hidden_size
@@ -103,16 +120,12 @@ class LanguageModelScorer(PreTrainedModel):
         """A scorer whose trunk (and frozen language model) have the weights of `ckpt`, its head random ones.
 
         Raises:
-          ValueError: the checkpoint is not of that shape. OSError: it cannot be read.
+          ValueError: the checkpoint is not of that shape, or cannot be read.
         """
-        trunk_config = AutoConfig.from_pretrained(ckpt)
-        if trunk_config.is_encoder_decoder != (shape == "seq2seq"):
-            found = (
-                "an encoder-decoder (shape seq2seq)"
-                if trunk_config.is_encoder_decoder
-                else "a single stack (shape encoder or causal)"
-            )
-            raise ValueError(f"the checkpoint is {found}")
+        trunk_config = load_config(ckpt)
+        check_stacks(trunk_config, shape)
+        if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
+            raise ValueError("its config names no decoder_start_token_id, the token that a decoder starts with")
         labels = (
             {}
             if id2label is None
@@ -120,9 +133,10 @@ class LanguageModelScorer(PreTrainedModel):
         )
         config = LanguageModelScorerConfig(trunk_config.to_dict(), kind, lm_logprob_feature, **labels)
         model = cls(config)
-        model.trunk = AutoModel.from_pretrained(ckpt, dtype=torch.float32)
+        model.trunk = load_weights(AutoModel, ckpt, dtype=torch.float32)
+        check_direction(model.trunk, shape)
         if lm_logprob_feature:
-            model.lm = _lm_class(trunk_config).from_pretrained(ckpt, dtype=torch.float32)
+            model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
             # as loud as a token's embedding, so that the first layers do not overhear it
             nn.init.normal_(
                 model.feature_in.weight, std=float(model.trunk.get_input_embeddings().weight.detach().std())

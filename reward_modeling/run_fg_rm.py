@@ -8,6 +8,7 @@ labels over the judged segments, the best checkpoint that of highest dev accurac
 calibration). An interrupted run continues from its last complete checkpoint; a finished one is reused.
 """
 
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.hf_trainer import StageTrainer
-from fgrlhf.reward_models import RewardModelSpec, decoder_start
+from fgrlhf.reward_models import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.rm_inputs import IGNORED, RMInputs
 from fgrlhf.stage import finished, hold
@@ -144,7 +145,7 @@ def _train(config: SegmentRMConfig) -> Path:
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
     spec = RewardModelSpec(
         "segment",
-        config.model.shape,
+        shape_of(network),
         config.data.level,
         config.data.with_passages,
         config.model.max_length,
@@ -177,8 +178,10 @@ def _train(config: SegmentRMConfig) -> Path:
     opening = [
         f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}), {len(dev)} dev "
         "answers, "
-        f"{network.num_parameters(only_trainable=True):,} trained parameters"
+        f"{network.num_parameters(only_trainable=True):,} trained parameters",
+        inputs.cuts.describe(spec.max_length),
     ]
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     return run_training(
         config, trainer, spec, lambda p, labels: calibration(*judged(p, labels)), opening=opening
     )

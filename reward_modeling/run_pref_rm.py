@@ -8,6 +8,7 @@ standard deviation of the scores of all training answers are measured and writte
 `reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
 """
 
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.hf_trainer import StageTrainer
-from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start
+from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start, shape_of
 from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
 from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, run_main, seeded
@@ -166,7 +167,7 @@ def _train(config: PreferenceRMConfig) -> Path:
     # mean and std are measured when training is done; until then scores are raw
     spec = RewardModelSpec(
         "sequence",
-        config.model.shape,
+        shape_of(network),
         "sequence",
         config.data.with_passages,
         config.model.max_length,
@@ -202,7 +203,9 @@ def _train(config: PreferenceRMConfig) -> Path:
         f"{network.num_parameters(only_trainable=True):,} trained parameters",
         f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone should give "
         "50%)",
+        inputs.cuts.describe(spec.max_length),
     ]
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     return run_training(config, trainer, spec, pair_calibration, measure, opening)
 
 

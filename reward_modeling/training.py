@@ -5,14 +5,13 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import evaluate
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
@@ -34,9 +33,11 @@ from fgrlhf.hf_trainer import (
     use_run_log,
 )
 from fgrlhf.layers import fast_layers
+from fgrlhf.loading import load_config, load_weights
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rm_inputs import Kind, Shape, longest_input
+from fgrlhf.rm_shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.runlog import RunLog
 from fgrlhf.scorers import LanguageModelScorer
 from fgrlhf.stage import begin, finish, last_complete_checkpoint
@@ -48,8 +49,9 @@ CALIBRATION_BINS = 10
 
 class ModelSection(StrictModel):
     ckpt: str = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
-    shape: Shape = Field(
-        "encoder", description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends"
+    shape: Shape | Literal["auto"] = Field(
+        "auto",
+        description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends; auto: what ckpt is",
     )
     max_length: Tokens = Field(2048, description="tokens the network reads")
     lm_logprob_feature: bool = Field(
@@ -161,37 +163,45 @@ def load_network(
     Raises:
       UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than `model.max_length`.
     """
+    shape, fitting, start = model.shape, None, None
+    labels: dict[str, Any] = {"num_labels": 1}
+    if id2label is not None:
+        names = {name: i for i, name in id2label.items()}
+        labels = {"num_labels": len(id2label), "id2label": id2label, "label2id": names}
     try:
-        labels = (
-            {"num_labels": 1}
-            if id2label is None
-            else {
-                "num_labels": len(id2label),
-                "id2label": id2label,
-                "label2id": {name: i for i, name in id2label.items()},
-            }
-        )
-        start = AutoConfig.from_pretrained(model.ckpt, **labels)
-        limit = longest_input(start, model.shape)
+        start = load_config(model.ckpt, **labels)
+        fitting = shape_of_config(start)
+        shape = fitting if model.shape == "auto" else model.shape
+        if model.lm_logprob_feature and shape == "encoder":
+            raise UserError(
+                f"model.lm_logprob_feature=true needs a language model, and `{model.ckpt}` is an encoder: set "
+                "lm_logprob_feature=false"
+            )
+        check_stacks(start, shape)
+        limit = longest_input(start, shape)
         if limit is not None and model.max_length > limit:
             raise UserError(
                 f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit} tokens: set "
                 f"it to {limit} or less"
             )
-        tokenizer = load_tokenizer(model.ckpt, model.shape)
-        if model.shape != "encoder":
+        tokenizer = load_tokenizer(model.ckpt, shape)
+        if shape != "encoder":
             scorer = LanguageModelScorer.start_from(
-                model.ckpt, model.shape, kind, id2label, model.lm_logprob_feature
+                model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
             return fast_layers(scorer), tokenizer
         start.pad_token_id = tokenizer.pad_token_id
         network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
-        loaded = network.from_pretrained(model.ckpt, config=start, ignore_mismatched_sizes=True)
+        loaded = load_weights(network, model.ckpt, new_head=True, config=start, dtype=torch.float32)
+        check_direction(loaded, shape)
         return fast_layers(use_banded_attention(loaded)), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
+        # transformers has no classifier for some decoder-only models: its reason does not name the shape
+        if fitting not in (None, shape) and "model.shape=" not in reason:
+            reason = f"{reason} Note: {other_shape(start, fitting)}"
         raise UserError(
-            f"no network of shape `{model.shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}"
+            f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}"
         ) from None
 
 
@@ -283,6 +293,7 @@ def run_training(
         facts = measure(run) if measure else {}
         best = {"best_step": run.state.best_global_step, "steps": run.state.global_step}
         if run.is_world_process_zero():
+            metrics = {**spec.metrics, **metrics}
             place_model(run, folder, replace(spec, metrics=metrics, **facts))
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
             finish(folder, best)

@@ -14,7 +14,6 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
     build_aspects,
-    facts_of,
     place_on_tokens,
 )
 from fgrlhf.reward_models import SegmentLabels

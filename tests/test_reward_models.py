@@ -150,10 +150,9 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
     # cutting takes judgements away and moves none
     (cut,) = inputs(shape, tokenizer, max_length=max_length).encode([RMText(("question:", "the"), segments)])
-    assert cut.read_length <= max_length
-    shift = read.read_length - len(ids) - (cut.read_length - min(len(ids), max_length - (shape == "seq2seq")))
+    assert (cut.decoder_input_ids or cut.input_ids) == (read.decoder_input_ids or read.input_ids)[:max_length]
     for full, short in zip(read.positions, cut.positions, strict=True):
-        assert short == (None if full is None or full - shift >= cut.read_length else full - shift)
+        assert short == (None if full is None or full >= max_length else full)
 
 
 @pytest.mark.parametrize("max_length", range(4, 14))
@@ -443,16 +442,9 @@ def save(score, folder):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
-    # what the folder carries is never overruled by facts meant for published checkpoints
-    again = load_reward_model(
-        save(score, tmp_path / "rm"),
-        rm.prefix_fn,
-        mean=9.0,
-        std=9.0,
-        level="sentence",
-        error_label="X",
-        with_passages=False,
-    )
+    # defaults for published checkpoints give way to what the folder carries
+    defaults = {"mean": 9.0, "std": 9.0, "level": "sentence", "error_label": "X", "with_passages": False}
+    again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn, defaults=defaults)
     assert again.spec == score.spec and type(again) is type(score)
     texts = [TEXT, "a dog."]
     before, after = score.score([rm.prompt()] * 2, texts), again.score([rm.prompt()] * 2, texts)
@@ -594,3 +586,168 @@ def test_pooled_features_by_hand():
     features_BTF = torch.tensor([[[-0.1], [-0.5], [0.0]], [[-0.2], [-0.4], [-0.9]]])
     pooled_B2 = pooled_features(features_BTF, torch.tensor([[1, 1, 1], [1, 1, 0]]))
     assert torch.allclose(pooled_B2, torch.tensor([[-5.0, -2.0], [-4.0, -3.0]]))
+
+
+# ---- facts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+def test_facts_that_contradict_the_folder_are_refused(tmp_path, kind):
+    folder = save(scorer(tmp_path, "encoder", kind), tmp_path / "rm")
+    wrong = {"mean": 9.0, "std": 9.0, "level": "sentence", "error_label": "X", "with_passages": False}
+    with pytest.raises(UserError) as error:
+        load_reward_model(folder, rm.prefix_fn, **wrong)
+    for name, value in wrong.items():
+        assert f"{name}={value} was given, but its reward_model.json has {name}=" in str(error.value)
+        with pytest.raises(UserError, match=f"{name}={value} was given"):
+            load_reward_model(folder, rm.prefix_fn, **{name: value})
+    carried = json.loads((folder / "reward_model.json").read_text())
+    facts = {name: carried[name] for name in wrong if carried[name] is not None}
+    assert load_reward_model(folder, rm.prefix_fn, **facts).spec.kind == kind
+
+
+def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
+    published(tmp_path / "segments", ("F-ERR", "Ignore", "O"))
+    with pytest.raises(UserError, match="mean, std would be ignored"):
+        load_reward_model(tmp_path / "segments", rm.prefix_fn, level="sentence", mean=0.0, std=1.0)
+    LongformerForSequenceClassification(
+        rm.longformer_config(len(tiny.tokenizer()), num_labels=1)
+    ).save_pretrained(tmp_path / "whole")
+    tiny.tokenizer().save_pretrained(tmp_path / "whole")
+    moments = {"mean": 0.0, "std": 1.0}
+    for useless in ({"error_label": "F-ERR"}, {"level": "sentence"}):
+        with pytest.raises(UserError, match="would be ignored"):
+            load_reward_model(tmp_path / "whole", rm.prefix_fn, **moments, **useless)
+        load_reward_model(tmp_path / "whole", rm.prefix_fn, **moments, defaults=useless)
+    for bad in ({"std": float("inf")}, {"std": float("nan")}, {"std": 0.0}, {"mean": float("inf")}, {"std": True}):
+        with pytest.raises(UserError, match="finite"):
+            load_reward_model(tmp_path / "whole", rm.prefix_fn, **{**moments, **bad})
+
+
+def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
+    """`relevance_model` implies an input without passages; this folder was trained with them."""
+    from fgrlhf.rl_config import AspectConfig
+    from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_NAMES
+
+    folder = save(scorer(tmp_path, "encoder", with_passages=True), tmp_path / "rm")
+    implied = PUBLISHED_NAMES["relevance_model"]
+    assert implied["with_passages"] is False
+
+    def build(**changes):
+        config = AspectConfig(**{**implied, "ckpt": str(folder), **changes})
+        return KINDS["relevance"](config, rm.prefix_fn, "cpu", "fp32")
+
+    assert build().scorer.spec.with_passages is True
+    with pytest.raises(UserError, match="error_label=OTHER was given"):
+        build(error_label="OTHER")
+    with pytest.raises(UserError, match="mean=1.0 was given"):
+        build(mean=1.0)
+
+
+# ---- folders that are not sound ----------------------------------------------------------------------------
+
+
+def change_tensors(folder, change):
+    from safetensors.torch import load_file, save_file
+
+    path = str(folder / "model.safetensors")
+    tensors = load_file(path)
+    save_file(change(tensors), path, {"format": "pt"})
+
+
+HEADS = {"encoder": "classifier.", "seq2seq": "head.", "causal": "head."}
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_missing_tensors_are_refused_in_use(tmp_path, shape, kind):
+    score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
+    head = HEADS[shape]
+    save(score, tmp_path / "headless")
+    change_tensors(tmp_path / "headless", lambda ts: {n: t for n, t in ts.items() if not n.startswith(head)})
+    save(score, tmp_path / "half")
+    change_tensors(tmp_path / "half", lambda ts: {n: ts[n] for n in sorted(ts)[::2]})
+    for folder in ("headless", "half"):
+        with pytest.raises(UserError, match="lack .* of the tensors.*Train it again"):
+            load_reward_model(tmp_path / folder, rm.prefix_fn)
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape):
+    from reward_modeling.training import ModelSection, load_network
+
+    def attempts(folder):
+        yield lambda: load_reward_model(folder, rm.prefix_fn)
+        yield lambda: load_network(ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"})
+
+    for name, damage, reason in (
+        ("nan", lambda f: change_tensors(f, lambda ts: {n: t * float("nan") for n, t in ts.items()}), "NaN"),
+        ("pickle", lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
+        ("link", lambda f: (f / "more.json").symlink_to(tmp_path), "symbolic link"),
+        ("code", lambda f: change_json(f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}), "code"),
+        ("type", lambda f: (f / "config.json").write_text("[]"), "must be a JSON object"),
+        ("layers", lambda f: bloat(f / "config.json"), "which is more than"),
+    ):
+        use = save(scorer(tmp_path, shape), tmp_path / f"use-{name}")
+        training = tmp_path / f"start-{name}"
+        rm.start(tmp_path, shape).rename(training)
+        for folder, attempt in zip((use, training), (0, 1)):
+            damage(folder)
+            with pytest.raises(UserError, match=reason):
+                list(attempts(folder))[attempt]()
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def bloat(path):
+    """Ten thousand million layers, in the config or in that of its trunk."""
+    config = json.loads(path.read_text())
+    for part in (config, config.get("trunk") or {}):
+        for key in ("num_hidden_layers", "n_layer", "num_layers"):
+            if key in part:
+                part[key] = 10**10
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape):
+    from reward_modeling.training import ModelSection, load_network
+
+    def start(folder):
+        return load_network(ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"})
+
+    folder = rm.start(tmp_path, shape)
+    network, _ = start(folder)
+    change_tensors(folder, lambda ts: {n: ts[n] for n in sorted(ts)[::2]})
+    with pytest.raises(UserError, match="lack .* of the tensors"):
+        start(folder)
+
+
+def test_training_may_start_from_a_classifier_of_other_labels_but_not_of_another_size(tmp_path):
+    from reward_modeling.training import ModelSection, load_network
+
+    section = ModelSection(ckpt=str(tmp_path / "three"), max_length=64)
+    published(tmp_path / "three", ("F-ERR", "Ignore", "O"))
+    network, _ = load_network(section, "segment", {0: "E", 1: "O"})
+    assert network.classifier.out_features == 2
+    change_json(tmp_path / "three" / "config.json", vocab_size=7)
+    with pytest.raises(UserError, match="lack 1 of the tensors.*word_embeddings"):
+        load_network(section, "segment", {0: "E", 1: "O"})
+
+
+def test_a_tokenizer_that_cannot_pad_is_refused(tmp_path):
+    folder = save(scorer(tmp_path, "encoder"), tmp_path / "rm")
+    change_json(folder / "tokenizer_config.json", pad_token=None, eos_token=None)
+    with pytest.raises(UserError, match="neither a padding token nor an end token"):
+        load_reward_model(folder, rm.prefix_fn)
+
+
+def test_the_scorer_counts_what_it_cuts(tmp_path):
+    score = scorer(tmp_path, "encoder", max_length=20)
+    score.score([rm.prompt(), rm.prompt()], ["a dog.", TEXT])
+    assert (score.seen, score.cut_inputs, score.cut_responses) == (2, 1, 1)
+    whole = scorer(tmp_path, "encoder", max_length=64)
+    whole.score([rm.prompt(), rm.prompt()], ["a dog.", TEXT])
+    assert (whole.seen, whole.cut_inputs, whole.cut_responses) == (2, 0, 0)

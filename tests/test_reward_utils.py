@@ -123,6 +123,7 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
     nlp.add_pipe("sentencizer", config={"punct_chars": ["|"]})
     nlp.meta["version"] = "9.9"
     monkeypatch.setattr(spacy.util, "is_package", lambda name: name == "en_core_web_sm")
+    monkeypatch.setattr(reward_utils, "_declares_a_model", lambda name: True)
     monkeypatch.setattr(spacy, "load", lambda name, exclude: nlp)
     reward_utils._pipeline.cache_clear()
     try:
@@ -140,3 +141,38 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
 def test_importing_makes_no_pipeline():
     code = "import fgrlhf.reward_utils as u; assert u._pipeline.cache_info().currsize == 0"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pip", "pytest", "os", "", ".", "../en_core_web_sm", "/tmp/en_core_web_sm", "en_core_web_sm\n", "en_core_web_sm.x", "x" * 10_000],
+)
+def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch):
+    monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
+    with pytest.raises(UserError, match="is no spaCy pipeline") as error:
+        load_segmenter({"name": name, "version": "1.0"})
+    assert len(str(error.value)) < 500
+
+
+def test_an_installed_package_that_declares_no_pipeline_is_refused(monkeypatch):
+    monkeypatch.setattr(spacy.util, "is_package", lambda name: True)
+    monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
+    with pytest.raises(UserError, match="the installed package `zz_evil_sm` is no spaCy pipeline"):
+        load_segmenter("zz_evil_sm")
+
+
+def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path):
+    """What spaCy's `package` command writes into a distribution's metadata."""
+    folder = tmp_path / "zz_test_sm-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zz_test_sm\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert spacy.util.is_package("zz_test_sm") and not reward_utils._declares_a_model("zz_test_sm")
+    (folder / "entry_points.txt").write_text("[spacy_models]\nzz_test_sm = zz_test_sm\n")
+    assert reward_utils._declares_a_model("zz_test_sm") and not reward_utils._declares_a_model("zz_other_sm")
+
+
+@pytest.mark.parametrize("described", [{}, {"version": "1"}, {"name": 3}, {"name": BLANK, "version": 3}, 3, None, ["a"]])
+def test_a_malformed_description_is_refused(described):
+    with pytest.raises(UserError, match="a segmenter is described by the texts `name` and `version`"):
+        load_segmenter(described)

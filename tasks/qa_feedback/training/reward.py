@@ -15,7 +15,7 @@ from pydantic import model_validator
 
 from fgrlhf import reward as library
 from fgrlhf.config import refuse
-from fgrlhf.reward import CombinedReward, Kind, SegmentClassifierReward, SequenceScorerReward, aspect_mistakes, facts_of
+from fgrlhf.reward import CombinedReward, Kind, SegmentClassifierReward, SequenceScorerReward, aspect_mistakes
 from fgrlhf.reward_models import load_reward_model
 from fgrlhf.rl_config import AspectConfig, RLConfig
 from fgrlhf.utils import UserError
@@ -68,16 +68,28 @@ PUBLISHED_FACTS: dict[str, dict[str, Any]] = {
 
 def _segment_kind(cls: type[_OneLevelReward]) -> Kind:
     def build(config: AspectConfig, prefix_fn, device: str, dtype: str):
-        facts = facts_of(config, PUBLISHED_FACTS[config.kind])
-        scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts)
+        scorer = load_reward_model(
+            config.ckpt,
+            prefix_fn,
+            device=device,
+            dtype=dtype,
+            defaults=PUBLISHED_FACTS[config.kind],
+            **config.published_facts(),
+        )
         return cls(scorer, config.positive_reward, config.negative_reward)
 
     return replace(library.KINDS["segment_classifier"], build=build)
 
 
 def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -> PreferenceReward:
-    facts = facts_of(config, PUBLISHED_FACTS[config.kind])
-    scorer = load_reward_model(config.ckpt, prefix_fn, device=device, dtype=dtype, **facts)
+    scorer = load_reward_model(
+        config.ckpt,
+        prefix_fn,
+        device=device,
+        dtype=dtype,
+        defaults=PUBLISHED_FACTS[config.kind],
+        **config.published_facts(),
+    )
     return PreferenceReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
 
 

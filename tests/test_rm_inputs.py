@@ -1,0 +1,263 @@
+"""What is cut from an input that is too long: the passages from their end, then the response, then the question."""
+
+import pytest
+import rm_helpers as rm
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
+
+from fgrlhf.rm_inputs import Cuts, RMInputs, RMText, kept_lengths, passage_words
+from reward_modeling.data import read_segment_rows
+
+QUESTION = tuple("question: the cat".split())
+PASSAGES = tuple("context: wikipage: one text: a dog sees the bird wikipage: two text: red".split())
+SEGMENTS = (("the", "red", "cat"), ("a", "dog"))
+
+
+def tokenizer_with_specials(kind: str):
+    """`<pad>` begins and `</s>` ends every text."""
+    tokenizer = tiny.fresh(tiny.tokenizer(kind))
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def inputs(shape, max_length=10**6, kind="segment", tokenizer=None) -> RMInputs:
+    start = 0 if shape == "seq2seq" else None
+    return RMInputs(tokenizer or tiny.tokenizer(), shape, kind, max_length, decoder_start_id=start)
+
+
+def words_of(ids: list[int]) -> str:
+    return " ".join(token.lstrip("▁") for token in tiny.tokenizer().convert_ids_to_tokens(ids))
+
+
+# ---- the arithmetic ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lengths, max_length, kept",
+    [
+        ((5, 3, 2), 10, (5, 3, 2)),
+        ((5, 3, 2), 9, (4, 3, 2)),
+        ((5, 3, 2), 5, (0, 3, 2)),
+        ((5, 3, 2), 4, (0, 2, 2)),
+        ((5, 3, 2), 2, (0, 0, 2)),
+        ((5, 3, 2), 1, (0, 0, 1)),
+        ((0, 3, 2), 4, (0, 2, 2)),
+        ((0, 0, 0), 1, (0, 0, 0)),
+    ],
+)
+def test_kept_lengths_by_hand(lengths, max_length, kept):
+    assert kept_lengths(*lengths, max_length) == kept
+
+
+def test_kept_lengths_by_brute_force():
+    """Of all ways that fit, the one that keeps most of the question, then of the response, then of the passages."""
+    for passages in range(5):
+        for response in range(5):
+            for question in range(5):
+                for max_length in range(1, 14):
+                    ways = [
+                        (q, r, p)
+                        for q in range(question + 1)
+                        for r in range(response + 1)
+                        for p in range(passages + 1)
+                        if q + r + p <= max_length
+                    ]
+                    q, r, p = max(ways)
+                    assert kept_lengths(passages, response, question, max_length) == (p, r, q)
+
+
+def test_passage_words_by_hand():
+    assert passage_words((*QUESTION, *PASSAGES, "answer:")) == (3, 16)
+    assert passage_words((*QUESTION, *PASSAGES)) == (3, 16)
+    assert passage_words((*QUESTION, "answer:")) == (3, 3)
+    assert passage_words(QUESTION) == (3, 3)
+    assert passage_words(()) == (0, 0)
+    # `context:` in a question, and `answer:` in a passage, are words like others
+    assert passage_words("question: what context: is it context: wikipage: a text: answer: b answer:".split()) == (5, 11)
+    assert passage_words("context: wikipage: answer:".split()) == (0, 2)
+
+
+# ---- by hand, in words -------------------------------------------------------------------------------------
+
+
+def read(shape, max_length, kind="segment", passages=PASSAGES):
+    return inputs(shape, max_length, kind).encode([RMText((*QUESTION, *passages, "answer:"), SEGMENTS)])[0]
+
+
+def test_an_encoder_loses_the_end_of_the_passages():
+    # 3 words of the question, 13 of passages, `answer:`, 7 of the response with its marks: 24
+    whole = read("encoder", 24)
+    assert (whole.positions, whole.cut_passages) == ((17, 21), 0)
+    cut = read("encoder", 16)
+    assert words_of(cut.input_ids) == (
+        "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
+    )
+    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((9, 13), 8, 0)
+    # no room for passages: then the response's end is cut, at last the question's
+    cut = read("encoder", 9)
+    assert words_of(cut.input_ids) == "question: the cat answer: </s> the red cat </s>"
+    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((4, None), 2, 1)
+    cut = read("encoder", 2)
+    assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
+    assert (cut.cut_passages, cut.cut_response, cut.cut_question) == (13, 7, 2)
+
+
+def test_a_decoder_only_input_loses_the_end_of_the_passages():
+    # 3 words of the question, 13 of passages, 5 of the response: 21
+    whole = read("causal", 21)
+    assert (whole.positions, whole.cut_passages) == ((18, 20), 0)
+    cut = read("causal", 11)
+    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one the red cat a dog"
+    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((8, 10), 10, 0)
+    cut = read("causal", 7)
+    assert words_of(cut.input_ids) == "question: the cat the red cat a"
+    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((5, None), 1, 1)
+    cut = read("causal", 2)
+    assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
+    assert (cut.cut_response, cut.cut_question) == (5, 1)
+
+
+def test_an_encoder_decoder_loses_the_end_of_the_passages():
+    cut = read("seq2seq", 6)
+    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one"
+    assert words_of(cut.decoder_input_ids) == "<pad> the red cat a dog"
+    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((3, 5), 10, 0)
+    cut = read("seq2seq", 5)
+    assert words_of(cut.decoder_input_ids) == "<pad> the red cat a"
+    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((3, None), 1, 1)
+    cut = read("seq2seq", 2)
+    assert words_of(cut.input_ids) == "question: the" and (cut.cut_passages, cut.cut_question) == (13, 1)
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_without_passages_only_the_response_can_be_cut(shape):
+    cut = read(shape, 5, passages=())
+    assert cut.cut_passages == 0 and cut.cut_response > 0
+    assert words_of(cut.input_ids).startswith("question: the cat")
+
+
+def test_a_sequence_scorer_reads_question_and_response():
+    cut = read("encoder", 12, "sequence")
+    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one answer: the red cat a dog"
+    assert cut.positions == (0,)
+    cut = read("causal", 9, "sequence")
+    assert words_of(cut.input_ids) == "question: the cat context: the red cat a dog"
+    assert cut.positions == (8,)
+
+
+# ---- for any text, tokenizer and length --------------------------------------------------------------------
+
+WORD = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "Cc")), min_size=1, max_size=7)
+WORDS = st.lists(WORD, max_size=6).map(tuple)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    question=WORDS,
+    passages=WORDS,
+    segments=st.lists(st.lists(WORD, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+    tokenizer=st.sampled_from(["word", "unigram", "bpe"]),
+    specials=st.booleans(),
+    shape=st.sampled_from(rm.SHAPES),
+    kind=st.sampled_from(["segment", "sequence"]),
+    max_length=st.integers(3, 90),
+)
+def test_only_tokens_of_passages_are_missing(
+    question, passages, segments, tokenizer, specials, shape, kind, max_length
+):
+    if kind == "sequence":
+        segments = (tuple(word for segment in segments for word in segment),)
+    tok = tokenizer_with_specials(tokenizer) if specials else tiny.tokenizer(tokenizer)
+    start = ("question:", *question)
+    text = RMText((*start, "context:", "wikipage:", *passages, "answer:"), segments)
+    (whole,) = inputs(shape, kind=kind, tokenizer=tok).encode([text])
+    (cut,) = inputs(shape, max_length, kind, tok).encode([text])
+    # without passages, to see which tokens are the question's and the response's
+    (bare,) = inputs(shape, kind=kind, tokenizer=tok).encode([RMText((*start, "answer:"), segments)])
+    removed = max(0, len(whole.input_ids) - max_length)
+    if removed == 0:
+        assert cut.input_ids == whole.input_ids and cut.cut_passages == cut.cut_question == 0
+    if len(bare.input_ids) <= max_length:
+        assert len(cut.input_ids) == len(whole.input_ids) - removed and cut.cut_passages == removed
+        assert is_without_block(cut.input_ids, whole.input_ids, removed)
+        assert is_without_block(bare.input_ids, cut.input_ids, len(cut.input_ids) - len(bare.input_ids))
+        if shape != "seq2seq":
+            assert cut.cut_response == 0 and cut.unread_segments == 0
+    else:
+        (bare_cut,) = inputs(shape, max_length, kind, tok).encode([RMText((*start, "answer:"), segments)])
+        assert cut.input_ids == bare_cut.input_ids and cut.positions == bare_cut.positions
+    if shape == "seq2seq":
+        assert cut.decoder_input_ids == whole.decoder_input_ids[:max_length]
+        moved = 0
+    else:
+        moved = cut.cut_passages
+    for before, after in zip(whole.positions, cut.positions, strict=True):
+        if kind == "segment" and after is not None:
+            assert after == before - moved
+    lost = sum(after is None and before is not None for before, after in zip(whole.positions, cut.positions))
+    assert cut.unread_segments == lost
+    assert len(cut.input_ids) <= max_length
+
+
+def is_without_block(short: list[int], long: list[int], size: int) -> bool:
+    """Whether `short` is `long` without `size` neighbouring tokens."""
+    return any(long[:i] + long[i + size :] == short for i in range(len(short) + 1))
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "bpe"])
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_special_tokens_stay_at_their_ends(shape, tokenizer):
+    tok = tokenizer_with_specials(tokenizer)
+    text = RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS)
+    longest = len(inputs(shape, tokenizer=tok).encode([text])[0].input_ids)
+    for max_length in range(2, longest):
+        (cut,) = inputs(shape, max_length, tokenizer=tok).encode([text])
+        assert len(cut.input_ids) == max_length and cut.input_ids[0] == 0
+        if shape != "causal":  # where the response follows the prefix's own `</s>`
+            assert cut.input_ids[-1] == 1
+
+
+# ---- counts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_what_was_cut_is_counted(shape):
+    built = inputs(shape, 12)
+    short, long = RMText((*QUESTION, "answer:"), SEGMENTS[1:]), RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS)
+    endless = RMText((*QUESTION, "answer:"), (("a",) * 3, ("a",) * 30, ()))
+    built.encode([short, long])
+    assert built.cuts == Cuts(inputs=2, prefixes=1, passages=1)
+    built.encode([long, endless])
+    assert built.cuts == Cuts(inputs=4, prefixes=2, passages=2, responses=1, unread_segments=1)
+    assert built.cuts.describe(12) == (
+        "2 of 4 inputs: passages cut to fit model.max_length=12; 1 responses cut, "
+        "1 of their segments are not judged"
+    )
+    assert Cuts(267, 12, 12).describe(1024) == (
+        "12 of 267 inputs: passages cut to fit model.max_length=1024; 0 responses cut"
+    )
+    assert "3 questions cut" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("max_length", [256, 512, 1024])
+def test_real_rows_keep_question_and_response(golden, shape, max_length):
+    rows = read_segment_rows(golden / "F-ERR_sentence" / "dev.json", ("F-ERR", "O"), "Ignore")
+    texts = [row.text for row in rows[:12]]
+    whole = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
+    cut = inputs(shape, max_length, tokenizer=tiny.tokenizer("bpe"))
+    bare = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
+    without = [RMText((*text.prefix[: passage_words(text.prefix)[0]], "answer:"), text.segments) for text in texts]
+    for full, short, none in zip(whole.encode(texts), cut.encode(texts), bare.encode(without)):
+        if len(none.input_ids) <= max_length:
+            assert len(short.input_ids) == min(max_length, len(full.input_ids))
+            assert is_without_block(none.input_ids, short.input_ids, len(short.input_ids) - len(none.input_ids))
+        if len(full.input_ids) <= max_length and len(full.decoder_input_ids or ()) <= max_length:
+            assert (short.input_ids, short.decoder_input_ids, short.positions) == (
+                full.input_ids, full.decoder_input_ids, full.positions)
+    assert cut.cuts.inputs == 12
+    assert cut.cuts.passages > 0

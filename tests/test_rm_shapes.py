@@ -1,0 +1,202 @@
+"""A checkpoint of another shape is refused by name, in training and in use; `auto` takes the right one."""
+
+import pytest
+import rm_helpers as rm
+import tiny
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2ForTokenClassification,
+    LlamaConfig,
+    LlamaModel,
+    LongformerConfig,
+    LongformerModel,
+    MambaConfig,
+    MambaModel,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5ForConditionalGeneration,
+    XLNetConfig,
+    XLNetModel,
+)
+
+from fgrlhf.reward_models import load_reward_model, shape_of
+from fgrlhf.rm_shapes import reads_ahead, shape_of_config
+from fgrlhf.utils import UserError
+from reward_modeling.run_fg_rm import train
+from reward_modeling.training import ModelSection, load_network
+from test_run_fg_rm import config as run_config
+
+SMALL = {
+    "vocab_size": len(tiny.tokenizer()),
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "pad_token_id": 0,
+}
+POSITIONS = {"max_position_embeddings": 130}
+
+
+def small(config_class, **changes):
+    return config_class(**{**SMALL, **POSITIONS, **changes})
+
+
+ENCODERS = {
+    "bert": (BertModel, lambda: small(BertConfig)),
+    "roberta": (RobertaModel, lambda: small(RobertaConfig)),
+    "modernbert": (ModernBertModel, lambda: small(ModernBertConfig, cls_token_id=1, sep_token_id=1, bos_token_id=1, eos_token_id=1)),
+    "longformer": (LongformerModel, lambda: rm.longformer_config(SMALL["vocab_size"])),
+}
+CAUSAL = {
+    "llama": (LlamaModel, lambda: small(LlamaConfig, num_key_value_heads=2)),
+    "mamba": (MambaModel, lambda: MambaConfig(vocab_size=SMALL["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4)),
+    "bert decoder": (BertModel, lambda: small(BertConfig, is_decoder=True)),
+}
+
+
+def built(models, name):
+    torch.manual_seed(0)
+    model_class, config = models[name]
+    return model_class(config())
+
+
+def checkpoint(folder, models, name):
+    built(models, name).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def load(ckpt, shape="auto", kind="segment", **more):
+    labels = {0: "NF-ERR", 1: "O"} if kind == "segment" else None
+    return load_network(ModelSection(ckpt=str(ckpt), shape=shape, max_length=64, **more), kind, labels)[0]
+
+
+# ---- telling shapes apart ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_reads_ahead(name):
+    model = built(ENCODERS, name).train()
+    state = torch.get_rng_state()
+    assert reads_ahead(model) and shape_of_config(model.config) == "encoder"
+    assert model.training and torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_decoder_only_network_does_not(name):
+    model = built(CAUSAL, name)
+    assert not reads_ahead(model) and shape_of_config(model.config) == "causal"
+
+
+def test_what_a_config_does_not_say_is_measured():
+    """XLNet is among the causal language models of transformers, and reads in both directions."""
+    torch.manual_seed(0)
+    model = XLNetModel(XLNetConfig(vocab_size=30, d_model=32, n_layer=2, n_head=4, d_inner=48))
+    assert shape_of_config(model.config) == "causal" and reads_ahead(model)
+
+
+@pytest.mark.parametrize("size", [3, 5, 9])
+def test_a_small_vocabulary_is_enough(size):
+    torch.manual_seed(0)
+    assert reads_ahead(BertModel(small(BertConfig, vocab_size=size)))
+    assert not reads_ahead(LlamaModel(small(LlamaConfig, vocab_size=size, num_key_value_heads=2)))
+
+
+# ---- training ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_auto_is_the_shape_of_the_checkpoint(tmp_path, shape, kind):
+    assert ModelSection(ckpt="x").shape == "auto"
+    torch.manual_seed(1)
+    network = load(rm.start(tmp_path, shape), kind=kind)
+    assert shape_of(network) == shape
+    torch.manual_seed(1)
+    explicit = load(rm.start(tmp_path, shape), shape, kind)
+    for name, weight in explicit.state_dict().items():
+        assert torch.equal(weight, network.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+@pytest.mark.parametrize("name", ["gpt2", *CAUSAL])
+def test_a_decoder_only_checkpoint_is_no_encoder(tmp_path, name, kind):
+    ckpt = rm.start(tmp_path, "causal") if name == "gpt2" else checkpoint(tmp_path / "x", CAUSAL, name)
+    with pytest.raises(UserError, match="from left to right .*set model.shape=causal"):
+        load(ckpt, "encoder", kind)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_is_no_causal_model(tmp_path, name):
+    ckpt = checkpoint(tmp_path / "x", ENCODERS, name)
+    with pytest.raises(UserError, match="reads in both directions .*set model.shape=encoder"):
+        load(ckpt, "causal")
+    with pytest.raises(UserError, match="reads in both directions .*set model.shape=encoder"):
+        load(ckpt, "seq2seq")
+    assert shape_of(load(ckpt)) == "encoder"
+
+
+@pytest.mark.parametrize("shape", ["encoder", "causal"])
+def test_an_encoder_decoder_is_neither(tmp_path, shape):
+    with pytest.raises(UserError, match="an encoder-decoder .*set model.shape=seq2seq"):
+        load(rm.start(tmp_path, "seq2seq"), shape)
+
+
+def test_a_decoder_only_checkpoint_is_no_encoder_decoder(tmp_path):
+    with pytest.raises(UserError, match="set model.shape=causal"):
+        load(rm.start(tmp_path, "causal"), "seq2seq")
+
+
+def test_a_feature_of_language_models_needs_one(tmp_path):
+    with pytest.raises(UserError, match="lm_logprob_feature=true needs a language model"):
+        load(rm.start(tmp_path, "encoder"), lm_logprob_feature=True)
+    assert load(rm.start(tmp_path, "causal"), lm_logprob_feature=True).lm is not None
+
+
+def test_an_encoder_decoder_must_say_what_its_decoder_starts_with(tmp_path):
+    model = T5ForConditionalGeneration(T5Config(vocab_size=len(tiny.tokenizer()), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2))
+    model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
+    model.save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="decoder_start_token_id"):
+        load(tmp_path)
+
+
+def test_the_spec_holds_the_shape_that_was_taken_and_what_was_cut(tmp_path, capsys):
+    settings = run_config(tmp_path, "causal", model__shape="auto", model__max_length=20, train__max_steps=2, evaluation__every_steps=2)
+    scorer = load_reward_model(train(settings), rm.prefix_fn)
+    assert scorer.spec.shape == "causal"
+    cuts = scorer.spec.metrics["cuts"]
+    assert cuts["inputs"] == 240 and cuts["passages"] == 0 and 0 < cuts["responses"] < 240
+    assert f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their" in capsys.readouterr().out
+
+
+# ---- use ---------------------------------------------------------------------------------------------------
+
+
+def gpt2_config(labels: int) -> GPT2Config:
+    return GPT2Config(
+        vocab_size=len(tiny.tokenizer()), n_embd=32, n_layer=2, n_head=4, n_positions=256, num_labels=labels,
+        pad_token_id=0, id2label=dict(enumerate(["F-ERR", "O"][:labels])), label2id={"F-ERR": 0, "O": 1})
+
+
+def test_a_published_decoder_only_segment_classifier_is_refused(tmp_path):
+    GPT2ForTokenClassification(gpt2_config(2)).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="before it has read the segment.*model.shape=causal"):
+        load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
+
+
+def test_a_published_decoder_only_score_of_the_whole_answer_is_read_at_its_end(tmp_path):
+    GPT2ForSequenceClassification(gpt2_config(1)).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    score = load_reward_model(tmp_path, rm.prefix_fn, mean=0.0, std=1.0)
+    first, second = score.score([rm.prompt()] * 2, ["a dog sees the cat", "a dog sees the bird"])
+    assert first != second
