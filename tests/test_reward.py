@@ -253,11 +253,3 @@ def test_no_reward_is_built_that_is_always_zero():
         build_aspects(aspects(a={"kind": "segment_classifier"}, b={"scale": 0.0}, c={"positive_reward": 1.0}), prefix_fn=None)
     assert [line.split(": ")[0].strip() for line in str(refused.value).splitlines()[1:]] == [
         "reward.a.negative_reward", "reward.a.positive_reward", "reward.b.scale", "reward.c.positive_reward"]
-
-
-def test_what_a_kind_implies_is_for_checkpoints_that_carry_nothing(tmp_path):
-    implied = {"level": "sentence", "with_passages": True}
-    (config,) = aspects(a={"ckpt": str(tmp_path), "with_passages": False, "std": 2.0}).values()
-    assert facts_of(config, implied) == {"level": "sentence", "with_passages": False, "std": 2.0}
-    (tmp_path / "reward_model.json").write_text("{}")
-    assert facts_of(config, implied) == {"with_passages": False, "std": 2.0}  # only what the user gives
