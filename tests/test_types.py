@@ -23,6 +23,7 @@ def ragged(side: str):
         response_ids_BT=response_ids_BT,
         logprobs_BT=-response_ids_BT.float(),
         texts=("a", "b", "c"),
+        left_padded=side == "left",
     )
 
 
