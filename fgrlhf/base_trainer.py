@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf import checkpoint
+from fgrlhf.distributed import check_launcher
 from fgrlhf.layers import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.utils import UserError
@@ -25,11 +26,14 @@ class BaseTrainer:
 
     Args:
       evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name -> value.
+    Raises:
+      UserError: the processes were started in a way that cannot train a model (DeepSpeed, FSDP, ...).
     """
 
     total_steps: int
 
     def __init__(self, config, actor_critic: ActorCritic, evaluate: Callable[[Policy], dict[str, float]] | None, accelerator: Accelerator):
+        check_launcher(accelerator.distributed_type)
         self.config, self.evaluate, self.accelerator = config, evaluate, accelerator
         self.folder = Path(config.logging.save_dir)
         self.actor_critic = actor_critic.to(accelerator.device)

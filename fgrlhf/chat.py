@@ -7,7 +7,7 @@ A template is part of a tokenizer. It writes a conversation out as the model was
 It writes the beginning of a sequence itself, so what it wrote is tokenised without adding special tokens again.
 """
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, shorten
 
 ANSWER = "answer"  # stands for any response where only what follows it is of interest
 
@@ -16,41 +16,45 @@ class ChatTemplate:
     """The chat template of a tokenizer, for prompts of at most `max_input_len` tokens, the template's own included.
 
     Raises:
-      UserError: the template alone needs more than that.
+      UserError: the template alone needs more than that, or it cannot be used.
     """
 
     def __init__(self, tokenizer, max_input_len: int):
         self.tokenizer, self.max_input_len = tokenizer, max_input_len
-        around = self._length(self._written(""))
+        around = self._length(self.write(""))
         if around >= max_input_len:
             raise UserError(
                 f"env.max_input_len is {max_input_len}, but the tokenizer's chat template alone takes {around} tokens, which leaves "
                 "none for the prompt: raise it, or set model.policy_model.chat_template=false")
 
     def turn(self, prompt: str) -> str:
-        """The prompt as the user's turn, followed by what begins the model's. A long prompt is cut, never the template."""
-        written = self._written(prompt)
+        """The prompt as the user's turn, followed by what begins the model's. A long prompt loses its end, never the template."""
+        written = self.write(prompt)
         while prompt and (excess := self._length(written) - self.max_input_len) > 0:
             starts = [start for start, _ in self.tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]]
             kept = len(starts) - excess
-            if kept <= 0:
-                prompt = ""
-            elif self.tokenizer.truncation_side == "left":
-                prompt = prompt[max(starts[excess], 1) :]
-            else:
-                prompt = prompt[: starts[kept]]
-            written = self._written(prompt)
+            prompt = prompt[: min(starts[kept], len(prompt) - 1)] if kept > 0 else ""
+            written = self.write(prompt)
         return written
 
     def end_ids(self) -> list[int]:
         """The special token with which the template ends the model's turn, where there is one."""
         said = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": ANSWER}]
-        after = self.tokenizer.apply_chat_template(said, tokenize=False).rpartition(ANSWER)[2]
+        after = self._apply(said).rpartition(ANSWER)[2]
         special = [i for i in self.tokenizer(after, add_special_tokens=False)["input_ids"] if i in self.tokenizer.all_special_ids]
         return special[:1]
 
-    def _written(self, prompt: str) -> str:
-        return self.tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
+    def write(self, prompt: str) -> str:
+        """The whole prompt as the user's turn, however long, followed by what begins the model's."""
+        return self._apply([{"role": "user", "content": prompt}], add_generation_prompt=True)
+
+    def _apply(self, conversation: list[dict[str, str]], **how) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(conversation, tokenize=False, **how)
+        except Exception as error:  # a template is a program of the checkpoint's author and can raise anything
+            raise UserError(
+                f"the chat template of the policy's tokenizer fails ({type(error).__name__}: {shorten(error)}), so prompts cannot be "
+                "written as a user's turn: mend the template, or set model.policy_model.chat_template=false") from None
 
     def _length(self, written: str) -> int:
         return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])

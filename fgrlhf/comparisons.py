@@ -92,11 +92,11 @@ def token_weights(offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int
 def encode_comparisons(
     policy: Policy, comparisons: Sequence[Comparison], max_generated_len: int, span_weight: float = 1.0
 ) -> list[TokenComparison]:
-    """Comparisons as token ids. An answer ends with the end-of-sequence token, unless it is longer than `max_generated_len`: a cut
-    answer has no end. Pairs whose answers are the same tokens are left out, and comparisons without any other.
+    """Comparisons as token ids. An answer ends with the token that ends a response (`Policy.end_id`), unless it is longer than
+    `max_generated_len`: a cut answer has no end. Pairs whose answers are the same tokens are left out, and comparisons without any other.
 
     Raises:
-      UserError: nothing is left; or tokens are to be weighted and the tokenizer cannot say which characters they are.
+      UserError: nothing is left; a prompt has no tokens; or tokens are to be weighted and the tokenizer cannot say which characters they are.
     """
     if span_weight != 1 and not policy.tokenizer.is_fast:
         raise UserError(
@@ -120,7 +120,7 @@ def encode_comparisons(
 def _encode_answer(policy: Policy, answer: Answer, max_generated_len: int, span_weight: float) -> tuple[list[int], list[float]]:
     weighted = bool(answer.marked) and span_weight != 1
     read = policy.tokenizer(text_target=answer.text, add_special_tokens=False, return_offsets_mapping=weighted)
-    ids = [*read["input_ids"], policy.eos_ids[0]][:max_generated_len]
+    ids = [*read["input_ids"], policy.end_id][:max_generated_len]
     if not weighted:
         return ids, [1.0] * len(ids)
     return ids, [*token_weights(read["offset_mapping"], answer.marked, span_weight), 1.0][: len(ids)]

@@ -157,7 +157,8 @@ def decode(
         ids_B = torch.where(live_B, draw(logits_BV, sampling, uniform_BT[rows, t]), pad_id)
         scaled_BV = logits_BV / temperature
         logprobs_B = scaled_BV.gather(-1, ids_B[:, None])[:, 0] - scaled_BV.logsumexp(-1)
-        ids_BT[rows, t], logprobs_BT[rows, t] = ids_B, logprobs_B * live_B
+        ids_BT[rows, t] = ids_B
+        logprobs_BT[rows, t] = torch.where(live_B, logprobs_B, 0.0)  # the padding token's may be -inf, of which 0 times is NaN
         live_B = live_B & ~torch.isin(ids_B, eos)
         stay = steps.keepable(live_B)
         if len(stay) == 0 or t + 1 == T:

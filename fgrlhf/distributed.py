@@ -10,10 +10,33 @@ from dataclasses import fields
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 
 from fgrlhf.types import Rollout, SegmentScore, TokenReward
+from fgrlhf.utils import UserError
+
+WAYS_TO_TRAIN = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
+
+
+def check_launcher(distributed_type: DistributedType) -> None:
+    """Refuse a launcher whose way of sharing a model out is not supported.
+
+    Only whole copies of the model on every process (DistributedDataParallel) train rightly here. Under DeepSpeed the model
+    would stay unwrapped and every process would train a copy of its own; FSDP would shard parameters that the optimiser
+    no longer sees.
+
+    Args:
+      distributed_type: of accelerate's `Accelerator` or `PartialState`.
+    Raises:
+      UserError: it is none of NO, MULTI_GPU, MULTI_CPU.
+    """
+    if distributed_type not in WAYS_TO_TRAIN:
+        name = getattr(distributed_type, "value", distributed_type)
+        raise UserError(
+            f"the launcher started this process for {name}, which training does not support: every process has to hold a whole copy "
+            "of the model (DistributedDataParallel), else the processes would train different models. Start it with the scripts of "
+            "this repository, with `torchrun`, or with `accelerate launch --multi_gpu`")
 
 
 def share_of(items: Sequence, rank: int, world: int) -> Sequence:
@@ -46,6 +69,8 @@ def join_rollouts(parts: Sequence[tuple[Rollout, TokenReward]], pad_id: int, lef
         elif isinstance(values[0], Tensor):
             fill = pad_id if "_ids_" in item.name else 0
             joined[item.name] = _padded_cat(values, fill, left_padded and item.name.endswith("_BP"))
+        elif item.name == "left_padded":
+            joined[item.name] = left_padded
         else:
             joined[item.name] = None if values[0] is None else sum(values, ())
     rewards = [reward for _, reward in parts]

@@ -69,7 +69,7 @@ def evaluate_rows(
       metrics: functions (prompt, text) -> {name: number}, whose numbers join the row.
       reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
       temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy answers.
-      segmenter: finds the sentences RougeLsum needs; the project's by default.
+      segmenter: finds the sentences RougeLsum needs; the blank one by default, which every machine has.
     Returns:
       per response, in the prompts' order: id, sample, prompt, response, references, segments ({aspect:
       [{start, end, value, label}]}), `reward` and `reward/<aspect>`, `<aspect>/error_free` and

@@ -7,18 +7,19 @@ import numpy as np
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer
 
-from fgrlhf.reward_utils import Segmenter, load_segmenter
+from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
 
 
 class RougeLsum:
     """RougeLsum F-measure in points (0-100) with Porter stemming, the best over an example's references.
 
-    Summary-level LCS (Lin 2004, section 3.2) needs one sentence per line. Sentences are those of the
-    project's segmenter; the published code takes nltk's punkt, which has to be downloaded.
+    Summary-level LCS (Lin 2004, section 3.2) needs one sentence per line. The default segmenter is the blank one,
+    which every machine has: a score must not depend on what else is installed. The published code takes nltk's punkt,
+    which has to be downloaded.
     """
 
     def __init__(self, segmenter: Segmenter | None = None):
-        self.segmenter = load_segmenter() if segmenter is None else segmenter
+        self.segmenter = load_segmenter(BLANK) if segmenter is None else segmenter
         tokenizer = DefaultTokenizer(use_stemmer=True)
         # stemming is half of the cost, and every reference is read once per answer that is compared with it
         tokenizer.tokenize = lru_cache(maxsize=100_000)(tokenizer.tokenize)

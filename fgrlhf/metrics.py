@@ -32,6 +32,16 @@ def rollout_metrics(rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor
     return metrics
 
 
+def cut_inputs(reward) -> dict[str, float]:
+    """`cut/<name>`: the share of its inputs so far that a reward model's limit has cut, for models that count them."""
+    shares = {}
+    for name, aspect in getattr(reward, "aspects", {}).items():
+        scorer = getattr(getattr(aspect, "aspect", aspect), "scorer", None)  # an aspect may stand in one that places it at the end
+        if getattr(scorer, "seen", 0):
+            shares[f"cut/{name}"] = scorer.cut_inputs / scorer.seen
+    return shares
+
+
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each key over rows that all have the same keys."""
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}

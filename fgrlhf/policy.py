@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from fgrlhf.attention import share_prompts
 from fgrlhf.chat import chat_of
@@ -26,18 +25,21 @@ from fgrlhf.decoding import (
     CausalSteps, EncoderDecoderSteps, Sampling, decode, positions_of, response_mask, takes_positions, uniform_rows,
 )
 from fgrlhf.layers import fast_layers
+from fgrlhf.loading import SAFE, load_config, load_tokenizer, load_weights
 from fgrlhf.logprobs import chosen_logprobs
 from fgrlhf.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.packing import packed
 from fgrlhf.rl_config import LoRAConfig
-from fgrlhf.types import PolicyOutput, Response
-from fgrlhf.utils import UserError, why_not_loaded
+from fgrlhf.types import PolicyOutput, Prompt, Response
+from fgrlhf.utils import UserError, shorten
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 UNFORCED = {
     "forced_bos_token_id": None, "forced_eos_token_id": None, "no_repeat_ngram_size": 0, "repetition_penalty": 1.0, "min_length": 0,
 }
 ENCODED_AT_ONCE = 4096  # prompt tokens, padding included
+COUNTED_AT_ONCE = 256  # prompts whose lengths are counted together
+LONGEST_SHARED_ROW = 8192  # tokens of a prompt and all its responses: their mask has 64 million entries
 
 
 class Policy(nn.Module):
@@ -46,7 +48,7 @@ class Policy(nn.Module):
     Args:
       model: a transformers language model.
       tokenizer: its tokenizer.
-      max_input_len: longer prompts are cut (on the right for encoder-decoders, on the left for decoders).
+      max_input_len: longer prompts lose their end. A prompt begins with what it asks.
       chat_template: whether prompts are the user's turn of a conversation; None: where the tokenizer has a template.
     """
 
@@ -58,8 +60,12 @@ class Policy(nn.Module):
         super().__init__()
         self.model, self.tokenizer, self.max_input_len = fast_layers(model), tokenizer, max_input_len
         tokenizer.padding_side = padding_side or self.padding_side
-        tokenizer.truncation_side = self.padding_side
+        tokenizer.truncation_side = "right"
         if tokenizer.pad_token_id is None:
+            if tokenizer.eos_token_id is None:
+                raise UserError(
+                    f"the tokenizer of {_name_of(tokenizer)} has neither a padding token nor an end-of-sequence token, so responses "
+                    "cannot be padded: set `pad_token` or `eos_token` in its tokenizer_config.json")
             tokenizer.pad_token = tokenizer.eos_token
         self.chat = chat_of(tokenizer, chat_template, max_input_len)
         self.turn_end_ids = self.chat.end_ids() if self.chat else []
@@ -74,14 +80,35 @@ class Policy(nn.Module):
 
     @property
     def eos_ids(self) -> list[int]:
+        """Every token that ends a response in sampling.
+
+        Raises:
+          UserError: neither the model nor its tokenizer has one.
+        """
         eos = self.model.generation_config.eos_token_id
         eos = self.tokenizer.eos_token_id if eos is None else eos
+        if eos is None and not self.turn_end_ids:
+            raise UserError(
+                f"the model {_name_of(self.tokenizer)} has no end-of-sequence token, so no response could end: set `eos_token` in "
+                "its tokenizer_config.json, or `eos_token_id` in its generation_config.json")
+        eos = [] if eos is None else eos
         eos = list(eos) if isinstance(eos, (list, tuple)) else [eos]
         return eos + [i for i in self.turn_end_ids if i not in eos]
 
     @property
     def end_id(self) -> int:
-        return (self.turn_end_ids or self.eos_ids)[0]
+        """The token that ends a response in training data: the end of a chat model's turn, else the first end-of-sequence token."""
+        return self.turn_end_ids[0] if self.turn_end_ids else self.eos_ids[0]
+
+    def prompt_lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each prompt before it is cut, those of the chat template and special tokens included."""
+        lengths = []
+        for start in range(0, len(texts), COUNTED_AT_ONCE):
+            part = texts[start : start + COUNTED_AT_ONCE]
+            written = [self.chat.write(text) for text in part] if self.chat else list(part)
+            ids = self.tokenizer(written, add_special_tokens=self.chat is None, verbose=False)["input_ids"]
+            lengths += [len(ids_P) for ids_P in ids]
+        return lengths
 
     def tokenize(self, texts: Sequence[str], **how):
         """What the tokenizer makes of prompts, as this policy reads them: as the user's turn if it is a chat model, cut if too long."""
@@ -90,8 +117,16 @@ class Policy(nn.Module):
         return self.tokenizer(texts, truncation=True, max_length=self.max_input_len, add_special_tokens=special, **how)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest of them."""
+        """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest of them.
+
+        Raises:
+          UserError: a text has no tokens.
+        """
         batch = self.tokenize(texts, padding=True, return_tensors="pt")
+        for text, length in zip(texts, batch["attention_mask"].sum(1).tolist()):
+            if length == 0:
+                raise UserError(
+                    f"a prompt has no tokens (its text is {shorten(repr(text), 80)}), so nothing can be answered: leave it out of the data")
         return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
 
     @torch.no_grad()
@@ -120,6 +155,7 @@ class Policy(nn.Module):
             steps = self._steps(prompt_ids_GP, prompt_mask_GP, num_samples)
             response = decode(steps, self.project, sampling, uniform_BT, self.eos_ids, self.tokenizer.pad_token_id, temperature)
         self.model.train(was_training)
+        check_logprobs(response.logprobs_BT, "the policy's logits")
         return response
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
@@ -293,8 +329,8 @@ class CausalPolicy(Policy):
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
         first_G, group_B = neighbours(prompt_ids_BP, prompt_mask_BP)
         K = samples_each(group_B)
-        if K is not None and K > 1 and self._can_share:
-            G, T = len(first_G), response_ids_BT.shape[1]
+        (G, T), P = (len(first_G), response_ids_BT.shape[1]), prompt_ids_BP.shape[1]
+        if K is not None and self._can_share and sharing_pays(P, T, K, self.hidden_size):
             hidden = self._hidden_of_groups(
                 prompt_ids_BP[first_G], prompt_mask_BP[first_G], response_ids_BT.view(G, K, T), response_mask_BT.view(G, K, T))
             return hidden.flatten(0, 1)
@@ -338,12 +374,59 @@ class CausalPolicy(Policy):
         return hidden[:, P - 1 : P + T - 1]  # the positions before each response token predict it
 
 
-def count_cut(policy: Policy, prompts) -> int:
-    """How many prompts are longer than the policy reads, so that their ends are cut."""
-    chat = policy.chat
-    texts = [chat._written(prompt.text) if chat else prompt.text for prompt in prompts]
-    lengths = map(len, policy.tokenizer(texts, add_special_tokens=chat is None, verbose=False)["input_ids"])
-    return sum(length > policy.max_input_len for length in lengths)
+def sharing_pays(P: int, T: int, K: int, D: int) -> bool:
+    """Whether one row of a prompt and its K responses costs less than K rows of the prompt and one response each.
+
+    Flops of a decoder layer of width D, in multiples of 4 D: its 12 D^2 weights cost 24 D^2 flops a token, attention 4 D a pair
+    of tokens. The shared row needs a dense mask, which computes every pair; rows have a causal mask, whose kernels leave
+    half of the pairs out.
+
+        shared   6 D (P + K T) + (P + K T)^2
+        rows     K (6 D (P + T) + (P + T)^2 / 2)
+
+    The mask has (P + K T)^2 entries for each prompt, so a shared row also has a greatest length.
+
+    Args:
+      P: prompt tokens.
+      T: tokens of each response.
+      K: responses to each prompt.
+      D: width of the model.
+    """
+    if K < 2:
+        return False
+    shared, row = P + K * T, P + T
+    return shared <= LONGEST_SHARED_ROW and 6 * D * shared + shared**2 < K * (6 * D * row + row**2 / 2)
+
+
+def check_logprobs(logprobs_BT: Tensor, what: str) -> None:
+    """Raises `UserError` where log-probabilities are not finite: once for a batch, so it costs next to nothing."""
+    finite_BT = torch.isfinite(logprobs_BT)
+    if bool(finite_BT.all()):
+        return
+    b, t = (~finite_BT).nonzero()[0].tolist()
+    raise UserError(
+        f"{what} are NaN or infinite at token {t} of answer {b} of a batch: the weights are damaged, or training has diverged, so "
+        "no answer means anything. Take an earlier checkpoint, or train again with a lower train.lr")
+
+
+def count_cut(policy: Policy, prompts: Sequence[Prompt]) -> int:
+    """How many prompts are longer than the policy reads, so that their ends are cut.
+
+    Raises:
+      UserError: a prompt has no tokens.
+    """
+    return len(cut_prompts(policy, prompts))
+
+
+def cut_prompts(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts that are longer than the policy reads. Raises `UserError` where a prompt has no tokens."""
+    lengths = policy.prompt_lengths([prompt.text for prompt in prompts])
+    for prompt, length in zip(prompts, lengths):
+        if length == 0:
+            raise UserError(
+                f"prompt {shorten(prompt.id, 80)} has no tokens (its text is {shorten(repr(prompt.text), 80)}), so nothing can be "
+                "answered: leave it out of the data")
+    return [prompt for prompt, length in zip(prompts, lengths) if length > policy.max_input_len]
 
 
 def load_policy(
@@ -358,33 +441,62 @@ def load_policy(
       UserError: there is no such checkpoint, it cannot be read, or it does not go with the other arguments.
     """
     try:
-        config = AutoConfig.from_pretrained(ckpt)
-        tokenizer = AutoTokenizer.from_pretrained(ckpt)
+        config = load_config(ckpt)
+        tokenizer = load_tokenizer(ckpt)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        if empty:
-            with torch.device("meta"):
-                model = auto.from_config(config)
-        else:
-            model = auto.from_pretrained(ckpt, config=config, dtype=DTYPES[dtype], use_safetensors=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = why_not_loaded(ckpt, error)
-        raise UserError(f"no language model could be loaded from `{ckpt}`: {reason} Give a folder that an earlier stage wrote, or a hub name while online.") from None
+        model = _without_weights(auto, config) if empty else load_weights(auto, ckpt, config=config, dtype=DTYPES[dtype])
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no language model could be loaded from `{shorten(ckpt)}`: {error} Give a folder that an earlier stage wrote, or a hub "
+            "name while online.") from None
     if lora is not None:
         add_adapters(model, lora)
     policy = (T5Policy if config.is_encoder_decoder else CausalPolicy)(model, tokenizer, max_input_len, padding_side, chat_template)
     if not empty:
+        _check_special_tokens(policy)
         _check_projection(policy)
     return policy
+
+
+def _without_weights(auto, config) -> nn.Module:
+    """The model of a config, its tensors without memory. Raises `ValueError` where the config describes no model."""
+    try:
+        with torch.device("meta"):
+            return auto.from_config(config, **SAFE)
+    except Exception as error:  # a config can hold anything, so building its model can raise anything
+        raise ValueError(f"its config describes no language model ({type(error).__name__}: {shorten(error)}).") from None
+
+
+def _name_of(tokenizer) -> str:
+    """The folder or hub name that a tokenizer was loaded from, for messages."""
+    return f"`{shorten(tokenizer.name_or_path)}`" if getattr(tokenizer, "name_or_path", "") else "this policy"
+
+
+def _check_special_tokens(policy: Policy) -> None:
+    """Raises `UserError` where a token that every run needs is no token of the model."""
+    needed = {"eos_token_id": policy.end_id, "pad_token_id": policy.tokenizer.pad_token_id}
+    if isinstance(policy, T5Policy):
+        needed["decoder_start_token_id"] = policy.model.config.decoder_start_token_id
+    known = policy.model.get_input_embeddings().num_embeddings
+    for name, token in needed.items():
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < known:
+            raise UserError(
+                f"{name} of the model {_name_of(policy.tokenizer)} is {shorten(repr(token), 40)}, but its tokens are 0 to {known - 1}: "
+                "mend config.json, generation_config.json or tokenizer_config.json of its folder")
 
 
 @torch.no_grad()
 def _check_projection(policy: Policy) -> None:
     """Raises `UserError` where `Policy.project` does not give the model's own logits."""
-    ids_11 = torch.tensor([policy.eos_ids[:1]])
+    ids_11 = torch.tensor([[policy.end_id]])
     ones_11 = torch.ones_like(ids_11)
     inputs = {"decoder_input_ids": ids_11 * 0 + policy.model.config.decoder_start_token_id} if isinstance(policy, T5Policy) else {}
     own = policy.model(input_ids=ids_11, attention_mask=ones_11, use_cache=False, **inputs).logits.float()
     mine = policy.project(policy.hidden(ids_11, ones_11, ids_11, ones_11)).float()
+    if not torch.isfinite(own).all():
+        raise UserError(
+            f"the logits of the model {_name_of(policy.tokenizer)} are NaN or infinite: its weights are damaged, or the training that wrote "
+            "them diverged. Take an earlier checkpoint, or another model")
     if not torch.allclose(mine, own, atol=0.02 * float(own.abs().max())):
         raise UserError(
             f"{type(policy.model).__name__} does something to its logits after the output layer that `Policy.project` does not know, so "

@@ -13,8 +13,8 @@ from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.distributed import gather_rollouts, share_of
 from fgrlhf.kl import KLController
 from fgrlhf.losses import kl_k3
-from fgrlhf.metrics import rollout_metrics, sample_rows, mean_of
-from fgrlhf.policy import Policy
+from fgrlhf.metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
+from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rl_config import RLConfig
 from fgrlhf.rollout import collect, response_seeds
@@ -52,7 +52,9 @@ class OnPolicyTrainer(BaseTrainer):
         self.reference = reference.to(accelerator.device).eval().requires_grad_(False)
         self.kl = KLController(config.ppo.kl_coef, config.ppo.kl_target, config.ppo.kl_horizon)
         self.high_kl_count = 0
+        self._pass: tuple[int, list[int]] = (-1, [])  # number of a pass over the prompts, and its order
         self._check_sizes()
+        self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -76,6 +78,7 @@ class OnPolicyTrainer(BaseTrainer):
                 collected = perf_counter()
                 losses = self.update(rollout, advantages)
             metrics = rollout_metrics(rollout, rewards, rewards_BT, advantages) | losses | {"kl_coef": self.kl.coef}
+            metrics |= {"prompts/cut": self._share_cut(rollout)} | cut_inputs(self.reward)
             metrics |= {"time/rollout": collected - started, "time/update": perf_counter() - collected}
             self._log_step(metrics, rollout, rewards, advantages, bar)
             self._follow_kl(metrics["kl"])
@@ -181,11 +184,18 @@ class OnPolicyTrainer(BaseTrainer):
 
     def batch(self, step: int) -> list[Prompt]:
         """The prompts of a step: consecutive entries of an endless sequence of shuffled passes over the data."""
-        chosen, n = [], len(self.prompts)
+        chosen = []
         for place in range(step * self.prompts_per_step, (step + 1) * self.prompts_per_step):
-            generator = torch.Generator().manual_seed(derive_seed(self.config.train.seed, "pass", place // n))
-            chosen.append(self.prompts[int(torch.randperm(n, generator=generator)[place % n])])
+            number, i = divmod(place, len(self.prompts))
+            chosen.append(self.prompts[self._order(number)[i]])
         return chosen
+
+    def _order(self, number: int) -> list[int]:
+        """The order of the prompts in a pass over them."""
+        if self._pass[0] != number:
+            generator = torch.Generator().manual_seed(derive_seed(self.config.train.seed, "pass", number))
+            self._pass = number, torch.randperm(len(self.prompts), generator=generator).tolist()
+        return self._pass[1]
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
         """Global row indices of each optimiser step of one epoch."""
@@ -225,6 +235,10 @@ class OnPolicyTrainer(BaseTrainer):
     def _follow_kl(self, kl: float) -> None:
         self.kl.update(kl, self.episodes_per_step)
         self.high_kl_count += kl > self.config.train.kl_threshold
+
+    def _share_cut(self, rollout: Rollout) -> float:
+        """The share of a step's prompts that are longer than the policy reads."""
+        return sum(prompt.id in self.cut_ids for prompt in rollout.prompts) / len(rollout)
 
     def _log_step(self, metrics: dict[str, float], rollout: Rollout, rewards: TokenReward, advantages: Advantages, bar: tqdm) -> None:
         config = self.config

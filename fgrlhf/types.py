@@ -74,6 +74,7 @@ class Rollout:
     texts: tuple[str, ...]  # exactly what the reward models read
     char_ends: tuple[tuple[int, ...], ...]  # characters of `texts[b]` decoded after token t: the text<->token map
     group_B: Tensor  # which prompt of the batch each rollout belongs to
+    left_padded: bool  # where the padding of prompts stands; it cannot be told from the masks where a prompt is empty
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -96,17 +97,16 @@ class Rollout:
         index = index_B.tolist()
         P = max(int(self.prompt_mask_BP[index_B].any(0).sum()), 1)
         T = max(int(self.response_mask_BT[index_B].sum(1).max()), 1)
-        left = bool((self.prompt_mask_BP[:, -1] == 1).all())  # decoder-only models pad prompts on the left
         changes: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, Tensor):
                 value = value[index_B]
                 if item.name.endswith("_BP"):
-                    value = value[:, -P:] if left else value[:, :P]
+                    value = value[:, -P:] if self.left_padded else value[:, :P]
                 elif item.name.endswith("_BT"):
                     value = value[:, :T]
-            elif value is not None:
+            elif isinstance(value, tuple):
                 value = tuple(value[i] for i in index)
             changes[item.name] = value
         return replace(self, **changes)

@@ -119,6 +119,7 @@ def rollout(mask_BT, **tensors) -> Rollout:
         "texts": ("",) * B,
         "char_ends": tuple((0,) * int(n) for n in mask_BT.sum(1)),
         "group_B": torch.arange(B),
+        "left_padded": False,
     }
     return Rollout(**{**values, **tensors})
 

@@ -2,6 +2,7 @@ import pytest
 import tiny
 import torch
 
+from fgrlhf.chat import chat_of
 from fgrlhf.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.utils import UserError
@@ -24,11 +25,9 @@ def test_a_prompt_is_the_users_turn_and_begins_once():
     assert mask_BP.tolist() == [[1] * 7, [0, 0] + [1] * 5] and ids_BP[1, 2] == BOS
 
 
-@pytest.mark.parametrize("side, kept", [("left", ["▁bird", "▁sees"]), ("right", ["▁a", "▁dog"])])
-def test_a_long_prompt_is_cut_but_never_its_template(side, kept):
+def test_a_long_prompt_loses_its_end_but_never_its_template():
     policy = tiny.chat(max_input_len=6)
-    policy.tokenizer.truncation_side = side
-    assert tokens(policy, "a dog likes the bird sees") == ["<s>", "<|user|>", *kept, "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "a dog likes the bird sees") == ["<s>", "<|user|>", "▁a", "▁dog", "<|end|>", "<|assistant|>"]
     assert tokens(policy, "") == ["<s>", "<|user|>", "<|end|>", "<|assistant|>"]
 
 
@@ -62,3 +61,21 @@ def test_the_folder_tells_what_the_policy_was_trained_with(tmp_path):
 def test_a_template_needs_room():
     with pytest.raises(UserError, match="max_input_len is 4.*template alone takes 4 tokens"):
         tiny.chat(max_input_len=4)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages.__class__.__mro__ }}",  # SecurityError
+        "{{ messages[0].nothing.at_all }}",  # UndefinedError
+        "{% for m in messages %}",  # TemplateSyntaxError
+        "{{ raise_exception('only one turn') }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+def test_a_template_that_fails_is_a_user_error(template):
+    tokenizer = tiny.chat_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UserError, match="chat template of the policy's tokenizer fails .*chat_template=false"):
+        chat_of(tokenizer, None, 64)
+    assert chat_of(tokenizer, False, 64) is None

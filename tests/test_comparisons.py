@@ -6,8 +6,10 @@ import torch
 from dpo_helpers import fours, pairs
 
 from fgrlhf.comparisons import Answer, Comparison, collate, encode_comparisons, token_weights
+from fgrlhf.decoding import Sampling
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
+from sft.data import IGNORED, encode
 
 
 def one(better: Answer, worse: Answer) -> list[Comparison]:
@@ -93,3 +95,40 @@ def test_prompts_are_those_of_sampling(kind):
     for row in rows:
         ids_BP, mask_BP = policy.encode([row.source.prompt.text])
         assert row.prompt_ids == ids_BP[0][mask_BP[0].bool()].tolist() and len(row.prompt_ids) <= 3
+
+
+@pytest.mark.parametrize("policy", [tiny.chat, lambda: tiny.chat(chat_template=False), tiny.t5, tiny.gpt2], ids=["chat", "no chat", "t5", "gpt2"])
+def test_one_token_ends_a_response_everywhere(policy):
+    """DPO, supervised training and sampling: what a policy learns to end with is what ends its samples."""
+    policy = policy().eval()
+    tokenizer = policy.tokenizer
+    expected = "<|end|>" if policy.chat else "</s>"
+    assert tokenizer.convert_ids_to_tokens(policy.end_id) == expected and policy.end_id in policy.eos_ids
+    (row,) = encode_comparisons(policy, one(Answer("a dog"), Answer("the")), 12)
+    assert [ids[-1] for ids in row.answer_ids] == [policy.end_id] * 2
+    (example,) = encode(policy, [Prompt("0", "the cat", ("a dog",))], 12)
+    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0]
+    output = policy.model.get_output_embeddings()
+    with torch.no_grad():
+        output.weight.zero_()
+        output.bias = torch.nn.Parameter(torch.zeros(output.out_features).index_fill(0, torch.tensor(policy.end_id), 9.0))
+    response = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
+    assert response.ids_BT.tolist() == [[policy.end_id]]
+
+
+def test_a_prompt_without_tokens_is_refused():
+    comparison = Comparison(Prompt("7", ""), (Answer("a"), Answer("the")), ((0, 1),))
+    for kind in ("t5", "gpt2"):
+        with pytest.raises(UserError, match="a prompt has no tokens"):
+            encode_comparisons(tiny.policy(kind), [comparison], 5)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_an_empty_answer_is_its_end(kind):
+    policy = tiny.policy(kind).eval()
+    rows = encode_comparisons(policy, one(Answer(""), Answer("a dog sees")), 12)
+    assert rows[0].answer_ids[0] == [policy.end_id]
+    batch = collate(rows, None, pad_id=0, left=kind == "gpt2")
+    with torch.no_grad():
+        logprobs_BT = policy(batch.prompt_ids_BP, batch.prompt_mask_BP, batch.response_ids_BT, batch.response_mask_BT)[0].logprobs_BT
+    assert logprobs_BT[0, 0] < 0 and logprobs_BT[0, 1:].abs().sum() == 0

@@ -2,7 +2,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.reward_utils import BLANK, load_segmenter
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +63,8 @@ def test_a_given_segmenter_is_used():
 
     assert RougeLsum(Whole()).lines("One. Two.") == "One. Two."
     assert RougeLsum(load_segmenter()).lines("One cat sat here. Two cats sat there.").count("\n") == 1
+
+
+def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):
+    monkeypatch.setattr("spacy.util.is_package", lambda name: True)  # the trained pipeline is there
+    assert RougeLsum().segmenter.name == BLANK

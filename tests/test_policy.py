@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     GraniteConfig,
     GraniteForCausalLM,
@@ -12,8 +13,9 @@ from transformers import (
 )
 
 from fgrlhf.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
-from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
-from fgrlhf.utils import UserError, derive_seed
+from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy, sharing_pays
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, derive_seed, read_json, write_json
 
 KINDS = ["t5", "gpt2"]
 ANY = list(tiny.POLICIES)  # families that are served by the same two classes
@@ -306,13 +308,11 @@ def test_uniform_numbers_are_a_function_of_their_seed():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_long_prompts_are_cut_on_the_right_side(kind):
+def test_long_prompts_lose_their_end(kind):
     policy = tiny.policy(kind)
     short = type(policy)(policy.model, policy.tokenizer, max_input_len=2)
     ids, mask = short.encode(["the red cat"])
-    assert policy.tokenizer.convert_ids_to_tokens(ids[0].tolist()) == (
-        ["▁the", "▁red"] if kind == "t5" else ["▁red", "▁cat"]
-    )
+    assert policy.tokenizer.convert_ids_to_tokens(ids[0].tolist()) == ["▁the", "▁red"]
 
 
 def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():
@@ -361,3 +361,189 @@ def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
             parts = policy._encode(ids_GP, mask_GP)
         real = mask_GP.bool()
         torch.testing.assert_close(parts[real], whole[real], atol=1e-6, rtol=1e-5)
+
+
+# ---- prompts that are too long, too short or empty -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_prompt_is_refused(kind):
+    policy = tiny.policy(kind)
+    with pytest.raises(UserError, match="a prompt has no tokens .its text is ''.*leave it out"):
+        policy.encode(["the cat", ""])
+    with pytest.raises(UserError, match="prompt 12 has no tokens"):
+        count_cut(policy, [Prompt("11", "the cat"), Prompt("12", "")])
+
+
+@pytest.mark.parametrize("policy", [tiny.t5, tiny.gpt2, tiny.chat], ids=["t5", "gpt2", "chat"])
+def test_prompts_that_are_cut_are_counted(policy):
+    policy = policy()
+    template = 4 if policy.chat else 0  # <s> <|user|> ... <|end|> <|assistant|>
+    policy.max_input_len = 3 + template
+    prompts = [Prompt(str(n), " ".join(["cat"] * n)) for n in (1, 3, 4, 300)]
+    assert policy.prompt_lengths([prompt.text for prompt in prompts]) == [n + template for n in (1, 3, 4, 300)]
+    assert count_cut(policy, prompts) == 2 and [prompt.id for prompt in cut_prompts(policy, prompts)] == ["4", "300"]
+    assert count_cut(policy, []) == 0
+
+
+@pytest.mark.parametrize("kind", ["t5", "flan", "bart", "gpt2", "llama", "gemma2", "bloom"])
+def test_rows_of_padding_change_no_other_row(kind):
+    """An empty prompt, an empty response: what stands beside them is what it was."""
+    policy = tiny.policy(kind).eval()
+    prompt_ids, prompt_mask, ids, mask = sampled(policy, num_samples=2)
+    with torch.no_grad():
+        alone = policy(prompt_ids, prompt_mask, ids, mask)[0].logprobs_BT
+        for rows in ([0, 1], [2]):
+            empty_prompts, empty_responses = prompt_mask.clone(), mask.clone()
+            empty_prompts[rows], empty_responses[rows] = 0, 0
+            others = [b for b in range(len(ids)) if b not in rows]
+            beside = policy(prompt_ids, prompt_mask, ids, empty_responses)[0].logprobs_BT
+            torch.testing.assert_close(beside[others], alone[others], atol=1e-5, rtol=0)
+            assert beside[rows].abs().sum() == 0
+            beside = policy(prompt_ids, empty_prompts, ids, mask)[0].logprobs_BT
+            torch.testing.assert_close(beside[others], alone[others], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_prompts_and_responses_of_one_token(kind, num_samples):
+    policy = tiny.policy(kind).eval()
+    prompt = policy.encode(["cat", "dog"])
+    assert prompt[0].shape == (2, 1)
+    response = policy.generate(*prompt, Sampling(1), seeds(2 * num_samples), num_samples)
+    assert response.ids_BT.shape == (2 * num_samples, 1) and response.mask_BT.all()
+    rows = [x.repeat_interleave(num_samples, 0) for x in prompt]
+    with torch.no_grad():
+        logprobs_BT = policy(*rows, response.ids_BT, response.mask_BT)[0].logprobs_BT
+    torch.testing.assert_close(logprobs_BT, response.logprobs_BT, atol=1e-5, rtol=0)
+
+
+# ---- prompts shared by responses -----------------------------------------------------------------------------------
+
+
+def test_prompts_are_shared_while_that_is_cheaper():
+    assert sharing_pays(P=500, T=200, K=4, D=4096)  # 1,300 tokens instead of 2,800
+    assert not sharing_pays(P=500, T=2000, K=16, D=4096)  # a mask of 32,500 x 32,500
+    assert not sharing_pays(P=20, T=100, K=8, D=128)  # short prompts: attention between answers costs more than is saved
+    assert not sharing_pays(P=500, T=200, K=1, D=4096)  # nothing to share
+    assert not sharing_pays(P=7000, T=400, K=4, D=4096)  # a mask of 8,600 x 8,600
+    # by hand, D = 1: shared 6 * 13 + 13^2 = 247; rows 3 * (6 * 11 + 11^2 / 2) = 379.5
+    assert sharing_pays(P=10, T=1, K=3, D=1)
+    # by hand, D = 1: shared 6 * 14 + 14^2 = 280; rows 3 * (6 * 6 + 6^2 / 2) = 162
+    assert not sharing_pays(P=2, T=4, K=3, D=1)
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_responses_that_do_not_share_have_the_same_logprobs(kind, monkeypatch):
+    policy = tiny.policy(kind).eval()
+    batch = sampled(policy, num_samples=3)
+    shared = logprobs_and_gradient(policy, batch)
+    monkeypatch.setattr("fgrlhf.policy.sharing_pays", lambda *_: False)
+    monkeypatch.setattr(policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared"))
+    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+# ---- damaged and hostile checkpoints -------------------------------------------------------------------------------
+
+
+def changed(folder, file="model.safetensors", **changes):
+    """Change tensors (None: leave out) or keys of one file of a checkpoint."""
+    path = folder / file
+    if file.endswith(".json"):
+        write_json(path, read_json(path) | changes)
+        return
+    tensors = load_file(str(path))
+    for name, change in changes.items():
+        tensors.pop(name)
+        if change is not None:
+            tensors[name] = change
+    save_file(tensors, str(path), {"format": "pt"})
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_checkpoint_that_lacks_tensors_is_refused(kind, tmp_path):
+    tiny.policy(kind).save(tmp_path)
+    first = next(iter(load_file(str(tmp_path / "model.safetensors"))))
+    changed(tmp_path, **{first: None})
+    with pytest.raises(UserError, match="weights lack .* partly random.*Give a folder"):
+        load_policy(tmp_path)
+
+
+def test_a_checkpoint_for_more_layers_is_refused(tmp_path):
+    tiny.policy("t5").save(tmp_path)
+    changed(tmp_path, "config.json", num_layers=9, num_decoder_layers=9)
+    with pytest.raises(UserError, match="weights lack"):
+        load_policy(tmp_path)
+    changed(tmp_path, "config.json", num_layers="x")
+    for empty in (False, True):
+        with pytest.raises(UserError, match="no language model could be loaded"):
+            load_policy(tmp_path, empty=empty)
+
+
+def test_code_of_a_folder_is_neither_run_nor_offered(tmp_path, monkeypatch):
+    tiny.policy("gpt2").save(tmp_path)
+    changed(tmp_path, "config.json", model_type="mine", auto_map={"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"})
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for empty in (False, True):
+        with pytest.raises(UserError, match="never run"):
+            load_policy(tmp_path, empty=empty)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind, value", [("t5", float("nan")), ("gpt2", float("inf")), ("gpt2", 3e38)])
+def test_weights_that_give_no_numbers_are_refused(kind, value, tmp_path):
+    policy = tiny.policy(kind)
+    for p in policy.model.parameters():
+        p.data.fill_(value)
+    policy.save(tmp_path)
+    with pytest.raises(UserError, match="NaN or infin.* diverged"):
+        load_policy(tmp_path)
+
+
+def test_a_model_that_ends_nothing_is_refused(tmp_path):
+    policy = tiny.policy("gpt2")
+    policy.save(tmp_path)
+    for file in ("config.json", "generation_config.json"):
+        changed(tmp_path, file, eos_token_id=None)
+    kept = read_json(tmp_path / "tokenizer_config.json")
+    kept.pop("eos_token")
+    write_json(tmp_path / "tokenizer_config.json", kept)
+    with pytest.raises(UserError, match="no end-of-sequence token.*eos_token"):
+        load_policy(tmp_path)
+    kept.pop("pad_token")
+    write_json(tmp_path / "tokenizer_config.json", kept)
+    with pytest.raises(UserError, match="neither a padding token nor an end-of-sequence token"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [10_000, -1, "x", [[1]]])
+def test_an_end_token_that_the_model_has_not_is_refused(wrong, tmp_path):
+    tiny.policy("gpt2").save(tmp_path)
+    changed(tmp_path, "generation_config.json", eos_token_id=wrong)
+    with pytest.raises(UserError, match="eos_token_id|no language model could be loaded"):
+        load_policy(tmp_path)
+
+
+# ---- logits that are no numbers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sampling", [Sampling(5), Sampling(5, do_sample=False), Sampling(5, do_sample=False, num_beams=2)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nothing_is_sampled_from_nan(kind, sampling, value):
+    policy = tiny.policy(kind)
+    with torch.no_grad():
+        next(policy.model.parameters())[:] = value
+    with pytest.raises(UserError, match="the policy's logits are NaN or infinite at token 0 of answer 0.*lower train.lr"):
+        generated(policy, TEXTS, sampling, seeds(3))
+
+
+def test_a_padding_token_that_is_never_drawn_is_no_mistake():
+    """Marian's padding token has the logit -inf, and rows that have ended go on with it."""
+    policy = tiny.bart()
+    policy.model.final_logits_bias[:, 0] = float("-inf")
+    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    response = policy.generate(*policy.encode(TEXTS), Sampling(9), seeds(12), 4)
+    assert response.mask_BT.sum(1).unique().numel() > 1 and response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
 from fgrlhf.decoding import Sampling
+from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.reward import place_on_tokens
-from fgrlhf.rollout import char_ends, collect, decode, generate_texts, response_seeds
+from fgrlhf.rollout import char_ends, collect, decode, generate_texts, in_parts, response_seeds
 from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic, Value
 
 EOS = 1
@@ -213,3 +215,67 @@ def test_generated_texts_do_not_depend_on_batches(kind):
         generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False) == texts[:2]
     )
     assert generate_texts(policy, [], Sampling(5), progress=False) == []
+
+
+# ---- scoring in parts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "gemma2"])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
+    """The critic, the reference and, under bf16, the policy again: some prompts at a time, the samples of one together."""
+    model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
+    model.value = Value(model.policy.hidden_size, None if bf16 else tiny.policy(kind, seed=2).eval())
+    torch.nn.init.normal_(model.value.head.layers[-1].weight)
+    seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
+    sizes = []
+    forward = reference.forward
+    monkeypatch.setattr(reference, "forward", lambda *batch, **more: sizes.append(len(batch[0])) or forward(*batch, **more))
+
+    def collected():
+        sizes.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            return collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
+
+    whole = collected()
+    assert sizes == [6]
+    for limit, expected in ((1, [2, 2, 2]), (2 * 2 * (whole.prompt_ids_BP.shape[1] + whole.response_ids_BT.shape[1]), [4, 2])):
+        monkeypatch.setattr("fgrlhf.rollout.SCORED_AT_ONCE", limit)
+        parts = collected()
+        assert sizes == expected and parts.texts == whole.texts
+        tolerance = {"atol": 2e-2, "rtol": 0} if bf16 else {"atol": 1e-6, "rtol": 1e-6}
+        for name in ("logprobs_BT", "ref_logprobs_BT", "values_BT"):
+            torch.testing.assert_close(getattr(parts, name), getattr(whole, name), **tolerance)
+
+
+def test_parts_by_hand():
+    batch = [torch.arange(8)[:, None].expand(8, width) for width in (3, 3, 2, 2)]
+    seen = []
+
+    def first_columns(*part):
+        seen.append(part[0][:, 0].tolist())
+        return part[0][:, :1], part[2]
+
+    for limit, expected in ((1000, [list(range(8))]), (20, [[0, 1, 2, 3], [4, 5, 6, 7]]), (29, [[0, 1, 2, 3], [4, 5, 6, 7]]), (1, [[0, 1], [2, 3], [4, 5], [6, 7]])):
+        seen.clear()
+        one, other = in_parts(first_columns, batch, num_samples=2, limit=limit)
+        assert seen == expected and torch.equal(one, batch[0][:, :1]) and torch.equal(other, batch[2])
+
+
+# ---- numbers that are none -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+@pytest.mark.parametrize("which, reason", [("policy", "the policy's logits"), ("reference", "the reference's log-prob"), ("critic", "the critic's val")])
+def test_a_model_that_gives_no_numbers_is_named(kind, which, reason):
+    model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
+    broken = {"policy": model.policy, "reference": reference, "critic": model.value}[which]
+    with torch.no_grad():
+        next(broken.parameters())[:] = float("nan")
+    with pytest.raises(UserError, match=f"{reason}.* NaN or infinite at token 0 of answer 0"):
+        collect(model, reference, PROMPTS, Sampling(4), 2, list(range(6)), 1.0)
+    if which == "policy":
+        with pytest.raises(UserError, match=reason):
+            generate_texts(model.policy, PROMPTS, Sampling(4), progress=False)
+        with pytest.raises(UserError, match=reason):
+            evaluate_rows(model.policy, PROMPTS, None, Sampling(4, do_sample=False), progress=False)

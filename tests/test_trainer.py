@@ -1,5 +1,7 @@
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -8,10 +10,13 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
+from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.metrics import rollout_metrics
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import UserError, masked_mean
+from fgrlhf.utils import UserError, derive_seed, masked_mean
+from tasks.qa_feedback.training.train_rl import dev_evaluation
 
 KINDS = ["t5", "gpt2"]
 
@@ -387,3 +392,94 @@ def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
     assert "note" not in capsys.readouterr().out
     trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=9))
     assert "never reaches train.lr" in capsys.readouterr().out
+
+
+def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
+    prompts = [Prompt(str(i), "the cat") for i in range(7)]
+    made = trainer(config(tmp_path, train__sampling_batch_size_per_card=3, train__total_episodes=60), prompts=prompts)
+    drawn, randperm = [], torch.randperm
+    monkeypatch.setattr(torch, "randperm", lambda n, **more: drawn.append(n) or randperm(n, **more))
+    batches = [made.batch(step) for step in range(7)]
+    assert drawn == [7] * 3  # 21 prompts are three passes
+    for step, batch in enumerate(batches):  # each prompt as a draw of its own gave it
+        for k, prompt in enumerate(batch):
+            place = 3 * step + k
+            generator = torch.Generator().manual_seed(derive_seed(made.config.train.seed, "pass", place // 7))
+            assert prompt is prompts[int(randperm(7, generator=generator)[place % 7])]
+    assert made.batch(0) == batches[0]  # and a resumed run that begins anywhere
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+@pytest.mark.parametrize("which", ["policy", "reference"])
+def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
+    made = trainer(config(tmp_path, algorithm__name=algorithm, train__save_interval=1), "t5")
+    collect = made.collect_and_score
+
+    def damaged():
+        if made.step == 2:
+            broken = made.reference if which == "reference" else made.policy
+            next(broken.parameters()).data[:] = float("nan")
+        return collect()
+
+    made.collect_and_score = damaged
+    with pytest.raises(UserError, match=f"the {which}'s log.* are NaN or infinite .*lower train.lr"):
+        made.train()
+    assert len(metrics(tmp_path)) == 2 and not (tmp_path / "final").exists()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1].endswith("2")
+
+
+def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
+    long = [Prompt("long", "the red cat " * 30), Prompt("short", "the cat")]
+    trainer(config(tmp_path, train__total_episodes=16, train__sampling_batch_size_per_card=2), prompts=long).train()
+    assert [row["prompts/cut"] for row in metrics(tmp_path)] == [0.5] * 4
+    with pytest.raises(UserError, match="prompt none has no tokens"):
+        trainer(config(tmp_path), prompts=[Prompt("0", "a cat"), Prompt("none", "")])
+
+
+def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
+    class Counting(CountWord):
+        """As an aspect whose reward model counts what it reads."""
+
+        def __init__(self):
+            super().__init__()
+            self.scorer = SimpleNamespace(seen=0, cut_inputs=0)
+
+        def segment_scores(self, prompts, texts):
+            self.scorer.seen += len(texts)
+            self.scorer.cut_inputs += 1
+            return super().segment_scores(prompts, texts)
+
+    reward = CombinedReward({"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")})
+    trainer(config(tmp_path, train__total_episodes=16), reward=reward).train()
+    for row in metrics(tmp_path):
+        assert row["cut/cat"] == row["cut/end"] == 1 / 8 and "cut/other" not in row
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_and_evaluation_have_one_kl(kind, tmp_path):
+    """Greedy answers, log-probabilities at another temperature: the KL of a step, of dev, and of the evaluation stage."""
+    cfg = config(
+        tmp_path, env__train_num_samples_per_input=1, env__logprob_temperature=0.6, train__sampling_batch_size_per_card=4,
+        train__n_minibatches=1, model__policy_model__train_generation_kwargs={"do_sample": False},
+        model__policy_model__eval_generation_kwargs={"do_sample": False})
+    asked = [replace(p, meta={"question": "who?", "passages": []}) for p in (*PROMPTS, Prompt("3", "a blue bird"))]
+    made = trainer(cfg, kind, prompts=asked)
+    with torch.no_grad():
+        for p in made.reference.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
+    rollout, rewards = made.collect_and_score()
+    _, advantages = made.credit(rollout, rewards)
+    kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
+    dev = dev_evaluation(cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)["kl"]
+    sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
+    stage = evaluate_rows(
+        made.policy, made.prompts, None, sampling, reference=made.reference, progress=False, temperature=cfg.logprob_temperature)
+    assert dev == pytest.approx(kl, abs=1e-4) and sum(row["kl"] for row in stage) / 4 == pytest.approx(kl, abs=1e-4)
+    plain = evaluate_rows(made.policy, made.prompts, None, sampling, reference=made.reference, progress=False)
+    assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01  # at another temperature it is another number
+
+
+def test_one_sample_of_each_prompt(tmp_path):
+    for kind in KINDS:
+        trainer(config(tmp_path / kind, env__train_num_samples_per_input=1, train__total_episodes=16), kind).train()
+        assert len(metrics(tmp_path / kind)) == 4

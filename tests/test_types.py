@@ -23,6 +23,7 @@ def ragged(side: str):
         response_ids_BT=response_ids_BT,
         logprobs_BT=-response_ids_BT.float(),
         texts=("a", "b", "c"),
+        left_padded=side == "left",
     )
 
 
@@ -80,3 +81,14 @@ def test_spans_and_rewards_check_themselves():
     )
     assert rewards.total_BT.tolist() == [[1, 1], [3.5, 0]]
     assert TokenReward({}, {}, mask_BT).total_BT.tolist() == [[0, 0], [0, 0]]
+
+
+def test_an_empty_prompt_leaves_its_neighbours_whole():
+    """Where the padding stands is known, not read off the masks: one prompt without tokens made a left-padded batch look right-padded."""
+    prompt_ids_BP = torch.tensor([[0, 0, 11, 12, 13], [0] * 5, [21, 22, 23, 24, 25]])
+    batch = rollout(
+        lengths_mask([1, 1, 1]), prompt_ids_BP=prompt_ids_BP, prompt_mask_BP=(prompt_ids_BP > 0).long(), left_padded=True
+    )
+    part = batch.rows(torch.tensor([0, 1]))
+    assert part.prompt_ids_BP.tolist() == [[11, 12, 13], [0, 0, 0]] and part.left_padded
+    assert batch.rows(torch.tensor([1])).prompt_ids_BP.tolist() == [[0]]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fgrlhf.policy import Policy
 from fgrlhf.ppo import PPO
+from fgrlhf.rollout import in_parts
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt, Rollout
 
@@ -77,6 +78,10 @@ class MaskedPolicy(Policy):
     @property
     def eos_ids(self) -> list[int]:
         return self.base.eos_ids
+
+    @property
+    def end_id(self) -> int:
+        return self.base.end_id
 
     def encode(self, texts):
         return self.base.encode(texts)
@@ -146,8 +151,11 @@ class NLPOTrainer(OnPolicyTrainer):
         if self.step % self.config.algorithm.sync_every == 0:
             masked.sync()
         rollout = super().sample(prompts, first)
+        batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+
+        def bare(*part: Tensor) -> list[Tensor]:
+            return [masked.base(*part, temperature=self.config.logprob_temperature)[0].logprobs_BT]
+
         with torch.no_grad(), self._precision():
-            bare, _ = masked.base(
-                rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT,
-                temperature=self.config.logprob_temperature)
-        return replace(rollout, ref_logprobs_BT=rollout.logprobs_BT - (bare.logprobs_BT - rollout.ref_logprobs_BT))
+            (bare_BT,) = in_parts(bare, batch, self.config.env.train_num_samples_per_input)
+        return replace(rollout, ref_logprobs_BT=rollout.logprobs_BT - (bare_BT - rollout.ref_logprobs_BT))

@@ -30,6 +30,7 @@ from fgrlhf.utils import run_main, write_json, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.prompts import check_prompts_fit
 from tasks.qa_feedback.training.reward import QAConfig, build_reward
 
 
@@ -122,6 +123,7 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
         return folder
     policy, reference, reward = load(settings, config, state.device)
+    check_prompts_fit(policy, prompts, f"{settings.split}.json", quiet=not state.is_main_process)
     if state.is_main_process:
         begin(folder, settings, inputs)
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):

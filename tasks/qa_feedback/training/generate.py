@@ -30,6 +30,7 @@ from fgrlhf.utils import parse_json, read_jsonl, run_main, write_jsonl
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
+from tasks.qa_feedback.training.prompts import check_prompts_fit
 
 BATCHES_PER_CHUNK = (
     8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
@@ -149,6 +150,7 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
+    check_prompts_fit(policy, prompts, data, quiet=not state.is_main_process)
     if state.is_main_process:
         begin(folder, settings, [settings.policy, data])
         if not (folder / "config.yaml").exists():  # nothing says with which settings these were sampled

@@ -19,6 +19,7 @@ from fgrlhf.stage import check_writable
 from fgrlhf.utils import run_main, seeded
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import make_comparisons
+from tasks.qa_feedback.training.prompts import check_prompts_fit
 from tasks.qa_feedback.training.train_rl import dev_evaluation
 
 USAGE = "usage: python -m tasks.qa_feedback.training.train_dpo config.yml [section.key=value ...]"
@@ -54,6 +55,9 @@ def build_trainer(config: QADPOConfig) -> DPOTrainer:
     chosen = config.model.policy_model
     policy, reference = (
         load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(accelerator.device) for _ in range(2))
+    asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
+    for prompts, file in ((asked, config.data.train_file), (dev_prompts[: config.train.eval_examples], config.data.dev_file)):
+        check_prompts_fit(policy, prompts, file, quiet=not accelerator.is_main_process)
     evaluate = dev_evaluation(config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator)
     encoded = encode_comparisons(policy, comparisons, config.env.max_generated_len, config.dpo.span_weight)
     if accelerator.is_main_process:

@@ -15,6 +15,7 @@ from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.rl_config import RLConfig
 from fgrlhf.stage import check_writable
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt
@@ -22,18 +23,24 @@ from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import oracle_for
+from tasks.qa_feedback.training.prompts import check_prompts_fit
 from tasks.qa_feedback.training.reward import QAConfig, build_reward
 
 USAGE = "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value ...]"
 
 
 def dev_evaluation(config: QAConfig | DPOConfig, prompts: Sequence[Prompt], reward: BasicReward | None, reference: Policy, accelerator: Accelerator) -> Callable[[Policy], dict[str, float]]:
-    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics are those of all."""
+    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics are those of all.
+
+    The KL is that of training: an RL run's log-probabilities are at `logprob_temperature`, those of DPO's loss at 1.
+    """
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(config.env.max_generated_len)
+    temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
     mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)
 
     def evaluate(policy: Policy) -> dict[str, float]:
-        rows = evaluate_rows(policy, mine, reward, sampling, config.train.seed, oracle_for(mine), reference, progress=False)
+        rows = evaluate_rows(
+            policy, mine, reward, sampling, config.train.seed, oracle_for(mine), reference, progress=False, temperature=temperature)
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return {name: interval.mean for name, interval in summarize(rows).items()}
 
@@ -53,8 +60,10 @@ def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     model, device = config.model, str(accelerator.device)
-    _policy(config, lora=model.policy_model.lora, empty=True)  # mistakes show before anything large is loaded
+    unloaded = _policy(config, lora=model.policy_model.lora, empty=True)  # mistakes show before anything large is loaded
     train_prompts, dev_prompts = load_examples(config.data.train_file), load_examples(config.data.dev_file)
+    for prompts, file in ((train_prompts, config.data.train_file), (dev_prompts[: config.train.eval_examples], config.data.dev_file)):
+        check_prompts_fit(unloaded, prompts, file, quiet=not accelerator.is_main_process)
     reward = build_reward(config, device)
     with seeded(config.train.seed, "init"):
         policy = _policy(config, lora=model.policy_model.lora)

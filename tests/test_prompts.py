@@ -1,0 +1,62 @@
+"""Long prompts of long-form QA: their ends are cut, counted and reported; their questions stay."""
+
+import pytest
+import tiny
+
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.prompts import check_prompts_fit
+
+QUESTION = "the red cat"
+
+
+def prompt(name: str, passage: str, question: str = QUESTION) -> Prompt:
+    return Prompt(name, f"question: {question} context: {passage}", meta={"question": question})
+
+
+def policy_of(kind: str, limit: int):
+    policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
+    policy.max_input_len = limit
+    if policy.chat:
+        policy.chat.max_input_len = limit
+    return policy
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "chat"])
+def test_a_question_is_never_cut(kind, capsys):
+    template = 4 if kind == "chat" else 0
+    short, long = prompt("0", "a dog"), prompt("1", "a dog sees the bird")
+    policy = policy_of(kind, 7 + template)
+    assert check_prompts_fit(policy, [short, long], "train.json") == 1
+    assert capsys.readouterr().out == (
+        f"1 of 2 prompts of train.json are longer than max_input_len={7 + template} tokens: their ends were cut\n")
+    ids_BP, mask_BP = policy.encode([long.text])
+    read = policy.tokenizer.convert_ids_to_tokens(ids_BP[0][mask_BP[0].bool()].tolist())
+    start = 2 if kind == "chat" else 0
+    assert read[start : start + 4] == ["▁question:", "▁the", "▁red", "▁cat"] and len(read) == 7 + template
+    assert check_prompts_fit(policy, [short], "train.json") == 0 and check_prompts_fit(policy, [long], "x", quiet=True) == 1
+    assert capsys.readouterr().out == ""
+    with pytest.raises(UserError, match=f"dev.json, row 1: its question ends after {4 + template} tokens, but max_input_len is {3 + template}"):
+        check_prompts_fit(policy_of(kind, 3 + template), [long], "dev.json")
+    assert check_prompts_fit(policy_of(kind, 4 + template), [long], "dev.json", quiet=True) == 1
+
+
+def test_a_question_that_the_text_words_differently_counts_by_itself():
+    strange = Prompt("5", "a dog sees the bird", meta={"question": "the red cat , a dog"})
+    assert check_prompts_fit(policy_of("t5", 6), [strange], "x") == 0
+    with pytest.raises(UserError, match="row 5: its question ends after 6 tokens"):
+        check_prompts_fit(policy_of("t5", 4), [strange], "x")
+    assert check_prompts_fit(policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], "x") == 1  # no question, nothing to lose
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_no_published_question_is_cut(qa_feedback, kind):
+    prompts = load_examples(qa_feedback / "dev.json")
+    policy = tiny.policy(kind)
+    policy = type(policy)(policy.model, tiny.fresh(tiny.tokenizer("bpe")), max_input_len=1500)  # bytes: a limit that many pass
+    assert check_prompts_fit(policy, prompts, "dev.json", quiet=True) > 5
+    read = policy.tokenize([prompt.text for prompt in prompts], return_offsets_mapping=True)["offset_mapping"]
+    for one, offsets in zip(prompts, read):
+        assert len(offsets) <= 1500 and offsets[0][0] == 0
+        assert offsets[-1][1] >= one.text.index(one.meta["question"]) + len(one.meta["question"])
