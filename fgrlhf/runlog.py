@@ -27,6 +27,7 @@ from typing import Any
 import torch.distributed
 import yaml
 
+from fgrlhf import kernels
 from fgrlhf.config import StrictModel, to_yaml
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json, write_jsonl, write_text
 
@@ -167,6 +168,7 @@ class RunLog:
                 "seed": seed,
                 "versions": versions(),
                 "git_commit": git_commit(),
+                "kernels": kernels.choices(),
                 "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
             },
         )
