@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import evaluate
 import numpy as np
@@ -24,6 +24,7 @@ from transformers import (
 from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.config import StrictModel
 from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.kernels import use_kernels
 from fgrlhf.layers import fast_layers
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
@@ -45,6 +46,9 @@ class ModelSection(StrictModel):
     max_length: PositiveInt = Field(2048, description="tokens the network reads")
     lm_logprob_feature: bool = Field(
         False, description="a frozen copy of the language model says how likely each token is"
+    )
+    kernels: Literal["auto", "off"] = Field(
+        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
     )
 
 
@@ -230,6 +234,7 @@ def run_training(
     """
     folder = Path(config.logging.save_dir)
     arguments = training_arguments(config, folder)
+    use_kernels(config.model.kernels, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     if int(os.environ.get("RANK", 0)) == 0:

@@ -25,6 +25,7 @@ from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.hf_trainer import use_run_log
+from fgrlhf.kernels import use_kernels
 from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
@@ -40,6 +41,9 @@ class ModelSection(StrictModel):
     ckpt: str = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
     max_input_len: PositiveInt = Field(1024, description="tokens; longer inputs are cut")
     max_generated_len: PositiveInt = Field(200, description="tokens; longer answers are cut")
+    kernels: Literal["auto", "off"] = Field(
+        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
+    )
 
 
 class DataSection(StrictModel):
@@ -252,6 +256,7 @@ def train(config: SFTConfig) -> Path:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
+    use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
     if is_main():
         begin(folder, config, inputs)

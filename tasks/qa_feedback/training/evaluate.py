@@ -21,6 +21,7 @@ from fgrlhf.config import StrictModel, load_config
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
 from fgrlhf.decoding import Sampling
+from fgrlhf.kernels import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runlog import RunLog
@@ -111,6 +112,7 @@ def evaluate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = Path(settings.output_dir) / "eval" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
+    use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:

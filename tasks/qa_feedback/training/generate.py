@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel
 from fgrlhf.distributed import share_of
 from fgrlhf.decoding import Sampling
+from fgrlhf.kernels import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
@@ -119,6 +120,7 @@ def generate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = Path(settings.output_dir) / "generated" / name
     state = PartialState(cpu=not torch.accelerator.is_available())
+    use_kernels("auto", folder)
     if finished(folder, settings, [settings.policy, data], redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: generated before, reusing {folder}", flush=True)
