@@ -1,9 +1,8 @@
 """Linear layers and dropout that cost less on a CPU, in the place of transformers' own; whole layers that keep nothing.
 
 *Products.* PyTorch leaves products of fp32 matrices to MKL, which does not use the AVX-512 of processors that are not Intel's:
-two cores of an AMD EPYC do 185 GFLOP/s by MKL and 420 by oneDNN, which comes with the same PyTorch (benchmarks/RESULTS.md). Half
-of an update is such products. oneDNN writes code for each shape it meets, half a millisecond and half a megabyte each. Texts make
-ever new shapes, of which it would keep a thousand: here it keeps a few, and small products are left to MKL.
+there oneDNN, which comes with the same PyTorch, is twice as fast (benchmarks/RESULTS.md). Half of an update is such products.
+`kernels.py` measures which of the two this machine needs, and holds the choice.
 
 *Dropout.* PyTorch draws one random number per entry, a tenth of an update of a T5, and keeps what it multiplies with in fp32.
 Here a mask has one byte per entry, and one draw gives four of them. Where dropout follows a relu not even the mask is kept: what
@@ -13,8 +12,6 @@ is not 0 afterwards was neither negative nor dropped.
 computed once more when its gradient is needed.
 """
 
-import os
-import platform
 from functools import partial
 from math import prod
 
@@ -25,19 +22,17 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.t5.modeling_t5 import T5DenseActDense
 from transformers.pytorch_utils import Conv1D
 
-SMALL = 2**20  # multiplications, as of 64 rows with a matrix of 128 x 128
-for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # both keep what was written; read at the first product
-    os.environ.setdefault(cache, "32")
-ONEDNN = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
+from fgrlhf import kernels
 
 # ---- products ------------------------------------------------------------------------------------------------------
 
 
 def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """x w^T + b for x (..., K), as `torch.nn.functional.linear`; `torch.backends.mkldnn.set_flags(False)` makes it that."""
-    fit = ONEDNN and x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
-    if not fit or x.numel() * len(weight_NK) < SMALL or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
+    fit = x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
+    if not fit or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
+        return nn.functional.linear(x, weight_NK, bias_N)
+    if not kernels.takes_onednn(x.numel() * len(weight_NK)):
         return nn.functional.linear(x, weight_NK, bias_N)
     if torch.is_grad_enabled() and (x.requires_grad or weight_NK.requires_grad):
         return _Product.apply(x, weight_NK, bias_N)
@@ -47,7 +42,7 @@ def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tenso
 def _multiply(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     if not (weight_NK.is_contiguous() or weight_NK.T.is_contiguous()):
         weight_NK = weight_NK.contiguous()  # oneDNN has no fast way to read other layouts, and takes a thousand times as long
-    return torch.ops.mkldnn._linear_pointwise(x, weight_NK, bias_N, "none", [], "")
+    return kernels.onednn_product(x, weight_NK, bias_N)
 
 
 class _Product(torch.autograd.Function):

@@ -44,10 +44,13 @@ def clipped_value_loss(new_values_BT: Tensor, old_values_BT: Tensor, returns_BT:
     """
     if cliprange is None:
         return 0.5 * (new_values_BT - returns_BT) ** 2, torch.zeros_like(returns_BT)
-    clipped_values_BT = old_values_BT + (new_values_BT - old_values_BT).clamp(-cliprange, cliprange)
+    step_BT = new_values_BT - old_values_BT
+    clipped_values_BT = old_values_BT + step_BT.clamp(-cliprange, cliprange)
     plain_BT = (new_values_BT - returns_BT) ** 2
     bounded_BT = (clipped_values_BT - returns_BT) ** 2
-    return 0.5 * torch.maximum(plain_BT, bounded_BT), (bounded_BT > plain_BT).float()
+    # inside the range both are equal but for a rounding, which must not count
+    clipped_BT = (bounded_BT > plain_BT) & (step_BT.abs() > cliprange)
+    return 0.5 * torch.maximum(plain_BT, bounded_BT), clipped_BT.float()
 
 
 def kl_k1(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:

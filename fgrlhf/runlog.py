@@ -30,6 +30,7 @@ import torch.distributed
 import yaml
 
 from fgrlhf import config as config_module
+from fgrlhf import kernels
 from fgrlhf.config import StrictModel, to_yaml
 from fgrlhf.utils import (
     MASK, UserError, looks_secret, mask_secrets, mask_tree, parse_json, read_json, shorten, write_json, write_jsonl, write_text)
@@ -187,6 +188,7 @@ class RunLog:
                 "seed": seed,
                 "versions": versions(),
                 "git_commit": git_commit(),
+                "kernels": kernels.choices(),
                 "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
             }
             | ({"wandb_id": ids[0]} if ids else {}),

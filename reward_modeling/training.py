@@ -32,6 +32,7 @@ from fgrlhf.hf_trainer import (
     model_to_place,
     use_run_log,
 )
+from fgrlhf.kernels import use_kernels
 from fgrlhf.layers import fast_layers
 from fgrlhf.loading import load_config, load_weights
 from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
@@ -56,6 +57,9 @@ class ModelSection(StrictModel):
     max_length: Tokens = Field(2048, description="tokens the network reads")
     lm_logprob_feature: bool = Field(
         False, description="a frozen copy of the language model says how likely each token is"
+    )
+    kernels: Literal["auto", "off"] = Field(
+        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
     )
 
 
@@ -268,6 +272,7 @@ def run_training(
     """
     folder = Path(config.logging.save_dir)
     arguments = training_arguments(config, folder)
+    use_kernels(config.model.kernels, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     if is_main():

@@ -3,6 +3,7 @@
 #   launch -m sft.run_sft "$(config_for tasks/qa_feedback/training/sft_config.yml)" "$@"
 #
 # Reads   SCALE       paper (default) or mini: which configs, which data, which models
+#         VARIANT     published: the configs with every switch as published, where there are such (paper scale only)
 #         DATA_DIR    folder of the data, default tasks/qa_feedback/data (paper), $OUTPUT_DIR/data (mini)
 #         OUTPUT_DIR  where results go, default outputs/$SCALE
 # Gives   the repository's root as working directory, `python` of the active environment or else of .venv,
@@ -10,6 +11,7 @@
 # DATA_DIR and OUTPUT_DIR may be relative: to the folder the script was started from.
 
 set -euo pipefail
+unset CDPATH  # with it `cd` may go elsewhere, and prints where
 
 fail() {
     printf 'error: %s\n' "$*" >&2
@@ -38,6 +40,10 @@ if [ -z "${VIRTUAL_ENV:-}" ] && { [ -z "${CONDA_PREFIX:-}" ] || [ "${CONDA_DEFAU
     export PATH VIRTUAL_ENV="$PWD/.venv"
 fi
 
+if ! command -v python >/dev/null; then
+    fail "the active environment has no program \`python\`. Deactivate it and run \`make setup\` in $PWD."
+fi
+
 export SCALE="${SCALE:-paper}"
 case "$SCALE" in
     paper)
@@ -50,21 +56,27 @@ case "$SCALE" in
         ;;
     *) fail "SCALE=$SCALE is not a scale: set SCALE=paper (the default) or SCALE=mini." ;;
 esac
+case "${VARIANT:-}" in
+    "") ;;
+    published)
+        if [ "$SCALE" != paper ]; then
+            fail "VARIANT=published is for SCALE=paper: at mini scale there is nothing that was published."
+        fi
+        ;;
+    *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published, or leave it unset for the defaults." ;;
+esac
 export TOKENIZERS_PARALLELISM=false
 
-case "${VARIANT:-default}" in
-    default) ;;
-    published) [ "$SCALE" = paper ] || fail "VARIANT=published has settings at paper scale only: leave VARIANT out, or set SCALE=paper." ;;
-    *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published for every switch as published, or leave it out." ;;
-esac
-
 # config_for path/to/name.yml -> that path at paper scale, path/to/mini_name.yml at mini scale; with VARIANT=published
-# path/to/published_name.yml where there is one (the other settings are as published anyway)
+# path/to/published_name.yml where that file exists
 config_for() {
+    local folder name
+    folder="$(dirname "$1")"
+    name="$(basename "$1")"
     if [ "$SCALE" = mini ]; then
-        printf '%s/mini_%s\n' "$(dirname "$1")" "$(basename "$1")"
-    elif [ "${VARIANT:-default}" = published ] && [ -f "$(dirname "$1")/published_$(basename "$1")" ]; then
-        printf '%s/published_%s\n' "$(dirname "$1")" "$(basename "$1")"
+        printf '%s/mini_%s\n' "$folder" "$name"
+    elif [ "${VARIANT:-}" = published ] && [ -f "$folder/published_$name" ]; then
+        printf '%s/published_%s\n' "$folder" "$name"
     else
         printf '%s\n' "$1"
     fi
@@ -77,7 +89,7 @@ gpu_count() {
     elif [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
         local -a devices
         IFS=, read -ra devices <<<"$CUDA_VISIBLE_DEVICES"
-        echo "${#devices[@]}"
+        if [ "${devices[0]:-}" = -1 ]; then echo 0; else echo "${#devices[@]}"; fi
     else
         { nvidia-smi -L 2>/dev/null || true; } | grep -c '^GPU ' || true
     fi

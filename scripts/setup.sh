@@ -2,6 +2,7 @@
 # `make setup`: the environment .venv with pinned packages and this package itself. Safe to repeat; a run that was cut
 # off is continued, since .venv/.stamp is written last. PYTHON=... chooses the interpreter.
 set -euo pipefail
+unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }

@@ -34,6 +34,7 @@ from fgrlhf.hf_trainer import (
     model_to_place,
     use_run_log,
 )
+from fgrlhf.kernels import use_kernels
 from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
@@ -49,6 +50,9 @@ class ModelSection(StrictModel):
     ckpt: str = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
     max_input_len: Tokens = Field(1024, description="tokens; longer inputs are cut")
     max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
+    kernels: Literal["auto", "off"] = Field(
+        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
+    )
 
 
 class DataSection(StrictModel):
@@ -271,6 +275,7 @@ def _train(config: SFTConfig) -> Path:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
+    use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
     if is_main():
         begin(folder, config, inputs)

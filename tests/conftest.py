@@ -6,8 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
+# Rounding differs between the two libraries of fgrlhf/kernels.py: no test, and no program that one starts, measures which is faster.
+os.environ.setdefault("FGRLHF_KERNELS", "off")
 torch.set_num_threads(1)  # tiny models: one thread is faster than two, and sums are made in one order
+
+
+# No test depends on the clock: hypothesis would fail an example that takes 0.2 s on a busy machine.
+settings.register_profile("fgrlhf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fgrlhf")
 
 
 def _folder(variable: str, what: str) -> Path:

@@ -1,17 +1,20 @@
 """One rank of tests/test_distributed.py: trains every case, RANK and WORLD_SIZE being set."""
 
 import json
+import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import torch
 import dpo_helpers
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
+from fgrlhf import kernels
 from fgrlhf.rl_config import LoRAConfig
 
-STEPS = 10
+STEPS = 6
 STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3, "ppo__kl_coef": 0.0}
 CASES = {  # name: (policy, a critic of its own, changed settings)
     "t5": ("t5", True, {}),
@@ -55,7 +58,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 4,
-        "train__save_interval": 5,
+        "train__save_interval": 3,
         "train__adam_eps": 1e-4,  # Adam would make a step of the rounding of a gradient that is all but 0
         **changes,
     }
@@ -82,11 +85,24 @@ def run_dpo(folder: Path):
     return made
 
 
+def agree_on_kernels(folder: Path) -> None:
+    """Write which library this rank takes where each rank would measure something else."""
+    rank = Accelerator(cpu=True).process_index
+    set_before = os.environ.pop("FGRLHF_KERNELS", "off")
+    library = "pytorch" if rank == 0 else "onednn"
+    with mock.patch.object(kernels, "_remembered_or_measured", lambda: dict.fromkeys(kernels.SIZES, library)):
+        kernels.use_kernels("auto")
+    (folder / f"kernels-rank{rank}.json").write_text(json.dumps(kernels.choices()))
+    os.environ["FGRLHF_KERNELS"] = set_before
+    kernels.use_kernels()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
+    agree_on_kernels(folder)
     for name in (*CASES, "dpo"):
-        made = run_dpo(folder) if name == "dpo" else run(name, folder, world=2, until=5 if name == "t5" else None)
+        made = run_dpo(folder) if name == "dpo" else run(name, folder, world=2, until=3 if name == "t5" else None)
         if name == "t5":  # both ranks continue from what rank 0 wrote
             made = run(name, folder, world=2)
         digest = {n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()}

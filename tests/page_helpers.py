@@ -25,6 +25,7 @@ def opened(
 ):
     """A page with these items, checked at the end: no error on its console, no request beyond its own files."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+    context.set_default_timeout(300_000)  # ms: a busy machine may take long
     tab = context.new_page()
     noise, requests, dialogs = [], [], []
     tab.on(

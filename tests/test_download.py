@@ -73,7 +73,7 @@ def published(monkeypatch, tmp_path):
 
 
 def config(server, folder, **changes):
-    return DownloadConfig(**{"data_dir": str(folder), "base_url": server.url, "timeout": 2.0, **changes})
+    return DownloadConfig(**{"data_dir": str(folder), "base_url": server.url, "timeout": 60.0, **changes})
 
 
 def names(folder: Path):

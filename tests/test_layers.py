@@ -7,16 +7,18 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf import layers
+from fgrlhf import kernels, layers
 from fgrlhf.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product, recompute_layers
 
-needs_onednn = pytest.mark.skipif(not layers.ONEDNN, reason="this PyTorch has no oneDNN")
+needs_onednn = pytest.mark.skipif(not kernels.onednn_available(), reason="this PyTorch has no oneDNN")
+ONEDNN_FOR_ALL = {"small": "onednn", "medium": "onednn", "large": "onednn"}
 
 
 @pytest.fixture
 def all_products(monkeypatch):
-    """However small they are."""
-    monkeypatch.setattr(layers, "SMALL", 0)
+    """Every product goes to oneDNN where there is one, however small it is."""
+    choice = {**ONEDNN_FOR_ALL, "every": "onednn"} if kernels.onednn_available() else dict.fromkeys(ONEDNN_FOR_ALL, "pytorch")
+    monkeypatch.setattr(kernels, "_chosen", choice)
 
 
 def t5(**changes):
@@ -62,15 +64,14 @@ def test_a_product_reads_any_layout(all_products, make):
 
 @needs_onednn
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(monkeypatch, layout):
+def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(all_products, monkeypatch, layout):
     given = []
 
     def multiply(x, weight, *rest):
         given.append(weight)
         return x @ weight.T
 
-    monkeypatch.setattr(layers, "SMALL", 0)
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", multiply)
+    monkeypatch.setattr(kernels, "onednn_product", multiply)
     weight = {"rows": torch.randn(9, 16), "columns": torch.randn(16, 9).T, "strided": strided(9, 16)}[layout]
     product(torch.randn(7, 16), weight)
     (seen,) = given
@@ -83,11 +84,13 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(monkeypatc
     (torch.randn(300, 256, dtype=torch.float64), torch.randn(256, 256, dtype=torch.float64)),
     (torch.randn(300, 256, dtype=torch.bfloat16), torch.randn(256, 256, dtype=torch.bfloat16))])
 def test_what_is_small_or_not_fp32_is_left_to_pytorch(monkeypatch, x, weight):
+    monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
     monkeypatch.setattr(layers, "_multiply", None)
     assert torch.equal(product(x, weight), nn.functional.linear(x, weight))
 
 
 def test_autocast_is_left_to_pytorch(monkeypatch):
+    monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
     monkeypatch.setattr(layers, "_multiply", None)
     x, weight = torch.randn(300, 256), torch.randn(256, 256)
     with torch.autocast("cpu", torch.bfloat16):

@@ -78,3 +78,13 @@ def test_kl_estimators_have_the_right_mean():
     assert kl_k3(torch.zeros(1), torch.full((1,), 2.0).log()).item() == pytest.approx(
         1 - torch.tensor(2.0).log().item(), abs=1e-6
     )
+
+
+def test_values_within_the_clip_range_never_count_as_clipped():
+    torch.manual_seed(0)
+    old, target = torch.randn(50, 20), torch.randn(50, 20)
+    new = old + (torch.rand(50, 20) - 0.5) * 0.39  # old + (new - old) is not new: it is rounded
+    assert not clipped_value_loss(new, old, target, 0.2)[1].any()
+    far = old + 0.21 * (target - old).sign()
+    nearer = (target - old).abs() > 0.205  # than the value that is .2 away
+    assert torch.equal(clipped_value_loss(far, old, target, 0.2)[1].bool(), nearer)

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
     assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
     assert stages["whole"]["seconds"] >= max(one["seconds"] for one in stages.values())
-    assert "three: started, log in" in text and "three: done in 0 s" in text
+    assert "three: started, log in" in text and re.search(r"three: done in \d+ s", text)
 
 
 def test_nothing_changed_nothing_runs(root):
@@ -116,14 +117,13 @@ def test_what_changed_loses_its_outputs_first_what_failed_keeps_them(root):
 
 def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
     stages = [
-        stage("slow", "sleep 60"),
+        stage("slow", "sleep 1000"),
         stage("bad", 'seq 100; echo "no such thing" >&2; exit 7'),
         stage("never", needs=("bad",)),
     ]
-    started = time.monotonic()
     with pytest.raises(UserError) as caught:
         run(root, stages)
-    assert time.monotonic() - started < 20
+    assert not (root / "out" / "slow.out").exists(), "it was not waited for"
     message = str(caught.value)
     assert "stage bad failed with exit code 7" in message and "logs/bad.log" in message
     assert "no such thing" in message and "\n  72\n" in message and "\n  71\n" not in message
@@ -133,7 +133,11 @@ def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
 
 
 def test_at_most_so_many_lanes(root):
-    probe = 'touch "$OUT/run-$$"; ls "$OUT" | grep -c run- >> "$OUT/count"; sleep 0.3; rm "$OUT/run-$$"'
+    # the first two wait until they have seen each other
+    probe = (
+        'touch "$OUT/run-$$"; until [ -e "$OUT/met" ] || [ "$(ls "$OUT" | grep -c run-)" -ge 2 ]; do sleep 0.05; done; '
+        'touch "$OUT/met"; ls "$OUT" | grep -c run- >> "$OUT/count"; sleep 0.1; rm "$OUT/run-$$"'
+    )
     run(root, [stage(f"s{i}", probe) for i in range(5)], lanes=2)
     assert max(map(int, (root / "out" / "count").read_text().split())) == 2
 
@@ -145,7 +149,7 @@ from pathlib import Path
 from fgrlhf.pipeline import Pipeline, Stage
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 root = Path({str(root)!r})
-script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 60; fi; touch "$OUT/s"'
+script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 1000; fi; touch "$OUT/s"'
 stage = Stage("s", ("bash", "-c", script), outputs=("s",))
 Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
 """
@@ -157,11 +161,10 @@ Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
         text=True,
     )
     first = subprocess.Popen(**command)
-    deadline = time.monotonic() + 60
-    while not (root / "out" / "pids").exists() and time.monotonic() < deadline:
+    while not (root / "out" / "pids").exists() and first.poll() is None:
         time.sleep(0.05)
     first.send_signal(signal.SIGINT)
-    out, _ = first.communicate(timeout=60)
+    out, _ = first.communicate()
     assert "s: stopped; the next run continues it" in out
     pid = int((root / "out" / "pids").read_text())
     with pytest.raises(ProcessLookupError):
@@ -185,9 +188,19 @@ def test_kill_is_ctrl_c_and_what_is_ignored_stays_so():
 
 
 def test_signs_of_life_without_a_terminal(root, monkeypatch):
-    monkeypatch.setattr(module, "PULSE", 0.5)
-    _, text = run(root, [stage("s", r"printf 'old\n 10%%\r 20%%'; sleep 1.6")])
-    assert "  s  0:01 20%" in text
+    class Watched(io.StringIO):
+        """Lets the stage end once a sign of life was printed."""
+
+        def write(self, text):
+            if "20%" in text:
+                (root / "out" / "seen").touch()
+            return super().write(text)
+
+    monkeypatch.setattr(module, "PULSE", 0.0)
+    wait = r'printf "old\n 10%%\r 20%%"; until [ -e "$OUT/seen" ]; do sleep 0.05; done'
+    out = Watched()
+    Pipeline([stage("s", wait)], root, root / "out", {"OUT": str(root / "out")}, out=out).run()
+    assert re.search(r"  s  \d:\d\d 20%", out.getvalue())
 
 
 def test_a_stage_that_needs_an_unknown_one_is_a_mistake_in_the_program(root):

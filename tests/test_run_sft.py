@@ -249,7 +249,6 @@ def test_two_processes_train_as_one(world, grouped):
     subprocess.run(
         [*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"],
         check=True,
-        timeout=300,
     )
     lines, others = read_jsonl(one / "metrics.jsonl"), read_jsonl(world / "two" / "metrics.jsonl")
     assert len(lines) == len(others) > 8

@@ -1,11 +1,15 @@
 """The head of every stage script: folders, scale, environment, processes. And that every script uses it."""
 
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from fgrlhf.config import load_config
+from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
 SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for a/b_config.yml)"'
@@ -112,12 +116,62 @@ def test_every_stage_script_starts_with_the_common_head(path):
     assert os.access(path, os.X_OK)
 
 
-def test_the_published_variant_is_taken_where_there_is_one(bash):
-    name = "tasks/qa_feedback/training/fine_grained_config.yml"
-    show = f'config_for {name}; config_for tasks/qa_feedback/training/sft_config.yml'
-    published = bash(show, VARIANT="published").stdout.splitlines()
-    assert published == [name.replace("fine_grained", "published_fine_grained"), "tasks/qa_feedback/training/sft_config.yml"]
-    assert bash(show).stdout.splitlines()[0] == bash(show, VARIANT="default").stdout.splitlines()[0] == name
-    for variables, part in (({"VARIANT": "paper"}, "is not a variant"), ({"VARIANT": "published", "SCALE": "mini"}, "paper scale only")):
-        done = bash("echo reached", **variables)
-        assert done.returncode != 0 and part in done.stderr and "reached" not in done.stdout
+# ---- variants, and folders whose names a shell could misread --------------------------------------------------------
+
+
+def test_the_published_variant_is_taken_where_there_is_one(bash, tmp_path):
+    folder = tmp_path / "con figs"
+    folder.mkdir()
+    (folder / "published_a.yml").touch()
+    show = f'config_for "{folder}/a.yml"; config_for "{folder}/b.yml"'
+    assert bash(show, VARIANT="published").stdout.splitlines() == [f"{folder}/published_a.yml", f"{folder}/b.yml"]
+    assert bash(show).stdout.splitlines() == [f"{folder}/a.yml", f"{folder}/b.yml"]
+
+
+@pytest.mark.parametrize("variant, scale, reason", [
+    ("publish", "paper", "VARIANT=publish is not a variant"), ("published", "mini", "VARIANT=published is for SCALE=paper")])
+def test_another_variant_is_refused(bash, variant, scale, reason):
+    done = bash("echo reached", VARIANT=variant, SCALE=scale)
+    assert (done.returncode, done.stdout) == (2, "") and reason in done.stderr
+
+
+HOSTILE = ["a b", "a #b", "a: b", "$(touch ran)", "`touch ran`", "${HOME}", "a;touch ran", "'a\"b", "*", "-n"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, name):
+    scripts = ["training/generate.sh", "training/evaluate.sh", "data/make_mini.sh", "reward_modeling/create_rm_train_files.sh"]
+    lines = [f'echo; bash "{ROOT}/tasks/qa_feedback/{script}"' for script in scripts]
+    lines.append(f'echo; bash "{ROOT}/tasks/qa_feedback/training/train_corrected_sft.sh"')
+    done = bash("\n".join(lines), DATA_DIR=name, OUTPUT_DIR=f"{name}/out")
+    folder = f"{tmp_path}/{name}"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"<data_dir={folder}>") == 4 and done.stdout.count(f"<output_dir={folder}/out>") == 2
+    assert f"<feedback={folder}/train_feedback.json>" in done.stdout
+    assert not list(tmp_path.rglob("ran")) and not (ROOT / "ran").exists()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_config_reads_the_file_in_such_a_folder(monkeypatch, name):
+    monkeypatch.setenv("DATA_DIR", f"/d/{name}")
+    monkeypatch.setenv("OUTPUT_DIR", f"/o/{name}")
+    config = load_config(SFTConfig, ROOT / "tasks/qa_feedback/training/sft_config.yml")
+    assert config.data.train_file == f"/d/{name}/train_1k.json" and config.logging.save_dir == f"/o/{name}/sft"
+
+
+def test_no_gpu_is_used_where_none_is_visible(bash):
+    assert bash("gpu_count", 4, CUDA_VISIBLE_DEVICES="-1").stdout == "0\n"
+
+
+def test_another_cd_path_leads_nowhere_else(bash, tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shown = bash(f'cd "{ROOT}/tasks"; source ../scripts/env.sh; pwd', CDPATH=str(tmp_path)).stdout
+    assert shown == f"{ROOT}\n"
+
+
+def test_an_environment_without_python_is_refused(tmp_path):
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
+    command = [shutil.which("bash"), "-c", f'source "{ROOT}/scripts/env.sh"']
+    environment = {"PATH": str(tmp_path), "VIRTUAL_ENV": "/some/environment"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and "has no program `python`" in done.stderr

@@ -2,7 +2,8 @@
 
     python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
 
-Run it again to continue after an interruption or a mended mistake; what has not changed is reused.
+Run it again to continue after an interruption or a mended mistake; what has not changed is reused. Exits with code 1
+where a figure of `summary_table.TARGETS` is missed: everything has been written by then, the report too.
 """
 
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from fgrlhf.config import StrictModel
+from fgrlhf.kernels import processor_name
 from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
-from fgrlhf.utils import run_main
+from fgrlhf.utils import read_json, run_main
 from tasks.qa_feedback.data.command_line import settings_from
+from tasks.qa_feedback.summary_table import missed_targets
 
 ROOT = Path(__file__).parents[2]
 TASK = "tasks/qa_feedback"
@@ -196,8 +199,8 @@ def stages(out: Path) -> list[Stage]:
     ]
 
 
-def demo(config: DemoConfig) -> None:
-    """Run everything, then print what was found and where the report lies."""
+def demo(config: DemoConfig) -> list[str]:
+    """Run everything, then print the summary and where the report lies. Returns a line for each target that was missed."""
     out = Path(config.output_dir).absolute()
     environment = {
         "SCALE": "mini",
@@ -211,15 +214,20 @@ def demo(config: DemoConfig) -> None:
     if pipeline.whole:
         print(
             f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, "
-            f"at most {pipeline.whole['peak_mb']:.0f} MB at once"
+            f"at most {pipeline.whole['peak_mb']:.0f} MB at once, on {processor_name()}"
         )
     print(f"answers to annotate yourself: {out / 'annotate.html'}")
     print(f"report: {out / 'report.html'}")
+    return missed_targets(read_json(out / "summary.json"))
 
 
 def main() -> None:
     stop_with_signals()
-    demo(settings_from(DemoConfig))
+    missed = demo(settings_from(DemoConfig))
+    if missed:
+        lines = ["error: the demo did not reach what it must:", *missed]
+        print("\n  ".join(lines), file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

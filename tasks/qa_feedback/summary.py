@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel
 from fgrlhf.evaluation import summarize
+from fgrlhf.kernels import processor_name
 from fgrlhf.reward_models import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.runlog import RunLog, versions
@@ -285,6 +286,7 @@ def summarise(settings: Settings) -> dict:
         "reward_models": reward_models(settings, prompts, rows.get("sft")),
         "stages": stages(output),
         "versions": versions(),
+        "processor": processor_name(),
         "seed": seed_of(output),
         "scale": settings.scale,
         "data": f"{world}, {questions} {settings.split} questions",

@@ -21,6 +21,7 @@ from fgrlhf.config import StrictModel, load_config
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
 from fgrlhf.decoding import Sampling
+from fgrlhf.kernels import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runlog import RunLog
@@ -117,6 +118,7 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(QAConfig, settings.config)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
+    use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:

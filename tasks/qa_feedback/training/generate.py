@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import StrictModel
 from fgrlhf.distributed import share_of
 from fgrlhf.decoding import Sampling
+from fgrlhf.kernels import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runlog import RunLog
@@ -144,6 +145,7 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
     data = Path(settings.data_dir) / f"{settings.split}.json"
     prompts = load_examples(data)[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
+    use_kernels("auto", folder)
     if finished(folder, settings, [settings.policy, data], redo=True) is not None:
         if state.is_main_process:
             remove_parts(folder)  # killed after it was complete

@@ -1,0 +1,194 @@
+"""Which library multiplies: measured once, remembered, recorded with a run, the same on every rank."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fgrlhf import kernels
+from fgrlhf.layers import product
+from fgrlhf.runlog import RunLog
+from fgrlhf.utils import UserError, read_json, write_json
+
+ROOT = Path(__file__).parents[1]
+LEFT = {"small": "pytorch", "medium": "pytorch", "large": "pytorch"}
+MIXED = {"small": "pytorch", "medium": "onednn", "large": "onednn"}
+needs_onednn = pytest.mark.skipif(not kernels.onednn_available(), reason="this PyTorch has no oneDNN")
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A process that has not chosen yet, on a machine with oneDNN and an empty cache."""
+    monkeypatch.setattr(kernels, "_chosen", None)
+    monkeypatch.setattr(kernels, "onednn_available", lambda: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FGRLHF_KERNELS", raising=False)
+
+
+@pytest.fixture
+def timer(monkeypatch):
+    """A fake of the timer: `seconds[library]` by class of size; `measured` counts the calls."""
+
+    class Timer:
+        pytorch = {"small": 1.0, "medium": 1.0, "large": 1.0}
+        onednn = {"small": 1.0, "medium": 0.5, "large": 0.1}
+        measured = 0
+
+        def __call__(self, library, shape):
+            self.measured += 1
+            size = kernels.size_class(shape[0] * shape[1] * shape[2])
+            return getattr(self, library)[size]
+
+    fake = Timer()
+    monkeypatch.setattr(kernels, "_seconds", fake)
+    return fake
+
+
+def forget(monkeypatch):
+    monkeypatch.setattr(kernels, "_chosen", None)
+
+
+def test_classes_of_size():
+    assert kernels.size_class(2**20) == "small" and kernels.size_class(2**22 - 1) == "small"
+    assert kernels.size_class(2**22) == "medium" and kernels.size_class(2**26 - 1) == "medium"
+    assert kernels.size_class(2**26) == "large" and kernels.size_class(2**40) == "large"
+    for name, (least, (M, K, N)) in kernels.SIZES.items():
+        assert M * K * N >= least and kernels.size_class(M * K * N) == name
+
+
+@pytest.mark.parametrize("pytorch, expected", [(1.0, "pytorch"), (1.19, "pytorch"), (1.2, "onednn"), (3.0, "onednn"), (0.5, "pytorch")])
+def test_onednn_is_taken_where_it_is_clearly_faster(pytorch, expected):
+    seconds = {"pytorch": pytorch, "onednn": 1.0}
+    assert set(kernels.measure(lambda library, shape: seconds[library]).values()) == {expected}
+
+
+def test_the_measured_choice_decides_who_multiplies(fresh, timer, monkeypatch):
+    assert [kernels.takes_onednn(n) for n in (2**20 - 1, 2**20, 2**24, 2**30)] == [False, False, True, True]
+    assert timer.measured == 6, "two libraries, three classes, once"
+    by_onednn = []
+    monkeypatch.setattr(kernels, "onednn_product", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T)
+    for rows in (32, 64, 256, 1024):  # with 256 x 256: 2**21 and 2**22, 2**24, 2**26 multiplications
+        product(torch.ones(rows, 256), torch.ones(256, 256))
+    assert by_onednn == [64, 256, 1024]
+
+
+def test_a_machine_measures_once_and_remembers(fresh, timer, monkeypatch):
+    assert kernels.choices() == MIXED and timer.measured == 6
+    forget(monkeypatch)
+    timer.onednn = dict.fromkeys(timer.onednn, 9.0)  # a measurement would say otherwise now
+    assert kernels.choices() == MIXED and timer.measured == 6
+    forget(monkeypatch)
+    monkeypatch.setattr(kernels, "machine_key", lambda: "another processor")
+    assert kernels.choices() == LEFT and timer.measured == 12
+    assert len(json.loads(kernels.cache_file().read_text())) == 2, "both machines may share a home"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": {"small": "fast", "medium": "fast", "large": "fast"}}', "\xff"])
+def test_a_damaged_cache_is_measured_again(fresh, timer, text):
+    path = kernels.cache_file()
+    path.parent.mkdir(parents=True)
+    path.write_bytes(text.encode("latin-1"))
+    assert kernels.choices() == MIXED
+    assert list(json.loads(path.read_text()).values()) == [MIXED]
+
+
+def test_without_a_place_for_the_cache_each_process_measures(fresh, timer, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert kernels.choices() == MIXED and timer.measured == 6
+
+
+@pytest.mark.parametrize("setting, variable, expected", [
+    ("auto", None, MIXED), ("off", None, LEFT), ("off", "auto", MIXED), ("auto", "off", LEFT), ("auto", "", MIXED)])
+def test_settings(fresh, timer, monkeypatch, setting, variable, expected):
+    if variable is not None:
+        monkeypatch.setenv("FGRLHF_KERNELS", variable)
+    kernels.use_kernels(setting)
+    assert kernels.choices() == expected
+
+
+def test_every_product_can_be_forced_to_onednn(fresh, timer, monkeypatch):
+    monkeypatch.setenv("FGRLHF_KERNELS", "onednn")
+    kernels.use_kernels()
+    assert kernels.takes_onednn(1) and kernels.takes_onednn(2**30) and not timer.measured
+
+
+def test_unknown_settings_are_refused(fresh, monkeypatch):
+    with pytest.raises(UserError, match="model.kernels is `fast`: it must be one of auto, off"):
+        kernels.use_kernels("fast")
+    monkeypatch.setenv("FGRLHF_KERNELS", "mkl")
+    with pytest.raises(UserError, match="FGRLHF_KERNELS=mkl is unknown"):
+        kernels.choices()
+
+
+def test_without_onednn_nothing_is_measured(fresh, timer, monkeypatch):
+    monkeypatch.setattr(kernels, "onednn_available", lambda: False)
+    monkeypatch.setenv("FGRLHF_KERNELS", "onednn")
+    assert kernels.choices() == LEFT and not timer.measured
+
+
+def test_a_resumed_run_keeps_its_choice(fresh, timer, tmp_path, monkeypatch):
+    kernels.use_kernels("auto", tmp_path / "run")
+    RunLog(tmp_path / "run").close()
+    assert read_json(tmp_path / "run" / "run.json")["kernels"] == MIXED
+    forget(monkeypatch)
+    kernels.cache_file().unlink()
+    timer.onednn = dict.fromkeys(timer.onednn, 9.0)
+    kernels.use_kernels("auto", tmp_path / "run")
+    assert kernels.choices() == MIXED and timer.measured == 6
+    RunLog(tmp_path / "run", resume_step=0).close()
+    assert read_json(tmp_path / "run" / "run.json")["kernels"] == MIXED
+    kernels.use_kernels("auto", tmp_path / "another run")
+    assert kernels.choices() == LEFT
+
+
+@pytest.mark.parametrize("record", [{}, {"kernels": None}, {"kernels": {"small": "onednn"}}, {"kernels": 3}, []])
+def test_a_record_without_a_choice_is_no_record(fresh, timer, tmp_path, record):
+    write_json(tmp_path / "run.json", record)
+    kernels.use_kernels("auto", tmp_path)
+    assert kernels.choices() == MIXED
+
+
+def test_the_machine_key_names_what_a_measurement_holds_for():
+    assert torch.__version__ in kernels.machine_key() and f"threads {torch.get_num_threads()}" in kernels.machine_key()
+    assert kernels.processor_name()
+
+
+FIRST_PRODUCT = """
+import os
+before = dict(os.environ)
+import torch
+from fgrlhf import kernels
+from fgrlhf.layers import product
+assert dict(os.environ) == before, "importing changed the environment"
+
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+torch.set_num_threads(1)
+assert set(kernels.measure()) == {"small", "medium", "large"}  # the real timer
+assert dict(os.environ) == before, "the first product changed the environment"
+if not kernels.onednn_available():
+    raise SystemExit
+kernels.use_kernels()
+assert kernels.takes_onednn(1)
+sizes = iter(range(10, 400))
+def multiply(n):
+    for _ in range(n):
+        product(torch.ones(next(sizes), 64), torch.ones(64, 64))
+multiply(40)
+start = resident_mb()
+multiply(200)
+grown = resident_mb() - start
+assert grown < 40, f"200 shapes took {grown:.0f} MB: their code is kept"  # 110 MB without the limit
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_the_environment_stays_and_onednn_keeps_the_code_of_few_shapes(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FGRLHF_KERNELS": "onednn"}
+    done = subprocess.run([sys.executable, "-c", FIRST_PRODUCT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
