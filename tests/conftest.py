@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -26,14 +27,28 @@ def _folder(variable: str, what: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def golden() -> Path:
-    """What the published code computes."""
-    return _folder("FGRLHF_GOLDEN", "golden values of the published code")
+def expected_of_fixtures(tmp_path_factory) -> Path:
+    """What tests/reference.py computes of the rows in tests/fixtures."""
+    return reference.write_expected(tmp_path_factory.mktemp("expected"))
 
 
-@pytest.fixture(scope="session")
-def qa_feedback() -> Path:
-    """Real rows in the published format."""
+@pytest.fixture(scope="module", params=["fixtures", "published"])
+def source(request) -> str:
+    """A test of rows or golden values runs twice: on the rows in tests/fixtures, always; on published ones where they are."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def golden(source, expected_of_fixtures) -> Path:
+    """What the published code computes of the published rows; for the fixtures' rows what tests/reference.py does."""
+    return expected_of_fixtures if source == "fixtures" else _folder("FGRLHF_GOLDEN", "golden values of the published code")
+
+
+@pytest.fixture(scope="module")
+def qa_feedback(source) -> Path:
+    """Rows in the published format."""
+    if source == "fixtures":
+        return reference.ROWS
     return _folder("FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)")
 
 

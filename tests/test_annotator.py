@@ -100,9 +100,9 @@ def test_collect_refuses_what_it_cannot_judge(tmp_path):
     lines = world(tmp_path, 2)
     settings = Settings(data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl"))
     write_jsonl(tmp_path / "samples.jsonl", [lines[0], {**lines[1], "predictions": ["a"]}])
-    with pytest.raises(UserError, match="line 2: 1 predictions, the format has 4"):
+    with pytest.raises(UserError, match="line 2, predictions: has 1 entries, must have 4: sample them with num_samples=4"):
         collect(settings)
     write_jsonl(tmp_path / "samples.jsonl", [{**lines[0], "question": "Who led the British?"}])
-    with pytest.raises(UserError, match="line 1: the simulated annotator judges questions of the mini world"):
+    with pytest.raises(UserError, match="line 1: the question is not of the mini world"):
         collect(settings)
     assert not (tmp_path / "train_feedback.json").exists()

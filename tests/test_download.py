@@ -10,6 +10,7 @@ import pytest
 
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.data import download as module
+from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
@@ -204,3 +205,72 @@ def test_offline_is_one_clear_message_and_exit_code_2(tmp_path):
     assert done.stderr.startswith("error: http://127.0.0.1:9/data/train.json cannot be fetched: ")
     assert "Nothing was written; run the same command again" in done.stderr
     assert names(tmp_path / "d") == []
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json"])
+@pytest.mark.parametrize("kind", ["folder", "link to nothing", "link to itself"])
+def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
+    if kind == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).symlink_to(tmp_path / (name if kind == "link to itself" else "nowhere"))
+    with pytest.raises(UserError, match=rf"{name}: there already, and not the published file\. Move it away"):
+        download(config(server, tmp_path))
+    assert names(tmp_path) == [name] and server.ranges == []
+
+
+def test_a_part_that_is_a_folder_is_no_network_error(server, tmp_path):
+    (tmp_path / "a.json.part").mkdir()
+    with pytest.raises(UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room or clear"):
+        download(config(server, tmp_path))
+    assert names(tmp_path) == ["a.json.part"] and len(server.ranges) == 1
+
+
+def test_a_full_disk_is_no_network_error(server, tmp_path, monkeypatch):
+    def full(path, mode):
+        if "w" in mode or "a" in mode:
+            return open("/dev/full", "wb")
+        return open(path, mode)
+
+    monkeypatch.setattr(module, "open", full, raising=False)
+    with pytest.raises(UserError, match="No space left on device. Make room"):
+        download(config(server, tmp_path))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"base_url": "x"}, "must begin with http:// or https:// and a host"),
+        ({"base_url": "file:///etc"}, "must begin with http:// or https:// and a host"),
+        ({"base_url": "http://[::1"}, "is not a web address: Invalid IPv6 URL"),
+        ({"base_url": "http://h:x/"}, "is not a web address: Port could not be cast"),
+        ({"base_url": "http://h/a b"}, "write white space and letters like é as %20"),
+        ({"base_url": "http://h/é"}, "write white space and letters like é as %20"),
+        ({"attempts": "0"}, "greater than or equal to 1"),
+        ({"timeout": "1e30"}, "less than or equal to 3600"),
+        ({"timeout": "0"}, "greater than 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, changes, reason):
+    arguments = [f"{key}={value}" for key, value in {"data_dir": tmp_path / "d", **changes}.items()]
+    with pytest.raises(UserError, match=reason):
+        settings_from(DownloadConfig, arguments)
+    assert names(tmp_path / "d") == []
+
+
+def test_a_host_that_cannot_be_looked_up(tmp_path):
+    settings = DownloadConfig(data_dir=str(tmp_path), base_url=f"http://{'a' * 80}.example/d", attempts=1)
+    with pytest.raises(UserError, match="cannot be fetched: .*Nothing was written"):
+        download(settings)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("length", ["x", "-5", "9" * 5000])
+def test_a_server_that_lies_about_the_length(server, tmp_path, monkeypatch, length):
+    send = Handler.send_header
+    monkeypatch.setattr(
+        Handler, "send_header", lambda self, key, value: send(self, key, length if key == "Content-Length" else value)
+    )
+    download(config(server, tmp_path))
+    assert names(tmp_path) == ["a.json", "b.json"]

@@ -238,7 +238,7 @@ def test_unknown_types_and_broken_entries():
 
 def test_load_examples(qa_feedback):
     prompts, raw = load_examples(qa_feedback / "dev.json"), json.loads((qa_feedback / "dev.json").read_text())
-    assert [prompt.id for prompt in prompts] == [str(i) for i in range(50)]
+    assert [prompt.id for prompt in prompts] == [str(i) for i in range(len(raw))] and len(raw) > 5
     assert prompts[3].text == raw[3]["text"] and prompts[3].references == tuple(raw[3]["answer"])
     assert dict(prompts[3].meta) == {"question": raw[3]["question"], "passages": raw[3]["passages"]}
 

@@ -1,5 +1,7 @@
 """Tokenizers that give the text back, and an initialisation that looks where it should."""
 
+from itertools import islice, product
+
 import pytest
 import torch
 from transformers import AutoTokenizer, T5ForConditionalGeneration
@@ -39,10 +41,17 @@ def test_every_value_is_one_token(tokenizer):
     assert len(tokenizer) < 650
 
 
-def test_many_words_get_unigram_pieces(qa_feedback):
-    rows = read_json(qa_feedback / "dev.json")
+def many_words():
+    """Rows of 3,000 different words."""
+    syllables = ["ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "vu", "wo", "xa", "ye", "zo", "qui", "bre"]
+    words = iter(["".join(parts) for parts in product(syllables, repeat=3)][:3000])
+    return [{"text": " ".join(islice(words, 90)), "answer": [" ".join(islice(words, 10)) + "."]} for _ in range(30)]
+
+
+def test_many_words_get_unigram_pieces(qa_feedback, source):
+    rows = read_json(qa_feedback / "dev.json") if source == "published" else many_words()
     tokenizer = make_tokenizer(rows)
-    assert 2000 < len(tokenizer) <= 4000
+    assert (2000 if source == "published" else 20) < len(tokenizer) <= 4000
     text = " ".join(rows[0]["answer"][0].split())
     ids = tokenizer(text).input_ids
     assert tokenizer.unk_token_id not in ids and tokenizer.decode(ids, skip_special_tokens=True) == text

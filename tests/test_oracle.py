@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, gold_sentences, make_item, make_row
-from tasks.qa_feedback.data.oracle import Facts, completeness, factuality, gold, judge, oracle_metrics, page_sentences, read_claim, relevance
+from tasks.qa_feedback.data.oracle import (
+    Facts, completeness, factuality, full_sentences, gold, judge, oracle_metrics, page_sentences, read_claim, relevance, title_and_asked,
+)
 from tasks.qa_feedback.training.oracle_reward import gold_by_segment
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
@@ -141,3 +144,60 @@ def test_gold_by_segment_by_hand():
     truth = judge(row["question"], row["passages"], compose([[right[0]], [right[0]], [right[1]]]))
     truth = replace(truth, needed=truth.needed[:2])
     assert [s.value for s in gold_by_segment(truth)] == pytest.approx([2 / 3, 1 / 2 - 2 / 3, 4 / 5 - 1 / 2])
+
+
+# ---- long and hostile texts ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("ab. \n\xa0.é😀"), max_size=60))
+def test_full_sentences_are_those_of_the_plain_expression(text):
+    assert list(full_sentences(text)) == re.findall(r"\S[^.]*\.", text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("aB ?\n."), max_size=12).map("Where or by whom was {}".format) | st.text(max_size=30))
+def test_title_and_asked_are_those_of_the_plain_expression(question):
+    match = re.fullmatch(r"Where or by whom was (.+?) ([a-z].*)\?", question)
+    assert title_and_asked(question) == (match and (match[1], match[2]))
+    assert title_and_asked(question + "?") is None or "\n" not in question
+
+
+def slow_sentences(answer):
+    """(start, end, supported) of each sentence by comparing it with every sub-sentence."""
+    truth = judge(QUESTION, PASSAGES, answer)
+    for sentence in truth.sentences:
+        inside = [s for s in truth.subsentences if s.start < sentence.end and sentence.start < s.end]
+        yield sentence.start, sentence.end, bool(inside) and all(s.supported for s in inside)
+
+
+@settings(max_examples=150, deadline=None)
+@given(answer=ANSWERS)
+def test_sentences_hold_the_sub_sentences_that_overlap_them(answer):
+    truth = judge(QUESTION, PASSAGES, answer)
+    assert [(s.start, s.end, s.supported) for s in truth.sentences] == list(slow_sentences(answer))
+
+
+class Counting(str):
+    """A text that counts the characters it gives away."""
+
+    given = 0
+
+    def __getitem__(self, at):
+        part = super().__getitem__(at)
+        Counting.given += len(part)
+        return part
+
+
+@pytest.mark.parametrize("text", ["a" * 200_000, "a " * 100_000, "a. " + "b" * 200_000, "." * 200_000])
+def test_nothing_after_the_last_full_stop_is_searched(text):
+    """By counting, not by the clock: the expression is tried on the text up to its last full stop only."""
+    Counting.given = 0
+    full_sentences(Counting(text))
+    assert Counting.given == text.rfind(".") + 1
+
+
+@pytest.mark.parametrize("question", ["Where or by whom was " + "a " * 100_000, "Where or by whom was " + "a " * 100_000 + "\n?"])
+def test_long_questions_are_no_questions_at_once(question):
+    assert title_and_asked(question) is None
+    assert not Facts.read(question, PASSAGES).needed

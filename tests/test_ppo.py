@@ -1,7 +1,9 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
+import reference
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
@@ -19,7 +21,10 @@ SETTINGS = ("whiten_rewards", "lam", "gamma", "kl_coef", "cliprange", "cliprange
 
 def golden_case(golden, number):
     """One published batch, cut to its longest answer, as rollouts are here."""
-    case = json.loads((golden / "ppo_numbers.json").read_text())["cases"][number]
+    return tensors_of(json.loads((golden / "ppo_numbers.json").read_text())["cases"][number])
+
+
+def tensors_of(case):
     mask_BT = torch.tensor(case["mask"])
     B, T = len(mask_BT), int(mask_BT.sum(1).max())
     tensors = {
@@ -43,6 +48,12 @@ def golden_case(golden, number):
     return case, old, new, TokenReward({"raw": raw_BT}, {}, old.response_mask_BT), expected
 
 
+def all_cases(golden):
+    """What `golden_case` gives, of every case that there is."""
+    count = len(json.loads((golden / "ppo_numbers.json").read_text())["cases"])
+    return [golden_case(golden, number) for number in range(count)]
+
+
 def run(ppo, case, old, new, rewards):
     penalized_BT = BasicReward.penalized(rewards, old, case["kl_coef"])
     advantages = ppo.advantages(old, penalized_BT)
@@ -64,11 +75,8 @@ def test_the_published_files_have_the_published_values(name):
     assert PUBLISHED.items() <= shipped(name).items() and set(SETTINGS) <= set(shipped(name))
 
 
-@pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
-def test_published_values_give_the_published_numbers(golden, number, name):
-    case, old, new, rewards, expected = golden_case(golden, number)
-    ppo = PPO(PPOConfig(**{**shipped(name), **{key: case[key] for key in SETTINGS}}))
+def check_numbers(case, old, new, rewards, expected, switches):
+    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **switches))
     penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
     torch.testing.assert_close(old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0)
     torch.testing.assert_close(penalized_BT, expected["penalized"], atol=1e-5, rtol=0)
@@ -79,9 +87,44 @@ def test_published_values_give_the_published_numbers(golden, number, name):
     assert means["loss/value"] == pytest.approx(expected["loss_value"], abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
+def test_published_values_give_the_published_numbers(golden, name):
+    """With every switch of the file that users run; each case brings the numbers it was computed with."""
+    switches = {key: value for key, value in shipped(name).items() if key not in SETTINGS}
+    cases = all_cases(golden)
+    assert len(cases) >= 3
+    for case in cases:
+        check_numbers(*case, switches)
+
+
+@pytest.mark.parametrize("number", range(len(reference.PPO_CASES)))
+def test_defaults_give_the_numbers_of_plain_arithmetic(number):
+    case = reference.ppo_case(reference.PPO_CASES[number])
+    case["expect"] = reference.ppo_expected(reference.PPO_CASES[number], published=False)
+    check_numbers(*tensors_of(case), {})
+
+
+def test_plain_arithmetic_by_hand():
+    """Two tokens, gamma = lam = 1: A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25 + .5."""
+    case = {
+        "lengths": [2], "whiten_rewards": False, "lam": 1.0, "gamma": 1.0, "kl_coef": 0.5, "cliprange": 0.2, "cliprange_value": 0.1,
+        "pg_coef": 1.0, "vf_coef": 2.0, "logprobs": [[-1.0, -1.0]], "ref_logprobs": [[-1.0, -2.0]], "values": [[0.25, 0.5]],
+        "raw_rewards": [[0.0, 1.5]], "new_logprobs": [[-1.0, 0.0]], "new_values": [[0.25, 1.0]],
+    }  # fmt: skip
+    expected = reference.ppo_expected(case, published=False)
+    assert expected["kl"] == [[0.0, 1.0]] and expected["penalized"] == [[0.0, 1.0]]
+    assert expected["returns"] == [[1.0, 1.0]]  # advantages .75 and .5: mean .625, standard deviation .125
+    assert expected["whitened_advantages"] == [[1.0, -1.0]]
+    assert expected["loss_policy"] == pytest.approx((-1.0 + math.e) / 2)  # the ratio e is not clipped where A < 0
+    assert expected["loss_value"] == pytest.approx((0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2)  # .5 + .1 is .4 off
+    published = reference.ppo_expected(case, published=True)
+    assert published["whitened_advantages"][0] == pytest.approx([0.125**0.5, -(0.125**0.5)])
+    assert published["returns"] == expected["returns"]
+
+
 @pytest.mark.parametrize("kept", PUBLISHED)
-def test_both_switches_are_needed_for_the_published_numbers(golden, kept):
-    case, old, new, rewards, expected = golden_case(golden, 0)
+def test_both_switches_are_needed_for_the_published_numbers(golden, source, kept):
+    case, old, new, rewards, expected = golden_case(golden, 0 if source == "published" else 1)
     ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **{kept: PUBLISHED[kept]}))
     _, advantages, _, _ = run(ppo, case, old, new, rewards)
     assert (advantages.returns_BT - expected["returns"]).abs().max() > 0.01

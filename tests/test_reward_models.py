@@ -257,7 +257,7 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback):
     from tasks.qa_feedback.feedback import rm_prefix
 
     rows = read_pair_rows(qa_feedback / "dev_feedback.json")
-    assert len(rows) == 50
+    assert len(rows) == len(json.loads((qa_feedback / "dev_feedback.json").read_text())) > 5
     for row in rows:
         for with_passages in (True, False):
             assert pair_prefix(row.prompt, with_passages) == rm_prefix(row.prompt, with_passages)

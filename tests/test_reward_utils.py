@@ -21,9 +21,9 @@ def pieces(text, level):
     return [text[start:end] for start, end in SEGMENTER.segments(text, level)]
 
 
-def test_golden_offsets(golden):
+def test_golden_offsets(golden, source):
     examples = json.loads((golden / "segments.json").read_text())
-    assert len(examples) == 1050
+    assert len(examples) == (1050 if source == "published" else 30)
     for example in examples:
         assert SEGMENTER.sentence_offsets(example["text"]) == example["sentence_offsets"]
         assert SEGMENTER.subsentence_offsets(example["text"]) == example["subsentence_offsets"]

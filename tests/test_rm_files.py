@@ -48,7 +48,7 @@ def row(
 
 @pytest.fixture(scope="module")
 def made(qa_feedback, tmp_path_factory):
-    """The files of the real rows."""
+    """The folder with the reward-model files of the rows."""
     folder = tmp_path_factory.mktemp("data")
     for split in ("train", "dev"):
         os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")
@@ -60,14 +60,14 @@ def made(qa_feedback, tmp_path_factory):
 @pytest.mark.parametrize("name", FOLDERS[:2])
 def test_segment_files_equal_the_published_ones(made, golden, name, split):
     ours, published = ((root / name / f"{split}.json").read_text().splitlines() for root in (made, golden))
-    assert len(published) > 40 and ours == published
+    assert len(published) > 4 and ours == published
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_completeness_preferences_equal_the_published_ones(made, golden, qa_feedback, split):
     ours = json.loads((made / "COMP_sequence" / f"{split}.json").read_text())
     published = json.loads((golden / "COMP_sequence" / f"{split}_preferences.json").read_text())
-    assert len(published) > 40
+    assert len(published) > 4
     assert [{key: r[key] for key in ("question", "preference")} for r in ours] == published
     # all else is as it was, and the file can be read again
     before = {r.question: r for r in read_feedback(qa_feedback / f"{split}_feedback.json")}

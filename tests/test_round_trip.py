@@ -46,9 +46,10 @@ def submitted(rows: Path, db: Path) -> None:
 def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_path):
     published = qa_feedback / "dev_feedback.json"
     submitted(published, tmp_path / "f.sqlite")
+    count = len(json.loads(published.read_text()))
     data = tmp_path / "data"
     for split in ("train", "dev"):
-        assert export(Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))) == 50
+        assert export(Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))) == count
     assert (data / "dev_feedback.json").read_bytes() == published.read_bytes()
     environment = {**os.environ, "DATA_DIR": str(data), "VIRTUAL_ENV": sys.prefix,
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip

@@ -6,16 +6,31 @@ and what an annotator said of them.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, write_text
-from tasks.qa_feedback.validation import Problem, example_problems, feedback_problems
+from fgrlhf.utils import UserError, read_json, read_jsonl, shorten, write_text
+from tasks.qa_feedback.validation import (
+    Problem, example_problems, feedback_problems, json_name, sample_problems,
+)
 
+SHOWN_PROBLEMS = 20  # of a `DataError`'s message
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the outputs compared by a row's six preferences
+
+
+def _plain_name(name: str) -> str:
+    if not name or name.startswith(".") or "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(f"`{shorten(name, 80)}` is not the plain name of a split such as `train`")
+    return name
+
+
+SplitName = Annotated[str, AfterValidator(_plain_name)]  # <name>.json in a folder, never outside of it
 
 
 @dataclass(frozen=True)
@@ -110,29 +125,40 @@ class FeedbackRow:
 
 
 class DataError(UserError):
-    """Malformed rows, all of them; the message has a line for each."""
+    """Malformed rows. `problems` has every mistake, the message the first `SHOWN_PROBLEMS` of them, a line each."""
 
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         rows = len({(problem.file, problem.row) for problem in problems})
-        lines = "\n".join(f"  {problem}" for problem in problems)
+        places = "file, line" if all(problem.place == "line" for problem in problems) else "file, row counted from 0"
+        lines = [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
+        listed = "\n".join(lines)
         super().__init__(
-            f"{len(problems)} mistake{'s' * (len(problems) != 1)} in {rows} row{'s' * (rows != 1)} of the data "
-            f"(file, row counted from 0, field, reason):\n{lines}\n"
-            "Mend or remove these rows; nothing was written."
+            f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data "
+            f"({places}, field, reason):\n{listed}\nCorrect or remove these rows; nothing was written."
         )
 
 
+def _counted(number: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _read_rows(path: str | Path) -> list:
-    if not Path(path).is_file():
+    if not os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
+        state = "is a folder" if os.path.isdir(path) else "does not exist"
         raise UserError(
-            f"{path} does not exist. Set DATA_DIR to the folder of the qa-feedback files; "
+            f"{path} {state}. Set DATA_DIR to the folder of the qa-feedback files; "
             "tasks/qa_feedback/data/download.sh fetches the published ones, make_mini.sh beside it makes a small "
             "world"
         )
     rows = read_json(path)
     if not isinstance(rows, list):
-        raise UserError(f"{path} must hold one JSON array of rows, it holds a {type(rows).__name__}")
+        raise UserError(f"{path} must hold one JSON array of rows, it holds {json_name(rows)}")
+    if not rows:
+        raise UserError(f"{path} holds no rows: it is an empty JSON array. Give a file with at least one row")
     return rows
 
 
@@ -148,6 +174,20 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
 def read_feedback(path: str | Path) -> list[FeedbackRow]:
     """The rows of one file. Raises `DataError` with every malformed row."""
     return read_feedback_files(path)[0]
+
+
+def read_samples(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a `samples.jsonl` of generate.sh: {id, question, passages, predictions}, four predictions each.
+
+    Raises `DataError` with every malformed line, `UserError` where the file cannot be read or is empty.
+    """
+    rows = read_jsonl(path)
+    if not rows:
+        raise UserError(f"{path} holds no samples: the file is empty. Make it with generate.sh")
+    problems = sample_problems(rows, str(path))
+    if problems:
+        raise DataError(problems)
+    return rows
 
 
 def feedback_text(rows: Iterable[FeedbackRow]) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fgrlhf.utils import shorten
+
 FACTUAL_ERRORS = ("Wrong-Grounding", "Unverifiable")
 NON_FACTUAL_ERRORS = ("Irrelevant", "Redundant", "Incoherent")
 MINOR_INFO = "Missing-Minor-Auxiliary"
@@ -18,15 +20,20 @@ Complaint = tuple[str, str]  # field, reason
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake. `row` counts from 0 within `file`; `field` is a path such as `feedback.errors[2].end`."""
+    """One mistake. `field` is a path such as `feedback.errors[2].end`.
+
+    `row` counts from 0 in a file that is one JSON array. With `place="line"` it is a line of a JSON lines file,
+    counted from 1.
+    """
 
     file: str
     row: int
     field: str
     reason: str
+    place: str = "row"
 
     def __str__(self) -> str:
-        return f"{self.file}, row {self.row}, {self.field}: {self.reason}"
+        return f"{self.file}, {self.place} {self.row}, {self.field}: {self.reason}"
 
 
 def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
@@ -39,6 +46,27 @@ def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
     return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _example_row(row)]
 
 
+def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Problem]:
+    """Everything wrong with the lines of a `samples.jsonl`, in order; [] if they can be used.
+
+    Args:
+      rows: what stands on the lines.
+      file: the file's name, for the problems.
+      answers: how many predictions each line must have.
+    """
+    problems: list[Problem] = []
+    line_of_id: dict[str, int] = {}
+    for line, row in enumerate(rows, 1):
+        complaints = list(_sample_row(row, answers))
+        name = row.get("id") if isinstance(row, dict) else None
+        if isinstance(name, str):
+            if name in line_of_id:
+                complaints.append(("id", f"{shown(name)} is the id of line {line_of_id[name]} too"))
+            line_of_id.setdefault(name, line)
+        problems += [Problem(file, line, *complaint, place="line") for complaint in complaints]
+    return problems
+
+
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
@@ -46,7 +74,8 @@ def _feedback_row(row: Any) -> Iterator[Complaint]:
     if not isinstance(row, dict):
         yield "row", not_a(dict, row)
         return
-    yield from text_problems(row, "", "question", "gold", *(f"prediction {i}" for i in range(1, 5)))
+    yield from filled_text_problems(row, "", "question")
+    yield from text_problems(row, "", "gold", *(f"prediction {i}" for i in range(1, 5)))
     bad_passages = all_sentences_passages(row, "passages")
     yield from bad_passages
     passages = None if bad_passages else row["passages"]
@@ -68,11 +97,24 @@ def _example_row(row: Any) -> Iterator[Complaint]:
     if not isinstance(row, dict):
         yield "row", not_a(dict, row)
         return
-    yield from text_problems(row, "", "text", "question")
-    yield from key_problems(row, "", "answer", list) or _all_items(row["answer"], "answer", _text)
+    yield from filled_text_problems(row, "", "text", "question")
+    yield from key_problems(row, "", "answer", list) or _all_items(row["answer"], "answer", _filled_text)
     if row.get("answer") == []:
         yield "answer", "is empty: at least one reference answer is needed"
     yield from key_problems(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
+
+
+def _sample_row(row: Any, answers: int) -> Iterator[Complaint]:
+    if not isinstance(row, dict):
+        yield "line", not_a(dict, row)
+        return
+    yield from filled_text_problems(row, "", "id", "question")
+    yield from key_problems(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
+    yield from key_problems(row, "", "predictions", list) or _all_items(row["predictions"], "predictions", _text)
+    predictions = row.get("predictions")
+    if isinstance(predictions, list) and len(predictions) != answers:
+        count = f"has {len(predictions)} entries, must have {answers}"
+        yield "predictions", f"{count}: sample them with num_samples={answers}"
 
 
 def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
@@ -84,7 +126,7 @@ def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
         yield "preference", f"has {len(preference)} entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
     for i, value in enumerate(preference):
         if not is_int(value) or value not in (0, 1, 2):
-            yield f"preference[{i}]", f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
+            yield f"preference[{i}]", f"{shown(value)} is none of 0 (tie), 1 (first better), 2 (second better)"
 
 
 # ---- error spans and missing information -------------------------------------------------------------------
@@ -115,11 +157,11 @@ def span_problems(
 ) -> Iterator[Complaint]:
     """A span of `name` holds whole words: it begins with one, and after it comes white space or the text's end."""
     if not 0 <= start < len(text):
-        yield f"{field}.start", f"{start} is out of range: {name} has {len(text)} characters"
+        yield f"{field}.start", f"{shown(start)} is out of range: {name} has {len(text)} characters"
     if not 0 < end <= len(text):
-        yield f"{field}.end", f"{end} is out of range: {name} has {len(text)} characters"
+        yield f"{field}.end", f"{shown(end)} is out of range: {name} has {len(text)} characters"
     elif end <= start:
-        yield f"{field}.end", f"{end} is out of range: the span starts at {start} and must not be empty"
+        yield f"{field}.end", f"{shown(end)} is out of range: the span starts at {shown(start)} and must not be empty"
     elif 0 <= start:
         if text[start].isspace() or (start > 0 and not text[start - 1].isspace()):
             yield f"{field}.start", f"{start} is off a word boundary: {_around(text, start)}"
@@ -147,8 +189,9 @@ def grounding_problems(explanation: str, field: str, passages: list | None) -> I
         return
     try:
         ids = json.loads(explanation)
-    except json.JSONDecodeError:
-        yield field, f"{explanation!r} is not valid JSON; write {{\"passage_id\":1,\"sentence_id\":[2]}}"
+    except (ValueError, RecursionError):  # ValueError: no JSON, or a number of thousands of digits
+        way_out = 'write {"passage_id":1,"sentence_id":[2]}'
+        yield field, f"{shown(explanation)} is not valid JSON or is too large; {way_out}"
         return
     yield from id_problems(ids, field, passages)
 
@@ -171,14 +214,14 @@ def id_problems(owner: Mapping[str, Any], field: str, passages: list | None) -> 
         if 1 <= passage_id <= len(passages):
             passage = passages[passage_id - 1]
         else:
-            reason = f"passage {passage_id} does not exist: the row has {len(passages)}, counted from 1"
+            reason = f"passage {shown(passage_id)} does not exist: the row has {len(passages)}, counted from 1"
             yield f"{field}.passage_id", reason
     for i, sentence_id in enumerate(sentence_ids if isinstance(sentence_ids, list) else ()):
         if not is_int(sentence_id):
             yield f"{field}.sentence_id[{i}]", not_a(int, sentence_id)
         elif passage is not None and not 0 <= sentence_id < len(passage):
             known = f"passage {passage_id} has {len(passage) - 1}, and 0 for its title"
-            yield f"{field}.sentence_id[{i}]", f"sentence {sentence_id} does not exist: {known}"
+            yield f"{field}.sentence_id[{i}]", f"sentence {shown(sentence_id)} does not exist: {known}"
 
 
 # ---- values ------------------------------------------------------------------------------------------------
@@ -214,12 +257,24 @@ def type_problems(owner: Mapping[str, Any], field: str, known: tuple[str, ...]) 
     missing = key_problems(owner, f"{field}.", "error type", str)
     yield from missing
     if not missing and owner["error type"] not in known:
-        yield f"{field}.error type", f"{owner['error type']!r} is none of {', '.join(known)}"
+        yield f"{field}.error type", f"{shown(owner['error type'])} is none of {', '.join(known)}"
 
 
 def text_problems(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
     for key in keys:
         yield from key_problems(owner, prefix, key, str) or _text(owner[key], f"{prefix}{key}")
+
+
+def filled_text_problems(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
+    """As `text_problems`, for texts that must not be blank."""
+    for key in keys:
+        yield from key_problems(owner, prefix, key, str) or _filled_text(owner[key], f"{prefix}{key}")
+
+
+def _filled_text(value: Any, field: str) -> Iterator[Complaint]:
+    yield from _text(value, field)
+    if isinstance(value, str) and not value.strip():
+        yield field, "is blank: it must hold a text"
 
 
 def _text(value: Any, field: str) -> Iterator[Complaint]:
@@ -245,4 +300,17 @@ def is_int(value: Any) -> bool:
 
 
 def not_a(kind: type, value: Any) -> str:
-    return f"must be {_JSON_NAMES[kind]}, is {_JSON_NAMES.get(type(value), 'null')}"
+    return f"must be {_JSON_NAMES[kind]}, is {json_name(value)}"
+
+
+def json_name(value: Any) -> str:
+    """What JSON calls a value of this type, with its article: `an object`, `null`."""
+    return _JSON_NAMES.get(type(value), "null")
+
+
+def shown(value: Any) -> str:
+    """`repr(value)` for a reason, at most about 80 characters of it; whatever `value` is, nothing raises."""
+    try:
+        return shorten(repr(value), 80)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of nested lists
+        return f"{json_name(value)} too large to show"

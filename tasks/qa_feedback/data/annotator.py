@@ -8,7 +8,8 @@ into a row of the feedback format; nothing else of the truth leaves this module.
 import json
 import math
 import random
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tasks.qa_feedback.data.mini_world import Claim, compose
@@ -49,8 +50,10 @@ def perturb(rng: random.Random, answer: str) -> str:
     return " ".join(sentences)
 
 
-def _error_of(rng: random.Random, part: SubSentence, truth: Judgement, answer: str, facts: Facts, habits: Habits) -> ErrorSpan | None:
-    """The error the annotator sees in a sub-sentence; types by the paper's priority."""
+def _error_of(
+    rng: random.Random, part: SubSentence, earliest: Mapping[tuple[str, str], str], facts: Facts, habits: Habits
+) -> ErrorSpan | None:
+    """The error the annotator sees in a sub-sentence; types by the paper's priority. `earliest`: see `_earliest`."""
     bad = part.label != "ok" or not part.supported
     if rng.random() < habits.noise:
         if bad:
@@ -61,7 +64,7 @@ def _error_of(rng: random.Random, part: SubSentence, truth: Judgement, answer: s
     if part.label == "irrelevant":
         return ErrorSpan("Irrelevant", part.start, part.end)
     if part.label == "repeated":
-        return ErrorSpan("Redundant", part.start, part.end, _earlier(part, truth, answer))
+        return ErrorSpan("Redundant", part.start, part.end, earliest[part.claim.kind, part.claim.verb])
     if part.label == "incoherent":
         return ErrorSpan("Incoherent", part.start, part.end)
     source = facts.sources[part.claim.kind, part.claim.verb]  # an `ok` sub-sentence is about a fact of the pages
@@ -69,11 +72,13 @@ def _error_of(rng: random.Random, part: SubSentence, truth: Judgement, answer: s
     return ErrorSpan("Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":")))
 
 
-def _earlier(part: SubSentence, truth: Judgement, answer: str) -> str:
-    """The sub-sentence before `part` that speaks of the same fact."""
-    same = (s for s in truth.subsentences if s.claim and (s.claim.kind, s.claim.verb) == (part.claim.kind, part.claim.verb))
-    first = next(same)
-    return answer[first.start : first.end]
+def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
+    """For every fact that the answer speaks of, the first sub-sentence that does."""
+    texts: dict[tuple[str, str], str] = {}
+    for part in truth.subsentences:
+        if part.claim:
+            texts.setdefault((part.claim.kind, part.claim.verb), answer[part.start : part.end])
+    return texts
 
 
 def _mended(part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts) -> Claim | str | None:
@@ -86,13 +91,13 @@ def _mended(part: SubSentence, error: ErrorSpan | None, answer: str, facts: Fact
 
 
 def _mark(rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits) -> _Marks:
-    marks = _Marks()
+    marks, earliest = _Marks(), _earliest(truth, answer)
+    starts = [part.start for part in truth.subsentences]  # in order
     for sentence in truth.sentences:
         kept: list[Claim | str] = []
-        for part in truth.subsentences:
-            if not (sentence.start <= part.start < sentence.end):
-                continue
-            error = _error_of(rng, part, truth, answer, facts, habits)
+        first, stop = bisect_left(starts, sentence.start), bisect_left(starts, sentence.end)
+        for part in truth.subsentences[first:stop]:
+            error = _error_of(rng, part, earliest, facts, habits)
             if error is not None:
                 marks.errors.append(error)
             mended = _mended(part, error, answer, facts)

@@ -5,15 +5,17 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, derive_seed, read_jsonl, run_main
+from fgrlhf.types import Prompt
+from fgrlhf.utils import UserError, derive_seed, run_main, shorten
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts
-from tasks.qa_feedback.feedback import load_examples, write_feedback
+from tasks.qa_feedback.feedback import FeedbackRow, SplitName, load_examples, read_samples, write_feedback
 
 
 class Settings(StrictModel):
@@ -21,7 +23,7 @@ class Settings(StrictModel):
 
     data_dir: str
     samples: str = Field(description="samples.jsonl of generate.sh, four predictions a row")
-    split: str = Field("train", description="the split the questions are of; writes <data_dir>/<split>_feedback.json")
+    split: SplitName = Field("train", description="the split the questions are of; writes <data_dir>/<split>_feedback.json")
     noise: float = Field(0.05, ge=0, le=1, description="chance that a judgement is flipped")
     temperature: float = Field(0.05, gt=0, description="of preferences, in units of the gold score")
     perturbed: float = Field(0.25, ge=0, le=1, description="share of answers spoilt before they are annotated")
@@ -29,26 +31,45 @@ class Settings(StrictModel):
 
 
 def collect(settings: Settings) -> Path:
-    """Write the feedback file. Raises `UserError` where the samples are not of this world or not four per question."""
-    habits = Habits(settings.noise, settings.temperature, settings.perturbed)
-    references = {prompt.id: prompt.references[0] for prompt in load_examples(Path(settings.data_dir) / f"{settings.split}.json")}
-    rows = []
-    for number, sample in enumerate(read_jsonl(settings.samples), 1):
-        question, passages = sample["question"], sample["passages"]
-        if sample["id"] not in references or not Facts.read(question, passages).needed:
-            raise UserError(
-                f"{settings.samples}, line {number}: the simulated annotator judges questions of the mini world's {settings.split}.json only. "
-                "Real answers are annotated by people, with tasks/qa_feedback/interface_html.")
-        if len(sample["predictions"]) != 4:
-            raise UserError(f"{settings.samples}, line {number}: {len(sample['predictions'])} predictions, the format has 4: sample with num_samples=4")
-        rng = random.Random(derive_seed(settings.seed, "annotate", sample["id"]))
-        predictions = [text.strip() or "No answer." for text in sample["predictions"]]
-        rows.append(annotate(rng, question, passages, references[sample["id"]], predictions, habits))
+    """Write the feedback file, whole or not at all.
+
+    Raises:
+      DataError: a line of the samples is malformed.
+      UserError: a file is missing, or a sample does not belong to a question of this world's split.
+    """
+    prompts = {prompt.id: prompt for prompt in load_examples(Path(settings.data_dir) / f"{settings.split}.json")}
+    samples = read_samples(settings.samples)
+    for line, sample in enumerate(samples, 1):
+        _check_world(sample, prompts.get(sample["id"]), f"{settings.samples}, line {line}", settings.split)
+    rows = [_annotated(sample, prompts[sample["id"]], settings) for sample in samples]
     path = Path(settings.data_dir) / f"{settings.split}_feedback.json"
     write_feedback(path, rows)
     marked = sum(len(row.errors) for row in rows)
     print(f"{path}: {len(rows)} rows, {marked} error spans, {sum(len(row.missing) for row in rows)} missing facts", flush=True)
     return path
+
+
+def _check_world(sample: dict[str, Any], prompt: Prompt | None, place: str, split: str) -> None:
+    """Raise `UserError` unless the sample answers `prompt`, and that is a question of the mini world."""
+    if not Facts.read(sample["question"], sample["passages"]).needed:
+        raise UserError(
+            f"{place}: the question is not of the mini world, the only one that the simulated annotator can judge. "
+            "Have people annotate these answers: see tasks/qa_feedback/interface_html/README.md"
+        )
+    if prompt is None or prompt.meta["question"] != sample["question"]:
+        name = shorten(sample["id"], 80)
+        lacking = "has no such row" if prompt is None else "asks another question in that row"
+        raise UserError(
+            f"{place}: the sample's id is {name}, but {split}.json {lacking}. "
+            "Give the split that the answers were sampled for: split=..."
+        )
+
+
+def _annotated(sample: dict[str, Any], prompt: Prompt, settings: Settings) -> FeedbackRow:
+    habits = Habits(settings.noise, settings.temperature, settings.perturbed)
+    rng = random.Random(derive_seed(settings.seed, "annotate", sample["id"]))
+    predictions = [text.strip() or "No answer." for text in sample["predictions"]]
+    return annotate(rng, sample["question"], sample["passages"], prompt.references[0], predictions, habits)
 
 
 if __name__ == "__main__":

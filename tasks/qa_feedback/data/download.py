@@ -8,16 +8,20 @@ size and contents: a wrong, changed or half file is never mistaken for the publi
 
 import hashlib
 import http.client
+import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import Field, field_validator
 from tqdm import tqdm
 
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main
+from fgrlhf.utils import UserError, run_main, shorten
 from tasks.qa_feedback.data.command_line import settings_from
 
 BLOB_IDS = {
@@ -37,8 +41,22 @@ PUBLISHED = "https://raw.githubusercontent.com/allenai/FineGrainedRLHF/{ref}/tas
 class DownloadConfig(StrictModel):
     data_dir: str
     base_url: str = PUBLISHED.format(ref="a1469d4")
-    attempts: int = 4
-    timeout: float = 30.0
+    attempts: int = Field(4, ge=1, le=100, description="of one file before the program gives up")
+    timeout: float = Field(30.0, gt=0, le=3600, description="seconds to wait for the server")
+
+    @field_validator("base_url")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            parts.port  # a port that is no number raises here
+        except ValueError as error:
+            raise ValueError(f"`{shorten(url)}` is not a web address: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"`{shorten(url)}` is not a web address: it must begin with http:// or https:// and a host")
+        if not url.isascii() or any(character.isspace() for character in url):
+            raise ValueError(f"`{shorten(url)}` is not a web address: write white space and letters like é as %20, %C3%A9")
+        return url
 
 
 def blob_id(path: str | Path) -> str:
@@ -51,13 +69,21 @@ def blob_id(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def _blob_id_or_none(path: Path) -> str | None:
+    """None for what cannot be read as a file: a folder, a link to nothing, a file of somebody else's."""
+    try:
+        return blob_id(path)
+    except OSError:
+        return None
+
+
 def download(config: DownloadConfig) -> list[Path]:
     """Fetch what is missing; the paths of the files fetched.
 
     Raises:
-      UserError: a file of that name with other contents is in the way (then nothing is fetched), the server
-        cannot be reached or lacks the file, or what it sends is not the published file. What was received of a
-        file stays in its .part.
+      UserError: something else of that name is in the way (then nothing is fetched), the folder cannot be written
+        to, the server cannot be reached or lacks the file, or what it sends is not the published file. What was
+        received of a file stays in its .part.
     """
     folder = Path(config.data_dir)
     try:
@@ -67,8 +93,8 @@ def download(config: DownloadConfig) -> list[Path]:
             f"the folder {folder} cannot be made: {error.strerror}. Choose another: DATA_DIR=..."
         ) from None
     wanted = {folder / name: blob for name, blob in BLOB_IDS.items()}
-    present = [path for path in wanted if path.exists()]
-    others = [str(path) for path in present if blob_id(path) != wanted[path]]
+    present = [path for path in wanted if os.path.lexists(path)]
+    others = [str(path) for path in present if _blob_id_or_none(path) != wanted[path]]
     if others:
         raise UserError(
             f"{', '.join(others)}: there already, and not the published file. Move it away to fetch that one, "
@@ -87,27 +113,28 @@ def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
     """Receive into <path>.part, going on where an earlier attempt stopped, then verify and rename."""
     part, url = path.with_name(path.name + ".part"), f"{config.base_url.rstrip('/')}/{path.name}"
     for attempt in range(config.attempts):
-        resumed = part.stat().st_size if part.exists() else 0
+        resumed = _size(part)
         try:
             _receive(url, part, config.timeout)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: a host name that cannot be
             if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
                 raise UserError(
-                    f"{url}: the server answers {error.code} {error.reason}. Give another address, e.g. "
+                    f"{url}: the server answers {error.code} {shorten(error.reason)}. Give another address, e.g. "
                     f"base_url={PUBLISHED.format(ref='main')}: contents are verified all the same"
                 ) from None
             if attempt + 1 == config.attempts:
                 raise UserError(_unreachable(url, part, error)) from None
             time.sleep(min(2.0**attempt, config.timeout))
             continue
-        if blob_id(part) == blob:
-            part.replace(path)
-            return
-        found = blob_id(part)
-        part.unlink()
+        with _writing(part):
+            received = blob_id(part)
+            if received == blob:
+                part.replace(path)
+                return
+            part.unlink()
         if not resumed:
             raise UserError(
-                f"{url} is not the published file: its git blob id is {found}, "
+                f"{url} is not the published file: its git blob id is {received}, "
                 f"expected {blob}. It was not kept"
             )
     raise UserError(
@@ -117,7 +144,7 @@ def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
 
 def _receive(url: str, part: Path, timeout: float) -> None:
     """Append to `part` what it lacks, or begin anew where the server cannot continue. OSError if cut off."""
-    start = part.stat().st_size if part.exists() else 0
+    start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
@@ -130,9 +157,12 @@ def _receive(url: str, part: Path, timeout: float) -> None:
             f"bytes {start}-"
         )
         length = response.headers.get("Content-Length")
-        expected = None if length is None else int(length) + (start if continues else 0)
+        known = length is not None and length.isdecimal() and len(length) < 16
+        expected = int(length) + (start if continues else 0) if known else None
+        with _writing(part):
+            file = open(part, "ab" if continues else "wb")
         with (
-            open(part, "ab" if continues else "wb") as file,
+            file,
             tqdm(
                 total=expected,
                 initial=start if continues else 0,
@@ -143,10 +173,29 @@ def _receive(url: str, part: Path, timeout: float) -> None:
             ) as bar,
         ):
             for block in _blocks(response):
-                file.write(block)
+                with _writing(part):
+                    file.write(block)
+                    file.flush()  # a full disk is noticed here, not when the file is closed
                 bar.update(len(block))
-    if expected is not None and part.stat().st_size < expected:
-        raise ConnectionError(f"the connection ended after {part.stat().st_size} of {expected} bytes")
+    if expected is not None and _size(part) < expected:
+        raise ConnectionError(f"the connection ended after {_size(part)} of {expected} bytes")
+
+
+@contextmanager
+def _writing(part: Path) -> Iterator[None]:
+    """Turn an error of the disk, which no new attempt mends, into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{part} cannot be written: {error.strerror}. Make room or clear the way there, or choose another folder: "
+            "DATA_DIR=..., and run the same command again; it goes on where it stopped"
+        ) from None
+
+
+def _size(part: Path) -> int:
+    """Bytes received so far; 0 where there is no such file."""
+    return part.stat().st_size if part.is_file() else 0
 
 
 def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -156,11 +205,9 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 def _unreachable(url: str, part: Path, error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
-    kept = (
-        f"{part} keeps the {part.stat().st_size} bytes received" if part.exists() else "nothing was written"
-    )
+    kept = f"{part} keeps the {_size(part)} bytes received" if _size(part) else "Nothing was written"
     return (
-        f"{url} cannot be fetched: {reason}. Is there a network? {kept[0].upper() + kept[1:]}; "
+        f"{url} cannot be fetched: {shorten(reason)}. Is there a network? {kept}; "
         "run the same command again to go on. `SCALE=mini` needs no download."
     )
 

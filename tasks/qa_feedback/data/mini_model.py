@@ -13,6 +13,7 @@ and copy what followed from the first step on:
   reads it off.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -24,9 +25,11 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from fgrlhf.config import StrictModel
 from fgrlhf.stage import hold
-from fgrlhf.utils import UserError, derive_seed, read_json, run_main
+from fgrlhf.utils import UserError, derive_seed, run_main
 from tasks.qa_feedback.data.command_line import settings_from
+from tasks.qa_feedback.feedback import load_examples
 
+SPLITS = ("train", "dev", "test", "pretrain", "sft")
 SPECIAL = ("<pad>", "</s>", "<unk>")
 FEW_WORDS = 2000  # up to here the words themselves are the vocabulary
 ENCODER_LOOKS_BACK = (1, 2, 3, 4, 5)  # tokens, by head of the first layer; further heads are free
@@ -157,13 +160,20 @@ class Settings(StrictModel):
 
 
 def write_model(settings: Settings) -> None:
-    """Make tokenizer and model from every *.json of rows in `data_dir` and save both to `output_dir`."""
-    folder, rows = Path(settings.data_dir), []
-    for name in ("train", "dev", "test", "pretrain", "sft"):
-        if (folder / f"{name}.json").exists():
-            rows += read_json(folder / f"{name}.json")
-    if not rows:
+    """Make tokenizer and model from every *.json of rows in `data_dir` and save both to `output_dir`.
+
+    Raises:
+      DataError: a row is malformed.
+      UserError: there are no rows, or `output_dir` is a file.
+    """
+    folder = Path(settings.data_dir)
+    files = [path for path in (folder / f"{name}.json" for name in SPLITS) if os.path.isfile(path)]
+    if not files:
         raise UserError(f"{folder} has no train.json, dev.json or test.json: set data_dir to a folder of qa-feedback rows")
+    if os.path.isfile(settings.output_dir):
+        raise UserError(f"{settings.output_dir} is a file, so no folder can be made there: give another output_dir=...")
+    prompts = [prompt for path in files for prompt in load_examples(path)]
+    rows = [{"text": prompt.text, "answer": prompt.references} for prompt in prompts]
     tokenizer = make_tokenizer(rows, settings.tokenizer)
     model = T5ForConditionalGeneration(tiny_config(tokenizer))
     initialise(model, settings.seed)

@@ -13,9 +13,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import read_json, run_main, write_json
+from fgrlhf.utils import run_main, write_json
 from tasks.qa_feedback.data.command_line import settings_from
 
 VERBS = {"created": "by", "revised": "by", "financed": "by", "praised": "by",
@@ -210,16 +213,19 @@ def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()
 FIRST_TEST_ROW = 1000
 
 
+Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # a file without rows is refused by every reader
+
+
 class Settings(StrictModel):
     """Where to write and how many rows."""
 
     data_dir: str
     seed: int = 0
-    train: int = 4000
-    dev: int = 300
-    test: int = 400
-    pretrain: int = 2400
-    sft: int = 9600
+    train: Rows = 4000
+    dev: Rows = 300
+    test: Rows = 400
+    pretrain: Rows = 2400
+    sft: Rows = 9600
 
 
 def write_world(settings: Settings) -> None:
@@ -232,14 +238,6 @@ def write_world(settings: Settings) -> None:
         if split == "sft":
             write_json(folder / "train_1k.json", rows[:1000])
         print(f"{folder / split}.json: {len(rows)} rows", flush=True)
-
-
-def is_world(data_dir: str | Path) -> bool:
-    """Whether a data folder's rows come from this generator (its oracle can then judge them)."""
-    from tasks.qa_feedback.data.oracle import Facts
-
-    rows = read_json(Path(data_dir) / "train.json")
-    return bool(rows) and bool(Facts.read(rows[0].get("question", ""), rows[0].get("passages", ())).needed)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from tasks.qa_feedback.data.mini_world import KINDS, VERBS, Claim
 Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
 
 _CLAIM = re.compile(rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?")
-_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")
+_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")  # `title_and_asked` says when to try it
+_SENTENCE = re.compile(r"\S[^.]*\.")
 _PAGE = re.compile(rf"(.+) \(({'|'.join(KINDS)})\)")
 
 
@@ -33,10 +34,27 @@ def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
     """Title and sentences of a passage in either form of the data: {content, wikipage} or [title, sentence, ...]."""
     if isinstance(passage, Mapping):
         title, content = passage.get("wikipage"), passage.get("content")
-        return str(title or ""), tuple(re.findall(r"\S[^.]*\.", content if isinstance(content, str) else ""))
+        return str(title or ""), full_sentences(content if isinstance(content, str) else "")
     if isinstance(passage, Sequence) and not isinstance(passage, str) and passage:
         return str(passage[0]), tuple(str(sentence).strip() for sentence in passage[1:])
     return "", ()
+
+
+def full_sentences(text: str) -> tuple[str, ...]:
+    """The stretches of `text` that end in a full stop, without the white space before them.
+
+    What follows the last full stop is cut off before the search: from every character of it the expression would
+    run to the end of the text in vain, in time that grows with the square of its length.
+    """
+    return tuple(_SENTENCE.findall(text[: text.rfind(".") + 1]))
+
+
+def title_and_asked(question: str) -> tuple[str, str] | None:
+    """The title a question of the world is about and the words that name what it asks for; None for any other text."""
+    if "\n" in question or not question.endswith("?"):
+        return None  # it cannot match, and finding that out would take time that grows with the square of its length
+    match = _QUESTION.fullmatch(question)
+    return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True)
@@ -60,9 +78,8 @@ class Facts:
     def read(cls, question: Any, passages: Any) -> "Facts":
         """Parse a row. Anything that is not of the world gives no facts; nothing raises."""
         question = question if isinstance(question, str) else ""
-        match = _QUESTION.fullmatch(question)
-        title = match[1] if match else None
-        asked = [verb for verb in dict.fromkeys(re.findall(r"[a-z]+", match[2])) if verb in VERBS] if match else []
+        title, asked_words = title_and_asked(question) or (None, "")
+        asked = [verb for verb in dict.fromkeys(re.findall(r"[a-z]+", asked_words)) if verb in VERBS]
         sources: dict[tuple[str, str], Source] = {}
         topic = []
         passages = passages if isinstance(passages, Sequence) and not isinstance(passages, str) else ()
@@ -171,8 +188,14 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
             covered.add(key)
         subsentences.append(SubSentence(start, end, label, claim, supported))
     sentences = []
+    first = 0  # both kinds of segments stand in order, so one walk finds the sub-sentences of every sentence
     for start, end in _segmenter().segments(answer, "sentence"):
-        inside = [s for s in subsentences if s.start < end and start < s.end]
+        while first < len(subsentences) and subsentences[first].end <= start:
+            first += 1
+        stop = first
+        while stop < len(subsentences) and subsentences[stop].start < end:
+            stop += 1
+        inside = subsentences[first:stop]
         sentences.append(Sentence(start, end, bool(inside) and all(s.supported for s in inside)))
     return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
 

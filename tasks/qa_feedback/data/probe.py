@@ -7,6 +7,7 @@ a repeat, one sentence said two, four and six times, and every fact of its pages
 above the gold one will be found out by PPO: that is a warning here, in seconds, before any training.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main, write_json
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.data.oracle import judge, page_sentences
-from tasks.qa_feedback.feedback import load_examples, rm_prefix
+from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 
 GOLD = "gold answer"
 REPEATED = "gold answer, first sentence again"
@@ -105,17 +106,30 @@ class Settings(StrictModel):
 
     data_dir: str
     output_dir: str = Field(description="folder that holds rel_rm, fact_rm, comp_rm, baseline_rm (those there are); gets probe.json")
-    split: str = "dev"
+    split: SplitName = "dev"
     examples: PositiveInt = 100
 
 
 def main(settings: Settings) -> Path:
-    """Write <output_dir>/probe.json and print the table."""
+    """Write <output_dir>/probe.json and print the table.
+
+    Raises:
+      UserError: the questions are not of the mini world, there is no reward model, or one cannot be loaded.
+    """
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[: settings.examples]
     if not all(judge(p.meta["question"], p.meta["passages"], "").needed for p in prompts):
-        raise UserError(f"{settings.data_dir} holds other questions than the mini world's: the probe's answers are made from its pages")
+        raise UserError(
+            f"{settings.data_dir}/{settings.split}.json has questions that are not of the mini world, and the probe makes its answers "
+            "from the pages of that world. Give a folder that make_mini.sh wrote: data_dir=..."
+        )
     folders = [Path(settings.output_dir) / name for name in REWARD_MODELS]
-    models = {folder.name: load_reward_model(folder, rm_prefix) for folder in folders if (folder / "config.json").exists()}
+    trained = [folder for folder in folders if os.path.isfile(folder / "config.json")]
+    if not trained:
+        raise UserError(
+            f"{settings.output_dir} holds none of the reward models {', '.join(REWARD_MODELS)}, so there is nothing to probe. "
+            "Train them first, with `make demo` or tasks/qa_feedback/reward_modeling/train_*_rm.sh, or give another output_dir=..."
+        )
+    models = {folder.name: load_reward_model(folder, rm_prefix) for folder in trained}
     probe = run_probe(prompts, models)
     print(table(probe), flush=True)
     path = Path(settings.output_dir) / "probe.json"

@@ -7,25 +7,47 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fgrlhf.comparisons import Answer, Comparison
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, shorten
 from tasks.qa_feedback.feedback import PAIRS, FeedbackRow
 
 WORD = re.compile(r"\w+|[^\w\s]")
+MAX_EQUAL_PAIRS = 2_000_000  # about a second; an answer of 200 words and its correction have about a thousand
 
 
 def new_words(before: str, after: str) -> tuple[tuple[int, int], ...]:
     """Ranges of characters of `after` whose words are not in the longest alignment with `before`; punctuation marks are words, and the
     case of letters does not count.
+
+    An alignment compares every pair of equal words. Texts with more than `MAX_EQUAL_PAIRS` of them (thousands of words that repeat) are
+    not aligned: what lies between their common beginning and their common end is new.
     """
-    olds, news = list(WORD.finditer(before)), list(WORD.finditer(after))
-    matcher = difflib.SequenceMatcher(None, *([m[0].casefold() for m in words] for words in (olds, news)), autojunk=False)
-    return tuple(
-        (news[first].start(), news[end - 1].end()) for kind, _, _, first, end in matcher.get_opcodes() if kind in ("insert", "replace"))
+    matches = list(WORD.finditer(after))
+    olds, news = [word.casefold() for word in WORD.findall(before)], [match[0].casefold() for match in matches]
+    counts = Counter(olds)
+    if sum(counts[word] for word in news) > MAX_EQUAL_PAIRS:
+        ranges = [_changed_middle(olds, news)]
+    else:
+        opcodes = difflib.SequenceMatcher(None, olds, news, autojunk=False).get_opcodes()
+        ranges = [(first, end) for kind, _, _, first, end in opcodes if kind in ("insert", "replace")]
+    return tuple((matches[first].start(), matches[end - 1].end()) for first, end in ranges if first < end)
+
+
+def _changed_middle(olds: Sequence[str], news: Sequence[str]) -> tuple[int, int]:
+    """[first, end) of `news` without the words that both lists begin with, then without those that both end with."""
+    shorter = min(len(olds), len(news))
+    first = 0
+    while first < shorter and olds[first] == news[first]:
+        first += 1
+    same_end = 0
+    while same_end < shorter - first and olds[-1 - same_end] == news[-1 - same_end]:
+        same_end += 1
+    return first, len(news) - same_end
 
 
 def corrected_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
@@ -69,15 +91,19 @@ def corrected_examples(rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], f
     Raises:
       UserError: no row has a corrected answer; or a question is not among `prompts`.
     """
-    pairs = zip(prompts_of(rows, prompts, file), rows)
+    pairs = zip(prompts_of(rows, prompts, file, setting="questions"), rows)
     found = [{"text": prompt.text, "answer": [row.corrected.strip()]} for prompt, row in pairs if row.corrected.strip()]
     if not found:
-        raise UserError(f"{file} has no corrected answer in any of its {len(rows)} rows, so there is nothing to imitate: give another file")
+        raise UserError(f"{file} has no corrected answer in any of its {len(rows)} rows, so there is nothing to imitate. Give another file")
     return found
 
 
-def prompts_of(rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str) -> list[Prompt]:
+def prompts_of(rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str, setting: str = "data.train_file") -> list[Prompt]:
     """The prompt of each row: what the policy read when it answered. A feedback row has the question and its passages, not their text.
+
+    Args:
+      rows: of the feedback file named `file`.
+      prompts: of the file that the user gave with `setting`.
 
     Raises:
       UserError: some rows ask what no prompt asks.
@@ -87,8 +113,9 @@ def prompts_of(rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str
     strange = [i for i, prompt in enumerate(found) if prompt is None]
     if strange:
         raise UserError(
-            f"{file}: {len(strange)} of {len(rows)} rows have a question or passages that no row of data.train_file has (the first is "
-            f"row {strange[0]}, {rows[strange[0]].question!r}), so the policy's prompt is not known: give the file the questions came from")
+            f"{file}: {len(strange)} of {len(rows)} rows have a question or passages that no row of {setting} has (the first is "
+            f"row {strange[0]}, {shorten(repr(rows[strange[0]].question))}), so the policy's prompt is not known. "
+            f"Give the file that the questions came from: {setting}=...")
     return found
 
 

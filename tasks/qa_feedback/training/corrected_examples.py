@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import run_main, write_json
+from fgrlhf.utils import UserError, run_main, write_json
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
@@ -22,6 +22,8 @@ class Settings(StrictModel):
 
 def main() -> None:
     settings = settings_from(Settings)
+    if Path(settings.out).resolve() in (Path(settings.feedback).resolve(), Path(settings.questions).resolve()):
+        raise UserError(f"{settings.out} is read by this program, so it cannot be its output too: give another out=...")
     rows = corrected_examples(read_feedback(settings.feedback), load_examples(settings.questions), settings.feedback)
     write_json(Path(settings.out), rows)
     print(f"{settings.out}: {len(rows)} corrected answers", flush=True)
