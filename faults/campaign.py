@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import sys
 import time
 import traceback
@@ -199,9 +198,6 @@ class _Batch:
 def _work(kind: Kind, indices: list[int], writer: int) -> None:
     code = 1
     try:
-        if kind.batch > 1:
-            used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         for index in indices:
             folder = trial_folder(kind, index)
             shutil.rmtree(folder, ignore_errors=True)
@@ -209,7 +205,10 @@ def _work(kind: Kind, indices: list[int], writer: int) -> None:
             if kind.batch > 1:
                 used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
                 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + BATCH_CPU_LIMIT, resource.RLIM_INFINITY))
-            outcome = kind.run(index, folder)
+            try:
+                outcome = kind.run(index, folder)
+            except Exception:
+                outcome = Outcome(kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}")
             os.write(writer, json.dumps([index, asdict(outcome)]).encode() + b"\n")
         code = 0
     except BaseException:

@@ -7,6 +7,7 @@ The module is run as `python -m module` would run it, with a working directory, 
 import gc
 import json
 import os
+import re
 import resource
 import runpy
 import signal
@@ -52,13 +53,13 @@ class Command:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Die at the `at`-th change (from 1) below a folder; or at the first change of a path that contains `near`."""
+    """Die at the `at`-th change (from 1) below a folder; or at the first change of a path in which the pattern `near` is found."""
 
     at: int = 0
     near: str = ""
 
     def __str__(self) -> str:
-        return f"change {self.at}" if self.at else f"the first change of a path with `{self.near}`"
+        return f"change {self.at}" if self.at else f"the first change of {self.near}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Changes:
 
     def _note(self, path: str) -> None:
         self.count += 1
-        if self.crash is not None and (self.count == self.crash.at or self.crash.near and self.crash.near in path):
+        if self.crash is not None and (self.count == self.crash.at or self.crash.near and re.search(self.crash.near, path)):
             os.kill(os.getpid(), signal.SIGKILL)
         if "lock" not in os.path.basename(path):
             self.last = time.monotonic()
