@@ -1,4 +1,4 @@
-# make setup | test | test-slow | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | test | test-slow | faults | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs started from here find the environment the way they would with it activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup test test-slow demo probe science bench profile bench-peers
+.PHONY: feedback-check setup test test-slow faults demo probe science bench profile bench-peers
 
 setup: $(STAMP)
 
@@ -20,6 +20,10 @@ test: setup
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)
+
+# Kills, damaged files, full disks, hostile folders, nonsense settings: half an hour. ARGS="kinds=rows seed=1 scale=0.1", faults/README.md
+faults: setup
+	@$(RUN) python -m faults $(ARGS)
 
 demo: setup
 	@$(RUN) python -m tasks.qa_feedback.demo $(ARGS)

@@ -1,0 +1,129 @@
+"""`make faults`: run the campaign and print its table.
+
+    python -m faults [kinds=kill,rows] [seed=0] [scale=1] [only=1234] [lanes=2] [output_dir=outputs/faults]
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: no thread may run when a child is forked
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from faults import world
+from faults.campaign import Bench, Kind, Tally, in_child, run_kind, table, table_rows
+from faults.child import warm_up
+from faults.kinds import KINDS
+from fgrlhf.config import StrictModel
+from fgrlhf.utils import UserError, run_main, write_json, write_text
+from tasks.qa_feedback.data.command_line import settings_from
+
+
+class Settings(StrictModel):
+    """Which trials to run."""
+
+    kinds: str = Field(",".join(KINDS), description="with commas")
+    seed: int = 0
+    scale: PositiveFloat = Field(1.0, description="0.1: a tenth of the trials")
+    only: NonNegativeInt | None = Field(None, description="the one trial of this index, of one kind")
+    lanes: PositiveInt = Field(2, description="trials at the same time")
+    output_dir: str = "outputs/faults"
+
+    def chosen(self) -> list[type[Kind]]:
+        names = self.kinds.split(",")
+        unknown = [name for name in names if name not in KINDS]
+        if unknown:
+            raise UserError(f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
+        if self.only is not None and len(names) != 1:
+            raise UserError("only=... is a trial of one kind: add kinds=...")
+        return [KINDS[name] for name in names]
+
+
+def prepare(settings: Settings) -> Bench:
+    """Import everything and make the tiny world."""
+    folder = Path(settings.output_dir).absolute()
+    for name in ("trials", "failed", "world", "reference"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    print("importing, and making a tiny world", flush=True)
+    warm_up(world.MODULES)
+
+    def make() -> None:
+        world.make(folder / "world")
+
+    os.environ.update(world.World(folder / "world").environment)
+    in_child(make)
+    return Bench(world.World(folder / "world"), settings.seed, settings.scale, folder)
+
+
+def run(settings: Settings) -> list[Tally]:
+    """Every chosen kind, one after another; the results are written after each."""
+    chosen = settings.chosen()
+    started = time.monotonic()
+    bench = prepare(settings)
+    tallies = []
+    for kind_class in chosen:
+        kind = kind_class(bench)
+        count = kind.count()
+        if settings.only is not None and settings.only >= count:
+            raise UserError(f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}")
+        indices = range(count) if settings.only is None else [settings.only]
+        print(f"{kind.name}: {len(indices)} trials", flush=True)
+        kind.prepare()
+        tallies.append(run_kind(kind, indices, settings.lanes))
+        failed = len(tallies[-1].failures)
+        print(f"{kind.name}: done in {tallies[-1].seconds / 60:.1f} min, {failed} failed", flush=True)
+        write(settings, tallies, time.monotonic() - started)
+    return tallies
+
+
+def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
+    """faults.json, faults.md."""
+    folder = Path(settings.output_dir)
+    failures = [failure for tally in tallies for failure in tally.failures]
+    listed = [
+        {"kind": f.kind, "index": f.index, "verdict": f.outcome.verdict, "note": f.outcome.note[:2000], "folder": f.folder,
+         "command": f.command}
+        for f in failures
+    ]
+    record = {"seed": settings.seed, "scale": settings.scale, "minutes": round(seconds / 60, 1)}
+    write_json(folder / "faults.json", {**record, "table": table_rows(tallies), "failures": _printable(listed)})
+    lines = [table(tallies), "", f"{len(failures)} failures."]
+    lines += [f"- `{f.command}`: {f.outcome.verdict}: {_line(f.outcome.note)}" for f in failures]
+    write_text(folder / "faults.md", _printable("\n".join(lines) + "\n"))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _printable(value):
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def main() -> None:
+    settings = settings_from(Settings)
+    tallies = run(settings)
+    failures = [failure for tally in tallies for failure in tally.failures]
+    shutil.rmtree(Path(settings.output_dir) / "trials", ignore_errors=True)
+    print(f"\n{table(tallies)}\n")
+    for failure in failures[:40]:
+        print(f"{failure.command}\n    {failure.outcome.verdict}: {_printable(_line(failure.outcome.note))}")
+    if len(failures) > 40:
+        print(f"... and {len(failures) - 40} more in {settings.output_dir}/faults.md")
+    print(f"{len(failures)} failures; {settings.output_dir}/faults.md and faults.json; failed trials in {settings.output_dir}/failed")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    run_main(main)

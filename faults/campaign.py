@@ -1,0 +1,276 @@
+"""Trials, their outcomes, the processes they run in, and the table.
+
+A trial is a pure function of (kind, seed, index). It runs in a forked process of its own, or with the others of its batch;
+should that process die, the trial it was at has failed and the rest of the batch goes on in a new one.
+"""
+
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.world import World
+
+PULSE = 15.0  # seconds between lines of progress
+BATCH_CPU_LIMIT = 5  # seconds of CPU for one trial of a batch: over it the process ends and the trial has failed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended.
+
+    verdict: one of the kind's `good` or `bad` words.
+    row: the line of the table it belongs to; empty: the kind's own.
+    note: what happened, for the reader of a failure.
+    counts: further numbers that the table adds up, such as kills.
+    """
+
+    verdict: str
+    note: str = ""
+    row: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Bench:
+    """What trials are given: the tiny world, the seed, and where they may write."""
+
+    world: World
+    seed: int
+    scale: float
+    folder: Path  # scratch; what a trial leaves in its own part of it is kept if it failed
+
+    def rng(self, kind: str, index: int) -> random.Random:
+        return random.Random(f"{self.seed}/{kind}/{index}")
+
+
+class Kind:
+    """A kind of fault. Subclasses say how many trials there are and run the one of an index."""
+
+    name: str
+    good: tuple[str, ...]  # verdicts that pass
+    bad: tuple[str, ...]  # verdicts that fail; the table shows each, zeros included
+    batch = 1  # trials that share a process
+    trials = 0  # at scale 1
+
+    def __init__(self, bench: Bench):
+        self.bench = bench
+
+    def prepare(self) -> None:
+        """What all trials need, such as uninterrupted runs. Called once; models run in forked children only."""
+
+    def count(self) -> int:
+        return max(1, round(self.trials * self.bench.scale))
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        """The trial of that index; `folder` is empty and its own."""
+        raise NotImplementedError("abstract: a kind says what a trial does")
+
+    def died(self, code: int) -> Outcome:
+        """The outcome of a trial that ended its process; `code` is negative for a signal."""
+        return Outcome(self.bad[0], f"the process ended with {code}")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed trial and how to run it again."""
+
+    kind: str
+    index: int
+    outcome: Outcome
+    folder: str
+    command: str
+
+
+@dataclass
+class Tally:
+    """A kind's outcomes so far."""
+
+    kind: Kind
+    rows: dict[str, Counter] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        row = self.rows.setdefault(outcome.row or self.kind.name, Counter())
+        row["tried"] += 1
+        row[outcome.verdict] += 1
+        row.update(outcome.counts)
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def in_child(function, *arguments: Any) -> Any:
+    """Call a function in a forked process and return its JSON-able result. Raises `RuntimeError` if it fails."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        try:
+            with open(writer, "w") as pipe:
+                json.dump(function(*arguments), pipe)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with open(reader) as pipe:
+        text = pipe.read()
+    if os.waitpid(pid, 0)[1] != 0:
+        raise RuntimeError(f"{getattr(function, '__name__', 'a function')} failed; its traceback is above")
+    return json.loads(text)
+
+
+def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = False) -> Tally:
+    """Run trials, `lanes` processes at a time."""
+    tally, started = Tally(kind), time.monotonic()
+    waiting = [list(indices[at : at + kind.batch]) for at in range(0, len(indices), kind.batch)]
+    running: list[_Batch] = []
+    pulse = started
+    while waiting or running:
+        while waiting and len(running) < lanes:
+            running.append(_Batch(kind, waiting.pop(0)))
+        for batch in list(running):
+            for index, outcome in batch.outcomes():
+                _settle(tally, index, outcome)
+            if batch.ended:
+                running.remove(batch)
+                if batch.left:
+                    _settle(tally, batch.left[0], kind.died(batch.code))
+                    if batch.left[1:]:
+                        waiting.insert(0, batch.left[1:])
+        now = time.monotonic()
+        tally.seconds = now - started
+        if not quiet and now - pulse >= PULSE:
+            pulse = now
+            _progress(tally, len(indices))
+        time.sleep(0.01)
+    return tally
+
+
+class _Batch:
+    """A forked process that runs some trials and writes a line for each outcome to a pipe."""
+
+    def __init__(self, kind: Kind, indices: list[int]):
+        self.left, self.ended, self.code = indices, False, 0
+        self.reader, writer = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.reader)
+            _work(kind, indices, writer)
+        os.close(writer)
+        os.set_blocking(self.reader, False)
+        self.text = b""
+
+    def outcomes(self) -> list[tuple[int, Outcome]]:
+        """Those that came since the last call."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)  # before the pipe is read: what is in it then is all there is
+        while True:
+            try:
+                block = os.read(self.reader, 1 << 16)
+            except BlockingIOError:
+                break
+            if not block:
+                break
+            self.text += block
+        if pid:
+            self.ended, self.code = True, os.waitstatus_to_exitcode(status)
+            os.close(self.reader)
+        *lines, self.text = self.text.split(b"\n")
+        settled = [json.loads(line) for line in lines]
+        self.left = self.left[len(settled) :]
+        return [(index, Outcome(**outcome)) for index, outcome in settled]
+
+
+def _work(kind: Kind, indices: list[int], writer: int) -> None:
+    code = 1
+    try:
+        for index in indices:
+            folder = trial_folder(kind, index)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            if kind.batch > 1:
+                used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+                resource.setrlimit(resource.RLIMIT_CPU, (int(used) + BATCH_CPU_LIMIT, resource.RLIM_INFINITY))
+            try:
+                outcome = kind.run(index, folder)
+            except Exception:
+                outcome = Outcome(kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}")
+            os.write(writer, json.dumps([index, asdict(outcome)]).encode() + b"\n")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def trial_folder(kind: Kind, index: int) -> Path:
+    return kind.bench.folder / "trials" / f"{kind.name}-{index}"
+
+
+def _settle(tally: Tally, index: int, outcome: Outcome) -> None:
+    kind, folder = tally.kind, trial_folder(tally.kind, index)
+    tally.add(outcome)
+    if outcome.verdict in kind.good:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    kept = kind.bench.folder / "failed" / folder.name
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.rename(kept)
+    command = f'make faults ARGS="kinds={kind.name} seed={kind.bench.seed} scale={kind.bench.scale:g} only={index}"'
+    note = outcome.note.encode("utf-8", "backslashreplace").decode()
+    (kept / "FAILED.txt").write_text(f"{command}\n{outcome.verdict}: {note}\n", encoding="utf-8")
+    tally.failures.append(Failure(kind.name, index, outcome, str(kept), command))
+
+
+def _progress(tally: Tally, total: int) -> None:
+    done = sum(row["tried"] for row in tally.rows.values())
+    rate = done / tally.seconds
+    left = f"{(total - done) / rate / 60:.1f} min left" if done else "..."
+    failed = len(tally.failures)
+    print(f"  {tally.kind.name}: {done} of {total}, {failed} failed, {rate:.1f} a second, {left}", flush=True)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def table_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
+    """{kind, tried, result, failed, counts} per line of the table."""
+    rows = []
+    for tally in tallies:
+        kind = tally.kind
+        for name, counts in tally.rows.items():
+            tried = f"{counts['tried']:,}"
+            extra = [key for key in counts if key not in (*kind.good, *kind.bad, "tried")]
+            tried += "".join(f", {counts[key]:,} {key}" for key in extra)
+            good = [f"{counts[verdict]:,} {verdict}" for verdict in kind.good if counts[verdict]]
+            bad = [f"{counts[verdict]:,} {verdict}" for verdict in kind.bad]
+            marked = [f"**{text}**" if not text.startswith("0 ") else text for text in bad]
+            failed = sum(counts[verdict] for verdict in kind.bad)
+            rows.append({
+                "kind": name, "tried": tried, "result": ", ".join([*good, *marked]), "failed": failed, "counts": dict(counts)})
+    return rows
+
+
+def table(tallies: Sequence[Tally]) -> str:
+    """The table in markdown."""
+    lines = ["| kind | tried | result |", "|---|---|---|"]
+    lines += [f"| {row['kind']} | {row['tried']} | {row['result']} |" for row in table_rows(tallies)]
+    return "\n".join(lines)

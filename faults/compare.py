@@ -1,0 +1,75 @@
+"""What a run left, in a form in which two runs are compared: bytes, less what no two runs share."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime)(/|$)")
+LOCKS = re.compile(r"lock")  # a lock may stay; its contents are a process's number
+PLACES = {"metrics.jsonl", "run.json", "stages.json", "pipeline.json"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Names of files that differ from those of the uninterrupted run."""
+
+    lost: tuple[str, ...] = ()
+    stray: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.lost or self.stray or self.other)
+
+    def __str__(self) -> str:
+        parts = [(name, getattr(self, name)) for name in ("lost", "stray", "other")]
+        return "; ".join(f"{name}: {', '.join(files[:5])}" for name, files in parts if files) or "equal"
+
+
+def snapshot(folder: Path) -> dict[str, str]:
+    """Relative path -> digest of every file below a folder. Empty folders count as files that end in `/`."""
+    taken = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                taken[name + "/"] = ""
+        else:
+            taken[name] = "" if LOCKS.search(path.name) else digest(path)
+    return taken
+
+
+def digest(path: Path) -> str:
+    """Digest of a file; of a log without its timings."""
+    content = path.read_bytes()
+    if path.name in PLACES:
+        try:
+            lines = content.decode("utf-8").split("\n") if path.suffix == ".jsonl" else [content.decode("utf-8")]
+            content = json.dumps([_without_timings(json.loads(line)) for line in lines if line.strip()]).encode()
+        except ValueError:
+            pass  # damaged: then its bytes count
+    return hashlib.sha256(content).hexdigest()
+
+
+def _without_timings(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_timings(item) for key, item in value.items() if not TIMINGS.search(key)}
+    if isinstance(value, list):
+        return [_without_timings(item) for item in value]
+    return value
+
+
+def compare(expected: dict[str, str], taken: dict[str, str]) -> Difference:
+    """What is lost, stray or other in `taken`."""
+    return Difference(
+        lost=tuple(name for name in expected if name not in taken),
+        stray=tuple(name for name in taken if name not in expected),
+        other=tuple(name for name in expected if name in taken and taken[name] != expected[name]),
+    )
+
+
+def rows_in(path: Path) -> int:
+    """Lines of a JSON-lines file; 0 where there is none."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,171 @@
+"""disk: a disk that is full or read-only, a file in the folder's place, a name that is too long.
+
+A stage has to end with a message, and after room was made the same command has to leave what an uninterrupted run leaves.
+The full disk is a tmpfs of some kB in a mount namespace of the trial's own. Where mounting is not allowed it is a limit on
+the size of a file (RLIMIT_FSIZE), and the read-only trials need a user other than root.
+"""
+
+import ctypes
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.child import Ended, run
+from faults.compare import compare, snapshot
+from faults.kill import References
+from faults.world import Stage
+
+STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
+SHARES = (0.02, 0.3, 0.7, 1.0, 1.7)  # of the bytes an uninterrupted run leaves; while it runs it needs more
+CLONE_NEWNS, MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x20000, 1, 32, 0x4000, 0x40000
+ROOM = "64m"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """full: `share` of the room. Otherwise readonly, file or long name."""
+
+    stage: str
+    what: str
+    share: float = 0.0
+
+
+TROUBLES = (
+    *(Trouble(stage, "full", share) for share in SHARES for stage in STAGES),
+    *(Trouble(stage, what) for what in ("readonly", "file", "long name") for stage in STAGES),
+)
+
+
+# ---- mounting --------------------------------------------------------------------------------------------------------
+
+
+def _mount(target: Path, flags: int, options: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), f"mounting on {target}")
+
+
+def mount_small_disk(target: Path, size: int) -> None:
+    """A tmpfs of `size` bytes that only this process and its children see."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        raise OSError(ctypes.get_errno(), "a mount namespace")
+    _mount(target, 0, f"size={size}")
+
+
+def make_room(target: Path) -> None:
+    _mount(target, MS_REMOUNT, f"size={ROOM}")
+
+
+def make_read_only(target: Path) -> None:
+    _mount(target, MS_REMOUNT | MS_RDONLY, f"size={ROOM}")
+
+
+def why_no_mount(folder: Path) -> str:
+    """Why no tmpfs can be mounted here; empty if one can."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def attempt() -> str:
+        try:
+            mount_small_disk(folder, 1 << 16)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    return in_child(attempt)
+
+
+# ---- trials ----------------------------------------------------------------------------------------------------------
+
+
+class Disk(Kind):
+    """See the module's docstring."""
+
+    name = "disk"
+    good = ("refused, then equal", "room enough", "refused", "skipped")
+    bad = ("traceback", "other content", "lost files", "stray files", "not refused", "does not end")
+    trials = len(TROUBLES)
+
+    def __init__(self, bench: Bench):
+        super().__init__(bench)
+        self.no_mount = why_no_mount(bench.folder / "mount")
+
+    def prepare(self) -> None:
+        if self.no_mount:
+            print(f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True)
+        self.references = References(self.bench.folder / "reference")
+        for name in STAGES:
+            self.references.of(self.bench.world.stage(name))
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        trouble = TROUBLES[index * len(TROUBLES) // self.count() % len(TROUBLES)]
+        stage = self.bench.world.stage(trouble.stage)
+        if trouble.what == "full":
+            return self._full(stage, trouble, folder)
+        if trouble.what == "readonly":
+            return self._read_only(stage, folder)
+        return self._no_folder(stage, trouble, folder)
+
+    def _full(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
+        disk, limit = folder / "disk", None
+        disk.mkdir()
+        left = self.bench.folder / "reference" / stage.name / "run"
+        sizes = [path.stat().st_size for path in left.rglob("*") if path.is_file()]
+        if self.no_mount:
+            limit = max(int(trouble.share * max(sizes)), 1 << 14)
+        else:
+            mount_small_disk(disk, max(int(trouble.share * sum(sizes)), 1 << 14))
+        first, second = (run(stage.command, disk, folder / f"logs/{i}.txt", file_limit=limit) for i in (0, 1))
+        if not self.no_mount:
+            make_room(disk)
+        third = run(stage.command, disk, folder / "logs/2.txt")
+        note = f"{stage.name}, room for {trouble.share:.0%}: exits {first.code}, {second.code}, with room {third.code}"
+        outcome = self._judge(stage, note, (first, second), third, disk)
+        if outcome.verdict in self.bad:
+            shutil.copytree(disk / "run", folder / "kept", dirs_exist_ok=True)
+        return outcome
+
+    def _judge(self, stage: Stage, note: str, before: tuple[Ended, ...], after: Ended, disk: Path) -> Outcome:
+        row = "full disk"
+        for ended in (*before, after):
+            if ended.has_traceback:
+                return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
+        if after.code != 0:
+            return Outcome("does not end", f"{note}\n{after.output[-3_000:]}", row)
+        difference = compare(self.references.of(stage).files, snapshot(disk / "run"))
+        if difference:
+            verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
+            return Outcome(verdict, f"{note}: {difference}", row)
+        return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
+
+    def _read_only(self, stage: Stage, folder: Path) -> Outcome:
+        disk, row = folder / "disk", "read-only folder"
+        disk.mkdir()
+        if not self.no_mount:
+            mount_small_disk(disk, 1 << 24)
+            make_read_only(disk)
+        elif os.geteuid() == 0:
+            return Outcome("skipped", "root may write anywhere, and mounting is not allowed", row)
+        else:
+            disk.chmod(0o555)
+        ended = run(stage.command, disk, folder / "logs/0.txt")
+        disk.chmod(0o755) if self.no_mount else make_room(disk)
+        return self._refusal(ended, f"{stage.name}, read-only folder", row)
+
+    def _no_folder(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
+        if trouble.what == "file":
+            (folder / "run").write_text("a file\n")
+        else:
+            long = "x" * 300
+            key = f"name={long}" if stage.name in ("generate", "evaluate") else f"logging.save_dir=run/{long}"
+            stage = Stage(stage.name, stage.command.with_arguments(key))
+        ended = run(stage.command, folder, folder / "logs/0.txt")
+        return self._refusal(ended, f"{stage.name}, {trouble.what}", {"file": "file for a folder"}.get(trouble.what, trouble.what))
+
+    def _refusal(self, ended: Ended, note: str, row: str) -> Outcome:
+        note = f"{note}: exit {ended.code}\n{ended.output[-3_000:]}"
+        if ended.has_traceback:
+            return Outcome("traceback", note, row)
+        return Outcome("refused" if ended.code == 2 else "not refused", note, row)

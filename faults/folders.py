@@ -1,0 +1,384 @@
+"""folders: hostile model folders and reward_model.json: refused with a reason, no code is run, no traceback; also with `y` on stdin."""
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.child import run
+
+CANARY = "canary"
+CODE = """
+import pathlib
+pathlib.Path({canary!r}).mkdir(exist_ok=True)
+from transformers import PretrainedConfig, PreTrainedTokenizerFast, T5ForConditionalGeneration
+class Evil(PretrainedConfig):
+    model_type = "evil"
+class EvilModel(T5ForConditionalGeneration):
+    config_class = Evil
+class EvilTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+AUTO_MAP = {
+    "AutoConfig": "evil.Evil", "AutoModelForSeq2SeqLM": "evil.EvilModel", "AutoModelForCausalLM": "evil.EvilModel", "AutoModel": "evil.EvilModel",
+    "AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """what it is; apply(folder, canary): makes a sound folder hostile.
+
+    refused: whether it has to be refused; otherwise it may also be used, as long as nothing bad happens.
+    """
+
+    what: str
+    apply: Callable[[Path, Path], None]
+    refused: bool = True
+
+
+# ---- means -----------------------------------------------------------------------------------------------------------
+
+
+def edit(folder: Path, name: str, **changes: Any) -> None:
+    """Change keys of a JSON file."""
+    path = folder / name
+    tree = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**tree, **changes}))
+
+
+def put(folder: Path, name: str, content: str | bytes) -> None:
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def with_code(folder: Path, canary: Path) -> None:
+    put(folder, "evil.py", CODE.format(canary=str(canary)))
+
+
+def auto_map(folder: Path, canary: Path, **changes: Any) -> None:
+    with_code(folder, canary)
+    edit(folder, "config.json", auto_map=AUTO_MAP, **changes)
+
+
+class Payload:
+    """Makes the canary when it is unpickled."""
+
+    def __init__(self, canary: Path):
+        self.canary = str(canary)
+
+    def __reduce__(self):
+        return os.mkdir, (self.canary,)
+
+
+def pickled(folder: Path, canary: Path, name: str = "pytorch_model.bin", only: bool = True) -> None:
+    if only:
+        (folder / "model.safetensors").unlink()
+    put(folder, name, pickle.dumps(Payload(canary)))
+
+
+def torch_pickled(folder: Path, canary: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1), "b": Payload(canary)}, folder / "pytorch_model.bin")
+
+
+def weights(folder: Path, change: Callable[[dict], dict]) -> None:
+    """Change the tensors."""
+    path = folder / "model.safetensors"
+    save_file({name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()}, path, {"format": "pt"})
+
+
+def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
+    """The first tensor whose name holds `part` gets this value in its first entry."""
+
+    def change(tensors: dict) -> dict:
+        name = next(name for name in sorted(tensors) if part in name)
+        tensors[name].view(-1)[0] = value
+        return tensors
+
+    return lambda folder, canary: weights(folder, change)
+
+
+def without(part: str = "", share: float = 0.0) -> Callable[[Path, Path], None]:
+    """Tensors left out: those whose name holds `part`, or a share of all."""
+
+    def change(tensors: dict) -> dict:
+        names = sorted(tensors)
+        left_out = {name for name in names if part and part in name} or set(names[: int(share * len(names))])
+        return {name: tensor for name, tensor in tensors.items() if name not in left_out}
+
+    return lambda folder, canary: weights(folder, change)
+
+
+def linked_out(name: str) -> Callable[[Path, Path], None]:
+    """A file that is a link to one outside of the folder."""
+
+    def change(folder: Path, canary: Path) -> None:
+        outside = folder.with_name(f"outside-{name}")
+        (folder / name).rename(outside)
+        (folder / name).symlink_to(outside)
+
+    return change
+
+
+def index_of(files: Any) -> Callable[[Path, Path], None]:
+    """A sharded checkpoint's index; `files`: the file of each tensor, or the whole weight_map."""
+
+    def change(folder: Path, canary: Path) -> None:
+        shutil.copy(folder / "model.safetensors", folder.with_name("outside.safetensors"))
+        names = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+        weight_map = {name: files for name in names} if isinstance(files, str) else files
+        put(folder, "model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+    return change
+
+
+def header(length: int, text: bytes = b"{}") -> bytes:
+    """A safetensors file whose header says it is this long."""
+    return struct.pack("<Q", length) + text
+
+
+def _config(**changes: Any) -> Callable[[Path, Path], None]:
+    return lambda folder, canary: edit(folder, "config.json", **changes)
+
+
+def _tokenizer(**changes: Any) -> Callable[[Path, Path], None]:
+    return lambda folder, canary: edit(folder, "tokenizer_config.json", **changes)
+
+
+def _file(name: str, content: str | bytes) -> Callable[[Path, Path], None]:
+    return lambda folder, canary: put(folder, name, content)
+
+
+def _gone(name: str) -> Callable[[Path, Path], None]:
+    return lambda folder, canary: (folder / name).unlink(missing_ok=True)
+
+
+def _as_file(folder: Path, canary: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("a file")
+
+
+def _empty(folder: Path, canary: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _loop(folder: Path, canary: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+
+
+SHARED = (  # of policies and of reward models
+    Hostile("code for an unknown type", lambda folder, canary: auto_map(folder, canary, model_type="evil")),
+    Hostile("code and no type", lambda folder, canary: auto_map(folder, canary, model_type=None)),
+    Hostile("code of a hub name", lambda folder, canary: (with_code(folder, canary), edit(
+        folder, "config.json", model_type="evil", auto_map={"AutoConfig": "some/repo--evil.Evil"}))),
+    Hostile("code for a known type", auto_map, refused=False),
+    Hostile("code for the tokenizer", lambda folder, canary: (with_code(folder, canary), edit(
+        folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]}, tokenizer_class="EvilTokenizer")), refused=False),
+    Hostile("a pickle", pickled),
+    Hostile("a pickle of torch", torch_pickled),
+    Hostile("a pickle beside safetensors", lambda folder, canary: pickled(folder, canary, only=False), refused=False),
+    Hostile("pickled arguments", lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False), refused=False),
+    Hostile("weights behind a link", linked_out("model.safetensors")),
+    Hostile("a config behind a link", linked_out("config.json")),
+    Hostile("a tokenizer behind a link", linked_out("tokenizer.json")),
+    Hostile("an index that leads out", index_of("../outside.safetensors")),
+    Hostile("an index of an absolute path", index_of("/etc/passwd")),
+    Hostile("an index of nothing", index_of({})),
+    Hostile("an index of a list", index_of([1, 2])),
+    Hostile("an index of numbers", index_of({"a": 1})),
+    Hostile("config empty", _file("config.json", "")),
+    Hostile("config a list", _file("config.json", "[]")),
+    Hostile("config cut", _file("config.json", '{"model_type": "t5", ')),
+    Hostile("config not UTF-8", _file("config.json", b"\xff\xfe")),
+    Hostile("config deep", _file("config.json", "[" * 100_000)),
+    Hostile("config of 5,000 digits", _file("config.json", '{"d_model": ' + "9" * 5_000 + "}")),
+    Hostile("config gone", _gone("config.json")),
+    Hostile("type a list", _config(model_type=["t5"])),
+    Hostile("type a number", _config(model_type=5)),
+    Hostile("type of a picture model", _config(model_type="vit")),
+    Hostile("a billion layers", _config(num_layers=10**9)),
+    Hostile("layers as text", _config(num_layers="x")),
+    Hostile("-1 layers", _config(num_layers=-1)),
+    Hostile("9 layers", _config(num_layers=9, num_decoder_layers=9)),
+    Hostile("width 0", _config(d_model=0)),
+    Hostile("width 2.5", _config(d_model=2.5)),
+    Hostile("width 1e30", _config(d_model=10**30)),
+    Hostile("width null", _config(d_model=None)),
+    Hostile("another width", _config(d_model=24)),
+    Hostile("a vocabulary of 1e12", _config(vocab_size=10**12)),
+    Hostile("a vocabulary of 5", _config(vocab_size=5)),
+    Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000")),
+    Hostile("an odd start token", _config(decoder_start_token_id="x")),
+    Hostile("quantized", _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})),
+    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo")),
+    Hostile("tokenizer gone", lambda folder, canary: [_gone(name)(folder, canary) for name in ("tokenizer.json", "tokenizer_config.json")]),
+    Hostile("tokenizer empty", _file("tokenizer.json", "{}")),
+    Hostile("tokenizer a list", _file("tokenizer.json", "[]")),
+    Hostile("tokenizer cut", _file("tokenizer.json", '{"version": "1.0", "model": {')),
+    Hostile("tokenizer deep", _file("tokenizer.json", "[" * 100_000)),
+    Hostile("tokenizer config a list", _file("tokenizer_config.json", "[]"), refused=False),
+    Hostile("tokenizer config a text", _file("tokenizer_config.json", '"x"'), refused=False),
+    Hostile("odd lengths", _tokenizer(model_max_length="x"), refused=False),
+    Hostile("a pad token of no kind", _tokenizer(pad_token={"a": 1}), refused=False),
+    Hostile("NaN weights", filled(float("nan"))),
+    Hostile("infinite weights", filled(float("inf"))),
+    Hostile("NaN in a late tensor", filled(float("nan"), "layer_norm")),
+    Hostile("half of the tensors", without(share=0.5)),
+    Hostile("a layer missing", without("decoder")),
+    Hostile("other shapes", lambda folder, canary: weights(folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in ts.items()})),
+    Hostile("whole numbers", lambda folder, canary: weights(folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}), refused=False),
+    Hostile("other names", lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()})),
+    Hostile("more tensors", lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}), refused=False),
+    Hostile("no weights", _gone("model.safetensors")),
+    Hostile("empty weights", _file("model.safetensors", b"")),
+    Hostile("weights of zeros", _file("model.safetensors", b"\0" * 4_096)),
+    Hostile("a header of 2**63 bytes", _file("model.safetensors", header(2**63 - 1))),
+    Hostile("a header that is a list", _file("model.safetensors", header(2, b"[]"))),
+    Hostile("weights cut", lambda folder, canary: put(folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-100])),
+    Hostile("weights a folder", lambda folder, canary: (_gone("model.safetensors")(folder, canary), (folder / "model.safetensors").mkdir())),
+    Hostile("a file for the folder", _as_file),
+    Hostile("an empty folder", _empty),
+    Hostile("a folder that links to itself", _loop),
+    Hostile("generation config a list", _file("generation_config.json", "[]"), refused=False),
+    Hostile("generation config of odd types", _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'), refused=False),
+    Hostile("an adapter", _file("adapter_config.json", '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}'), refused=False),
+    Hostile("an adapter a list", _file("adapter_config.json", "[]"), refused=False),
+)
+TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+POLICIES = (
+    *SHARED,
+    Hostile("a template that looks into classes", _tokenizer(chat_template=TEMPLATE)),
+    Hostile("a template that does not end", _tokenizer(chat_template="{% for i in range(10**12) %}{% endfor %}")),
+    Hostile("a template that is none", _tokenizer(chat_template="{% for %}")),
+    Hostile("a template that is a number", _tokenizer(chat_template=5)),
+    Hostile("a template of the user's file", _tokenizer(chat_template="{% include '/etc/passwd' %}")),
+    Hostile("a template without the prompt", _tokenizer(chat_template="hello"), refused=False),
+    Hostile("a template file", _file("chat_template.jinja", TEMPLATE)),
+)
+
+
+def _spec(**changes: Any) -> Callable[[Path, Path], None]:
+    return lambda folder, canary: edit(folder, "reward_model.json", **changes)
+
+
+def _spec_without(key: str) -> Callable[[Path, Path], None]:
+    def change(folder: Path, canary: Path) -> None:
+        path = folder / "reward_model.json"
+        tree = json.loads(path.read_text())
+        tree.pop(key)
+        path.write_text(json.dumps(tree))
+
+    return change
+
+
+WRONG: dict[str, tuple] = {  # values that reward_model.json must not have
+    "kind": (None, "x", 5, ["segment"], "sequence"),
+    "shape": (None, "x", 5, ["seq2seq"]),
+    "level": (None, "word", 5, ["subsentence"]),
+    "with_passages": (None, "no", 1, "false"),
+    "max_length": (None, -1, 0, "512", 1e30, 10**30, 2.5, True, [5]),
+    "labels": (None, 5, "NF-ERR", [1, 2], [], ["O"], ["NF-ERR", "O", "x"], {"a": 1}),
+    "error_label": (None, 5, "x", ["NF-ERR"]),
+    "ok_label": (None, 5, "x"),
+    "segmenter": ([], ["a"], "pip", 5, {}, {"version": "1"}, {"name": "pip", "version": "1"}, {"name": "pytest", "version": "1"}, {"name": 5}),
+    "metrics": (5, "x", [1]),
+}
+MOMENTS: dict[str, tuple] = {
+    "mean": (None, "a", float("nan"), float("inf"), [0], True, 10**400),
+    "std": (None, "1", 0, -1, float("nan"), float("inf"), True, [1]),
+}
+SPEC_FILES = (
+    Hostile("no JSON", _file("reward_model.json", "{")),
+    Hostile("a list", _file("reward_model.json", "[]")),
+    Hostile("empty", _file("reward_model.json", "")),
+    Hostile("not UTF-8", _file("reward_model.json", b"\xff")),
+    Hostile("deep", _file("reward_model.json", "[" * 100_000)),
+    Hostile("5,000 digits", _file("reward_model.json", '{"kind": ' + "9" * 5_000 + "}")),
+    Hostile("a further key", _spec(evil=1)),
+    *(Hostile(f"no {key}", _spec_without(key)) for key in ("kind", "shape", "level", "with_passages", "max_length")),
+)
+
+
+def _wrong_values(table: dict[str, tuple]) -> tuple[Hostile, ...]:
+    return tuple(Hostile(f"{key} = {str(value)[:20]!r}", _spec(**{key: value})) for key, values in table.items() for value in values)
+
+
+SEGMENT_MODELS = (*_wrong_values(WRONG), *SPEC_FILES, Hostile("no head", without("head")))
+SEQUENCE_MODELS = (*_wrong_values(MOMENTS), Hostile("no head", without("head")), Hostile("NaN in the head", filled(float("nan"), "head")))
+MODELS = tuple(h for h in SHARED if h.what not in ("layers as text",))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model of the world and the stage that loads it."""
+
+    name: str
+    folder: str
+    title: str
+    hostile: tuple[Hostile, ...]
+
+
+TARGETS = (
+    Target("policy", "sft", "hostile policy folders", POLICIES),
+    Target("segment", "rel_rm", "hostile reward_model.json", SEGMENT_MODELS),
+    Target("sequence", "comp_rm", "hostile reward_model.json", SEQUENCE_MODELS),
+    Target("reward", "rel_rm", "hostile reward-model folders", MODELS),
+)
+CASES = tuple((target, hostile) for target in TARGETS for hostile in target.hostile)
+
+
+class Folders(Kind):
+    """See the module's docstring."""
+
+    name = "folders"
+    good = ("refused", "used, no harm")
+    bad = ("traceback", "code ran", "accepted", "over 20 s")
+    trials = len(CASES)
+
+    def __init__(self, bench: Bench):
+        super().__init__(bench)
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        target, hostile = CASES[index * len(CASES) // self.count() % len(CASES)]
+        model, canary = folder / "model", folder / CANARY
+        in_child(make_hostile, self.bench.world.folder / target.folder, model, canary, hostile)
+        ended = run(self._command(target, model, folder), folder, folder / "logs/0.txt", answers="y\n" * 50)
+        note = f"{target.name}, {hostile.what}: exit {ended.code}, {ended.cpu:.1f} s\n{ended.output[-3_000:]}"
+        if canary.exists():
+            return Outcome("code ran", note, target.title)
+        if ended.has_traceback:
+            return Outcome("traceback", note, target.title)
+        if ended.cpu > 20:
+            return Outcome("over 20 s", note, target.title)
+        if ended.code == 0 and hostile.refused:
+            return Outcome("accepted", note, target.title)
+        return Outcome("refused" if ended.code else "used, no harm", note, target.title)
+
+    def _command(self, target: Target, model: Path, folder: Path):
+        world = self.bench.world
+        if target.name == "policy":
+            return world.stage("generate", f"policy={model}", "name=hostile", "max_examples=1", "num_samples=1").command
+        tree = yaml.safe_load(world.config("rl").read_text())
+        aspect = {"sequence": "completeness_model"}.get(target.name, "relevance_model")
+        tree["reward"] = {aspect: {**tree["reward"][aspect], "ckpt": str(model)}}
+        (folder / "rl.yml").write_text(yaml.safe_dump(tree))
+        return world.stage("evaluate", f"config={folder / 'rl.yml'}", "max_examples=1", "num_samples=1").command
+
+
+def make_hostile(sound: Path, model: Path, canary: Path, hostile: Hostile) -> None:
+    """Copy a sound model and make it hostile. Safetensors are read and written, so a child does it."""
+    shutil.copytree(sound, model)
+    shutil.rmtree(model / "samples", ignore_errors=True)
+    hostile.apply(model, canary)

@@ -1,0 +1,212 @@
+"""kill: a run is killed, once or more, and started again until it ends; it must leave what an uninterrupted run leaves.
+
+Two kinds of deaths. A crash point is kill -9 before the n-th change of a file below the run's folder: all of them are tried
+that fit into the number of trials. A random death comes after a share of the CPU time the whole run takes, so it also falls
+into the middle of writes and of computations.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.campaign import Kind, Outcome, in_child
+from faults.child import Command, CrashPoint, Ended, run
+from faults.compare import compare, rows_in, snapshot
+from faults.world import Stage
+
+SHARES = {  # stage -> trials at scale 1
+    "sft": 80, "fg_rm": 45, "pref_rm": 45, "ppo": 40, "grpo": 20, "oracle": 25, "generate": 85, "evaluate": 85, "dpo": 30,
+    "pipeline": 20}
+TITLES = {
+    "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL", "grpo": "kill: RL",
+    "oracle": "kill: RL", "generate": "kill: generate", "evaluate": "kill: evaluate", "dpo": "kill: DPO",
+    "pipeline": "kill: pipeline"}
+MOST_RUNS = 8
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An uninterrupted run: what it left, how many changes it made, its CPU time."""
+
+    files: dict[str, str]
+    changes: int
+    cpu: float
+
+
+def reference_run(stage: Stage, folder: Path) -> Reference:
+    """Run a stage to its end. Raises `RuntimeError` where it fails by itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ended = run(stage.command, folder, folder / "log.txt")
+    if ended.code != 0:
+        raise RuntimeError(f"the uninterrupted run of {stage.name} failed ({ended.code}):\n{ended.output}")
+    return Reference(snapshot(folder / "run"), ended.changes, ended.cpu)
+
+
+class References:
+    """The uninterrupted runs of stages, made when first asked for."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.known = folder, {}
+
+    def of(self, stage: Stage) -> Reference:
+        if stage.name not in self.known:
+            self.known[stage.name] = reference_run(stage, self.folder / stage.name)
+        return self.known[stage.name]
+
+
+class Kill(Kind):
+    """See the module's docstring."""
+
+    name = "kill"
+    good = ("equal",)
+    bad = ("traceback", "other content", "lost files", "stray files", "does not end")
+    trials = sum(SHARES.values())
+
+    def prepare(self) -> None:
+        self.references = References(self.bench.folder / "reference")
+        names = {self.place(index)[0] for index in range(self.count())} - {"pipeline"}
+        for name in sorted(names):
+            self.references.of(self.bench.world.stage(name))
+        self.pipeline_changes = in_child(pipeline_changes, self.bench.folder / "reference" / "pipeline")
+
+    def place(self, index: int) -> tuple[str, int, int]:
+        """(stage, the trial's number among those of its stage, how many there are)."""
+        counts = {name: max(1, round(share * self.bench.scale)) for name, share in SHARES.items()}
+        for name, count in counts.items():
+            if index < count:
+                return name, index, count
+            index -= count
+        return "pipeline", index, max(1, index)
+
+    def count(self) -> int:
+        return sum(max(1, round(share * self.bench.scale)) for share in SHARES.values())
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        name, number, count = self.place(index)
+        if name == "pipeline":
+            return self._kill_pipeline(index, number, count, folder)
+        stage = self.bench.world.stage(name)
+        reference = self.references.of(stage)
+        rng = self.bench.rng(self.name, index)
+        deaths = [self._death(rng, reference, number, count)]
+        while rng.random() < 0.3 and len(deaths) < 4:
+            deaths.append(self._death(rng, reference, rng.randrange(count), count))
+        return kill_trial(stage, reference, deaths, folder, TITLES[name])
+
+    def _death(self, rng, reference: Reference, number: int, count: int) -> dict:
+        """Of three trials two are crash points, spread evenly over the run, and one is random."""
+        if number % 3 == 2:
+            return {"die_after": rng.random() * reference.cpu}
+        even = (number + rng.random()) / count
+        return {"crash": CrashPoint(1 + int(even * reference.changes))}
+
+    def _kill_pipeline(self, index: int, number: int, count: int, folder: Path) -> Outcome:
+        rng = self.bench.rng(self.name, index)
+        at = 1 + int((number + rng.random()) / max(count, 1) * self.pipeline_changes) % self.pipeline_changes
+        return pipeline_trial(folder, at, TITLES["pipeline"])
+
+
+def kill_trial(stage: Stage, reference: Reference, deaths: list[dict], folder: Path, row: str = "") -> Outcome:
+    """Run a stage with these deaths one after another, then until it ends, and compare."""
+    kills, notes = 0, []
+    for number in range(MOST_RUNS):
+        plan = deaths[number] if number < len(deaths) else {}
+        ended = run(stage.command, folder, folder / "logs" / f"{number}.txt", **plan)
+        notes.append(_told(plan, ended))
+        if ended.has_traceback:
+            return Outcome("traceback", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills})
+        if ended.killed:
+            kills += 1
+        elif ended.code == 0:
+            difference = compare(reference.files, snapshot(folder / "run"))
+            verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
+            lost_rows = _lost_rows(difference.other, folder, reference)
+            note = f"{'; '.join(notes)}: {difference}{lost_rows}"
+            return Outcome(verdict if difference else "equal", note, row, {"kills": kills})
+        elif number >= len(deaths):
+            break
+    return Outcome("does not end", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills})
+
+
+def _told(plan: dict, ended: Ended) -> str:
+    where = plan.get("crash") or (f"{plan['die_after']:.2f} s of CPU" if plan else "the end")
+    return f"run to {where}: exit {ended.code}"
+
+
+def _lost_rows(names, folder: Path, reference: Reference) -> str:
+    files = [name for name in names if name.endswith(".jsonl")]
+    return "".join(f"; {name} has {rows_in(folder / 'run' / name)} rows" for name in files)
+
+
+# ---- the pipeline ----------------------------------------------------------------------------------------------------
+
+STAGE = "import sys,time,pathlib; p=pathlib.Path(sys.argv[1]); time.sleep(.05); t=p.with_name('.'+p.name); t.write_text('x'); t.rename(p)"
+STAGES = 3
+
+
+def run_pipeline(folder: str, at: str) -> None:
+    """A pipeline of small scripts; the program of the children below."""
+    from fgrlhf.pipeline import Pipeline, Stage as PipelineStage
+
+    root, out = Path(folder), Path(folder) / "run"
+    chain = [
+        PipelineStage(
+            f"stage-{i}", (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt")),
+            (f"stage-{i - 1}",) if i else (), (f"{i}.txt",))
+        for i in range(STAGES)
+    ]
+    Pipeline(chain, root, out, {}, lanes=1).run()
+
+
+def _pipeline_command(folder: Path) -> Command:
+    return Command("faults.kill", (str(folder), "0"))
+
+
+def pipeline_changes(folder: Path) -> int:
+    """How many changes an uninterrupted run of the pipeline makes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ended = run(_pipeline_command(folder), folder, folder / "log.txt")
+    if ended.code != 0:
+        raise RuntimeError(f"the uninterrupted pipeline failed:\n{ended.output}")
+    return ended.changes
+
+
+def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
+    """Kill a pipeline before its `at`-th change, run it again, and look at its records and outputs."""
+    command = _pipeline_command(folder)
+    first = run(command, folder, folder / "logs/0.txt", crash=CrashPoint(at))
+    second = run(command, folder, folder / "logs/1.txt")
+    note = f"killed before change {at} (exit {first.code}), then exit {second.code}"
+    kills = {"kills": int(first.killed)}
+    if first.has_traceback or second.has_traceback:
+        return Outcome("traceback", f"{note}\n{second.output[-3000:]}", row, kills)
+    if second.code != 0:
+        return Outcome("does not end", f"{note}\n{second.output[-3000:]}", row, kills)
+    expected = {f"{i}.txt" for i in range(STAGES)} | {f"logs/stage-{i}.log" for i in range(STAGES)}
+    expected |= {"pipeline.json", "stages.json"}
+    taken = {name for name in snapshot(folder / "run") if "lock" not in name}
+    if expected - taken:
+        return Outcome("lost files", f"{note}: lost {sorted(expected - taken)}", row, kills)
+    if taken - expected:
+        return Outcome("stray files", f"{note}: stray {sorted(taken - expected)}", row, kills)
+    return Outcome("equal", note, row, kills)
+
+
+def processes_with(text: str) -> list[int]:
+    """Process ids whose command line holds `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+if __name__ == "__main__":
+    run_pipeline(*sys.argv[1:])

@@ -1,0 +1,15 @@
+"""Every kind of fault by name, in the order in which they run."""
+
+from faults.checkpoints import Checkpoints
+from faults.configs import AcceptedConfigs, Configs
+from faults.disk import Disk
+from faults.folders import Folders
+from faults.kill import Kill
+from faults.numbers import Numbers
+from faults.rows import Rows
+from faults.together import Together
+
+KINDS = {
+    kind.name: kind
+    for kind in (Kill, Configs, AcceptedConfigs, Rows, Disk, Checkpoints, Folders, Together, Numbers)
+}

@@ -1,0 +1,56 @@
+"""What makes a refusal a good one, for readers that run in process."""
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fgrlhf.utils import UserError
+
+MOST_LINES = 25
+MOST_CHARACTERS = 4_000
+MOST_SECONDS = 1.0  # of CPU
+
+GOOD = ("refused", "accepted")
+BAD = ("traceback", "over a second", "long text", "unnamed")
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a reader did: its result, or the text of its refusal, or its traceback."""
+
+    verdict: str
+    value: Any = None
+    text: str = ""
+
+    @property
+    def note(self) -> str:
+        return self.text[-2_000:] if self.verdict == "traceback" else self.text[:2_000]
+
+
+def call(reader: Callable[[], Any], names: Sequence[str] = ()) -> Called:
+    """Call a reader of a user's file or setting.
+
+    A refusal is a `UserError` of at most a few lines that holds one of `names`. The time is the CPU's, so a busy machine
+    makes no difference.
+    """
+    started = time.process_time()
+    try:
+        value, verdict, text = reader(), "accepted", ""
+    except UserError as error:
+        value, verdict, text = None, "refused", str(error)
+    except SystemExit as end:
+        value, verdict, text = None, "refused", f"exit {end.code}"
+    except MemoryError:
+        return Called("traceback", None, "MemoryError")
+    except BaseException:  # tokenizers' panics are no `Exception`s
+        return Called("traceback", None, traceback.format_exc(limit=-6))
+    seconds = time.process_time() - started
+    if seconds > MOST_SECONDS:
+        return Called("over a second", value, f"{seconds:.1f} s: {text}")
+    if verdict == "refused" and (len(text) >= MOST_CHARACTERS or text.count("\n") >= MOST_LINES):
+        return Called("long text", None, f"{len(text)} characters, {text.count(chr(10)) + 1} lines: {text}")
+    if verdict == "refused" and names and not any(name in text for name in names):
+        return Called("unnamed", None, f"none of {list(names)} is in: {text}")
+    return Called(verdict, value, text)

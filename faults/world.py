@@ -1,0 +1,206 @@
+"""A tiny world to run every stage in: rows, feedback, a model of a few thousand parameters, reward models, commands."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import T5Config, T5ForConditionalGeneration
+
+from faults.child import Command, run
+from fgrlhf.utils import read_json, write_json, write_text
+from tasks.qa_feedback.data import mini_model, mini_world
+from tasks.qa_feedback.data.annotator import annotate
+from tasks.qa_feedback.feedback import write_feedback
+from tasks.qa_feedback.reward_modeling import create_rm_files
+
+ROOT = Path(__file__).parents[1]
+TRAINING = ROOT / "tasks/qa_feedback/training"
+REWARD_MODELING = ROOT / "tasks/qa_feedback/reward_modeling"
+TRAIN_RL = "tasks.qa_feedback.training.train_finegrained"
+MODULES = (
+    "sft.run_sft",
+    "reward_modeling.run_fg_rm",
+    "reward_modeling.run_pref_rm",
+    "tasks.qa_feedback.training.generate",
+    "tasks.qa_feedback.training.evaluate",
+    "tasks.qa_feedback.training.train_finegrained",
+    "tasks.qa_feedback.training.train_dpo",
+    "tasks.qa_feedback.training.corrected_examples",
+    "tasks.qa_feedback.data.collect_feedback",
+    "transformers.models.t5.modeling_t5",
+    "transformers.models.bart.modeling_bart",
+)
+ROWS = {"train": 20, "dev": 4, "test": 4, "pretrain": 1, "sft": 12}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage's command. It writes below `run/` in its working directory."""
+
+    name: str
+    command: Command
+
+
+@dataclass(frozen=True)
+class World:
+    """The folder of a tiny world, as `$OUTPUT_DIR` of the stages."""
+
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def policy(self) -> Path:
+        return self.folder / "sft"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "OUTPUT_DIR": str(self.folder),
+            "DATA_DIR": str(self.data),
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+        }
+
+    def config(self, name: str) -> Path:
+        return self.folder / "configs" / f"{name}.yml"
+
+    def stage(self, name: str, *overrides: str) -> Stage:
+        """The stage of that name (see `stages`), with arguments added."""
+        return Stage(name, stages(self)[name].command.with_arguments(*overrides))
+
+
+def stages(world: World) -> dict[str, Stage]:
+    """Every stage as a tiny run."""
+
+    def trained(name: str, module: str, config: str, *overrides: str) -> Stage:
+        arguments = (str(world.config(config)), f"logging.save_dir=run/{name}", *overrides)
+        return Stage(name, Command(module, arguments, world.environment))
+
+    def used(name: str, *arguments: str) -> Stage:
+        common = (f"policy={world.policy}", f"data_dir={world.data}", "output_dir=run", "split=dev")
+        return Stage(name, Command(f"tasks.qa_feedback.training.{name}", (*common, *arguments), world.environment))
+
+    grpo = ("algorithm.name=grpo", "train.n_ppo_epoch_per_rollout=1")
+    return {
+        stage.name: stage
+        for stage in (
+            trained("sft", "sft.run_sft", "sft"),
+            trained("fg_rm", "reward_modeling.run_fg_rm", "fg_rm"),
+            trained("pref_rm", "reward_modeling.run_pref_rm", "pref_rm"),
+            trained("ppo", TRAIN_RL, "rl"),
+            trained("grpo", TRAIN_RL, "oracle", *grpo),
+            trained("oracle", TRAIN_RL, "oracle"),
+            trained("dpo", "tasks.qa_feedback.training.train_dpo", "dpo"),
+            used("generate", "max_input_len=192", "max_generated_len=8", "num_samples=4", "batch_size=1", "split=train"),
+            used("evaluate", f"config={world.config('rl')}", "do_sample=true", "num_samples=2"),
+        )
+    }
+
+
+def make(folder: Path) -> World:
+    """Write rows, feedback, models and configs. Call it in a forked child: it runs models."""
+    world = World(folder)
+    _write_data(world)
+    write_policy(world.policy, world.data)
+    _write_configs(world)
+    for name, stage in (("rel_rm", "fg_rm"), ("comp_rm", "pref_rm")):
+        command = world.stage(stage, f"logging.save_dir={folder / name}").command
+        ended = run(command, folder, folder / "logs" / f"{name}.log", below=name)
+        if ended.code != 0:
+            raise RuntimeError(f"the world's {name} could not be trained:\n{ended.output}")
+    return world
+
+
+def _write_data(world: World) -> None:
+    mini_world.write_world(mini_world.Settings(data_dir=str(world.data), **ROWS))
+    for split in ("train", "dev"):
+        path = world.data / f"{split}.json"
+        write_json(path, [with_odd_spaces(row) for row in read_json(path)])
+    for split, count in (("train", 12), ("dev", 6)):
+        write_feedback(world.data / f"{split}_feedback.json", [feedback_row(split, i) for i in range(count)])
+    create_rm_files.create_rm_files(create_rm_files.Settings(data_dir=str(world.data), segmenter="blank_en_sentencizer"))
+
+
+def with_odd_spaces(row: dict) -> dict:
+    """The row with a line separator and a next-line character for two of its passage's spaces, as scraped pages have them."""
+    passage = row["passages"][0]
+    odd = passage["content"].replace(" ", "\u2028", 1).replace(". ", ".\u0085", 1)
+    text = row["text"].replace(passage["content"], odd)
+    return {**row, "text": text, "passages": [{**passage, "content": odd}, *row["passages"][1:]]}
+
+
+def feedback_row(split: str, index: int):
+    """A row of feedback on four imperfect answers to a question of the mini world."""
+    rng = random.Random(f"faults/{split}/{index}")
+    item = mini_world.make_item(0, split, index % ROWS[split])
+    row = mini_world.make_row(0, split, index % ROWS[split])
+    rates = mini_world.ErrorRates(wrong_value=0.5)
+    answers = [mini_world.compose(mini_world.demonstration(rng, item, rates)) for _ in range(4)]
+    return annotate(rng, row["question"], row["passages"], row["answer"][0], answers)
+
+
+def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
+    """A T5 of one layer and 16 columns with the rows' words; returns its tokenizer."""
+    rows = [row for name in ("train", "dev", "test") for row in read_json(data / f"{name}.json")]
+    tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 16, "num_layers": 1,
+        "num_decoder_layers": 1, "dropout_rate": 0.1, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    model = T5ForConditionalGeneration(T5Config(**{**settings, **changes}))
+    model.get_input_embeddings().weight.data.mul_(0.05)  # a random tied T5 otherwise echoes its own input
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+# ---- configs ---------------------------------------------------------------------------------------------------------
+
+
+def shrunk(shipped: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """A shipped mini config with other values: `changes` are by dotted key; None removes one."""
+    tree = yaml.safe_load(shipped.read_text(encoding="utf-8"))
+    for path, value in changes.items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        if value is None:
+            node.pop(leaf, None)
+        else:
+            node[leaf] = value
+    return tree
+
+
+def _write_configs(world: World) -> None:
+    evaluated = {"logging.log_interval": 1, "logging.save_dir": "run/unnamed"}
+    sft = evaluated | {
+        "model.ckpt": "${OUTPUT_DIR}/sft", "model.max_input_len": 192, "model.max_generated_len": 8, "data.dev_examples": 3,
+        "train.max_steps": 6, "train.batch_size": 2, "train.warmup_steps": 0, "train.lr_schedule": "constant_with_warmup",
+        "evaluation.every_steps": 2, "evaluation.batch_size": 3}
+    reward_model = evaluated | {
+        "model.max_length": 192, "model.lm_logprob_feature": False, "train.max_steps": 6, "train.batch_size": 2,
+        "evaluation.every_steps": 2, "evaluation.batch_size": 8}
+    rl = evaluated | {
+        "env.max_input_len": 192, "env.max_generated_len": 8, "env.train_num_samples_per_input": 2, "train.total_episodes": 20,
+        "train.eval_interval": 2, "train.eval_examples": 2, "train.save_interval": 1, "train.sampling_batch_size_per_card": 2,
+        "train.training_batch_size_per_card": 4, "train.n_minibatches": 1, "logging.n_samples": 2}
+    dpo = evaluated | {
+        "env.max_input_len": 192, "env.max_generated_len": 16, "train.epochs": 1, "train.batch_size": 3, "train.eval_interval": 2,
+        "train.eval_examples": 2, "train.save_interval": 1, "train.n_warmup_steps": 0, "logging.n_samples": 2}
+    configs = {
+        "sft": shrunk(TRAINING / "mini_sft_config.yml", sft),
+        "fg_rm": shrunk(REWARD_MODELING / "mini_rel_rm_config.yml", reward_model),
+        "pref_rm": shrunk(REWARD_MODELING / "mini_comp_rm_config.yml", reward_model),
+        "rl": shrunk(TRAINING / "mini_fine_grained_config.yml", rl | {"reward.factuality_model": None}),
+        "oracle": shrunk(TRAINING / "mini_oracle_config.yml", rl),
+        "dpo": shrunk(TRAINING / "mini_dpo_config.yml", dpo),
+    }
+    for name, tree in configs.items():
+        write_text(world.config(name), yaml.safe_dump(tree, sort_keys=False))
