@@ -21,6 +21,7 @@ from pydantic import Field
 from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from fgrlhf.distributed import check_launcher
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import CHECKPOINT_NAME, write_digests
 from fgrlhf.utils import UserError, shorten
@@ -50,6 +51,7 @@ class StageTrainer(Trainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        check_launcher(self.accelerator.distributed_type)
         self._step_loss: torch.Tensor | float = 0.0  # of this process, summed over micro-batches
         self.add_callback(_CheckpointCallback(self))
 

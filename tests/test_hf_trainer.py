@@ -5,6 +5,7 @@ import os
 import pytest
 
 from fgrlhf.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
+from fgrlhf.rows import text_problem
 from fgrlhf.utils import UserError
 
 
@@ -60,3 +61,9 @@ def test_launchers(bf16, environment, message):
     else:
         with pytest.raises(UserError, match=message):
             check_environment(bf16, environment)
+
+
+def test_the_place_of_half_a_character_is_named():
+    assert text_problem("a \ud83d") == "character 2 is half of a surrogate pair (\\ud83d), which is no character"
+    assert text_problem("") == "must be a text that is not empty" and text_problem("", may_be_blank=True) is None
+    assert text_problem("\U0001f642 é") is None
