@@ -6,7 +6,8 @@ import pytest
 import tiny
 
 from fgrlhf.policy import load_policy
-from fgrlhf.utils import UserError, write_json
+from fgrlhf.reward_utils import BLANK
+from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import evaluate, generate
 
@@ -39,3 +40,5 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
     written = [path for path in tmp_path.rglob("*") if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")]
     assert not written and not [path for path in tmp_path.rglob("part-*") if path.read_text()]
     assert run(settings).exists()  # with whole weights the same command gives the result
+    if module is evaluate:
+        assert read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"] == BLANK
