@@ -5,8 +5,9 @@ KL stop and metrics are then computed from the same global tensors on every rank
 decision that ranks could take differently.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -16,6 +17,7 @@ from torch import Tensor
 from fgrlhf.types import Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import UserError
 
+Result = TypeVar("Result")
 WAYS_TO_TRAIN = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
@@ -43,6 +45,25 @@ def share_of(items: Sequence, rank: int, world: int) -> Sequence:
     """The contiguous share of `items` that belongs to `rank`; their concatenation over ranks is `items` again."""
     bounds = [len(items) * r // world for r in range(world + 1)]
     return items[bounds[rank] : bounds[rank + 1]]
+
+
+def together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+    """What `work()` gives on this process. It must not communicate with the others.
+
+    Raises:
+      UserError: `work` raised it here or on another process. All processes stop, so none waits for one that has ended.
+    """
+    if accelerator.num_processes == 1:
+        return work()
+    result, problem = None, None
+    try:
+        result = work()
+    except UserError as error:
+        problem = str(error)
+    problems = [text for text in gather_object([problem]) if text is not None]
+    if problems:
+        raise UserError(problems[0])
+    return result
 
 
 def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:

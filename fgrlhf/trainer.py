@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from fgrlhf import checkpoint
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.distributed import gather_rollouts, share_of
+from fgrlhf.distributed import gather_rollouts, share_of, together
 from fgrlhf.kl import KLController
 from fgrlhf.losses import kl_k3
 from fgrlhf.metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
@@ -94,8 +94,12 @@ class OnPolicyTrainer(BaseTrainer):
         """This step's rollouts and rewards, those of all ranks on every rank."""
         batch, tokenizer = self.batch(self.step), self.policy.tokenizer
         mine = share_of(range(len(batch)), self.accelerator.process_index, self.accelerator.num_processes)
-        rollout = self.sample([batch[i] for i in mine], mine[0])
-        rewards = self.reward.token_rewards(rollout)
+
+        def scored() -> tuple[Rollout, TokenReward]:
+            rollout = self.sample([batch[i] for i in mine], mine[0])
+            return rollout, self.reward.token_rewards(rollout)
+
+        rollout, rewards = together(self.accelerator, scored)
         return gather_rollouts(self.accelerator, rollout, rewards, tokenizer.pad_token_id, tokenizer.padding_side == "left")
 
     def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:

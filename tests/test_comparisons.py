@@ -108,6 +108,10 @@ def test_one_token_ends_a_response_everywhere(policy):
     assert [ids[-1] for ids in row.answer_ids] == [policy.end_id] * 2
     (example,) = encode(policy, [Prompt("0", "the cat", ("a dog",))], 12)
     assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0]
+    cut = "a dog sees the bird"
+    (row,) = encode_comparisons(policy, one(Answer(cut), Answer("the")), 3)
+    (example,) = encode(policy, [Prompt("0", "the cat", (cut,))], 3)
+    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0] and policy.end_id not in row.answer_ids[0]
     output = policy.model.get_output_embeddings()
     with torch.no_grad():
         output.weight.zero_()

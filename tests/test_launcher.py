@@ -6,7 +6,7 @@ import pytest
 from accelerate.utils import DistributedType
 from rl_helpers import config, trainer
 
-from fgrlhf.distributed import check_launcher
+from fgrlhf.distributed import check_launcher, together
 from fgrlhf.utils import UserError
 
 RIGHT = ("NO", "MULTI_GPU", "MULTI_CPU")
@@ -26,3 +26,22 @@ def test_a_trainer_asks_before_it_makes_an_optimiser(tmp_path):
     with pytest.raises(UserError, match="DEEPSPEED"):
         trainer(config(tmp_path), accelerator=accelerator)
     assert not list(tmp_path.iterdir())
+
+
+def test_all_processes_stop_where_one_has_to(monkeypatch):
+    def fails():
+        raise UserError("the policy's logits are NaN")
+
+    alone, pair = SimpleNamespace(num_processes=1), SimpleNamespace(num_processes=2)
+    monkeypatch.setattr("fgrlhf.distributed.gather_object", lambda mine: [*mine, *others])
+    for others in ([None], ["the other's reason"]):
+        assert together(alone, lambda: 5) == 5  # asks nobody
+        with pytest.raises(UserError, match="logits are NaN"):
+            together(alone, fails)
+        with pytest.raises(UserError, match="logits are NaN"):
+            together(pair, fails)
+        if others == [None]:
+            assert together(pair, lambda: 5) == 5
+            continue
+        with pytest.raises(UserError, match="the other's reason"):
+            together(pair, lambda: 5)

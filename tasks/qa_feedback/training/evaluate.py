@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, load_config
 from fgrlhf.distributed import share_of
+from fgrlhf.evaluators import RougeLsum
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
 from fgrlhf.decoding import Sampling
 from fgrlhf.kernels import use_kernels
@@ -147,7 +148,8 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)
             write_json(folder / "summary.json", summary)
-            finish(folder, {"questions": len(prompts), "responses": len(rows)})
+            segmenter = RougeLsum().segmenter.describe()
+            finish(folder, {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter})
             print(table(summary), flush=True)
     state.wait_for_everyone()
     return folder

@@ -1,0 +1,44 @@
+"""Stages that meet a policy whose logits are no numbers: they end with the reason, and nothing they wrote counts as a result."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+
+from fgrlhf.policy import load_policy
+from fgrlhf.reward_utils import BLANK
+from fgrlhf.utils import UserError, read_json, write_json
+from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.training import evaluate, generate
+
+CONFIG = Path(evaluate.__file__).parent / "mini_oracle_config.yml"
+
+
+def damaged_policy(*args, **kwargs):
+    """Weights that were whole when they were loaded."""
+    policy = load_policy(*args, **kwargs)
+    next(policy.parameters()).data[:] = float("nan")
+    return policy
+
+
+@pytest.mark.parametrize("module", [generate, evaluate], ids=["generate", "evaluate"])
+def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypatch):
+    write_json(tmp_path / "dev.json", [mini_world.make_row(0, "dev", i) for i in range(3)])
+    tiny.t5().save(tmp_path / "sft")
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    folders = {"policy": str(tmp_path / "sft"), "split": "dev", "data_dir": str(tmp_path), "output_dir": str(tmp_path)}
+    if module is generate:
+        settings = generate.Settings(**folders, max_generated_len=4)
+    else:
+        settings = evaluate.Settings(**folders, config=str(CONFIG), reward=False)
+    run = getattr(module, module.__name__.rpartition(".")[2])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "load_policy", damaged_policy)
+        with pytest.raises(UserError, match="the policy's logits are NaN or infinite"):
+            run(settings)
+    written = [path for path in tmp_path.rglob("*") if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")]
+    assert not written and not [path for path in tmp_path.rglob("part-*") if path.read_text()]
+    assert run(settings).exists()  # with whole weights the same command gives the result
+    if module is evaluate:
+        assert read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"] == BLANK
