@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 
 # Rounding differs between the two libraries of fgrlhf/kernels.py: no test, and no program that one starts, measures which is faster.
 os.environ.setdefault("FGRLHF_KERNELS", "off")
-torch.set_num_threads(1)  # tiny models: one thread is faster than two, and sums are made in one order
+# Tiny models: one thread is faster than two. No test depends on rounding; to see that, run them with other products and sums:
+# FGRLHF_KERNELS=onednn, FGRLHF_TEST_THREADS=2, ATEN_CPU_CAPABILITY=default
+torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
 
 
 # No test depends on the clock: hypothesis would fail an example that takes 0.2 s on a busy machine.

@@ -98,7 +98,7 @@ def agree_on_kernels(folder: Path) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)
     for name in (*CASES, "dpo"):

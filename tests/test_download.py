@@ -1,6 +1,5 @@
 """The downloader against a local server that continues, breaks off, lies, and is not there."""
 
-import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, run_main
 from tasks.qa_feedback.data import download as module
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
@@ -185,25 +184,16 @@ def test_a_folder_that_cannot_be_made(server, tmp_path):
         download(config(server, tmp_path / "file"))
 
 
-def test_offline_is_one_clear_message_and_exit_code_2(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tasks.qa_feedback.data.download",
-            f"data_dir={tmp_path / 'd'}",
-            "base_url=http://127.0.0.1:9/data",
-            "attempts=2",
-            "timeout=0.1",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: http://127.0.0.1:9/data/train.json cannot be fetched: ")
-    assert "Nothing was written; run the same command again" in done.stderr
+def test_offline_is_one_clear_message_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    arguments = [f"data_dir={tmp_path / 'd'}", "base_url=http://127.0.0.1:9/data", "attempts=2", "timeout=0.1"]
+    monkeypatch.undo()  # the published names
+    monkeypatch.setattr(sys, "argv", ["download", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(module.main)
+    printed = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert printed.startswith("error: http://127.0.0.1:9/data/train.json cannot be fetched: ")
+    assert "Nothing was written; run the same command again" in printed
     assert names(tmp_path / "d") == []
 
 

@@ -70,7 +70,7 @@ def test_fgrlhf_imports_neither_sft_nor_reward_modeling():
 # What importing must not do. Each is turned into an error before every module is imported.
 PROBE = """
 import argparse, importlib, os, socket, subprocess, sys
-before = set(os.listdir())
+before, environment = set(os.listdir()), dict(os.environ)
 def refuse(what):
     def stop(*arguments, **keywords):
         raise AssertionError(f"importing called {what}")
@@ -82,7 +82,10 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
     for heavy in ("wandb", "tensorboard", "torch.utils.tensorboard"):
         assert heavy not in sys.modules, f"{name} imports {heavy}"
-import accelerate.state, torch
+import accelerate.state, torch, fgrlhf.reward_utils
+assert fgrlhf.reward_utils._pipeline.cache_info().currsize == 0, "importing loaded a spaCy pipeline"
+os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch's own
+assert dict(os.environ) == environment, "importing changed the environment"
 assert not accelerate.state.AcceleratorState._shared_state, "importing made an accelerator"
 assert not torch.distributed.is_initialized()
 assert set(os.listdir()) == before, "importing wrote files"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, run_main
 from tasks.qa_feedback.feedback import DataError, ErrorSpan, FeedbackRow, MissingInfo, read_feedback, write_feedback
 from tasks.qa_feedback.reward_modeling.coverage import (
     PassageMatcher, completeness_preference, coverage, needed_sentences, normalise,
@@ -20,6 +20,7 @@ from tasks.qa_feedback.reward_modeling.create_rm_files import (
     FOLDERS, Settings, create_rm_files, factuality_example, factuality_tags, relevance_example, relevance_tags,
     segment_file,
 )
+from tasks.qa_feedback.reward_modeling.create_rm_files import main as program
 
 SEGMENTER = load_segmenter(BLANK)
 SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
@@ -291,10 +292,12 @@ def test_the_script_writes_beside_the_data(tmp_path):
     assert "NF-ERR_subsentence/train.json: 1 of 1 rows; segments: O 3 (100.0%)" in done.stdout
 
 
-def test_the_script_reports_bad_rows_without_a_traceback(tmp_path):
+def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch, capsys):
     write_rows(tmp_path, {**row().raw, "preference": [1]})
-    done = run_script(tmp_path)
-    assert done.returncode == 2
-    line = done.stderr.splitlines()[1]
+    monkeypatch.setattr(sys, "argv", ["create_rm_files", f"data_dir={tmp_path}"])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(program)
+    assert stopped.value.code == 2
+    line = capsys.readouterr().err.splitlines()[1]
     assert line.startswith(f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6")
-    assert "Traceback" not in done.stderr and not (tmp_path / "COMP_sequence").exists()
+    assert not (tmp_path / "COMP_sequence").exists()

@@ -2,9 +2,6 @@
 
 import html
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +14,11 @@ from tasks.qa_feedback.interface_html.database import Database
 from tasks.qa_feedback.interface_html.export import Settings, export
 from tasks.qa_feedback.interface_html.items import read_items, row_with, rows_text
 from tasks.qa_feedback.interface_html.schema import load_schema
+from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
 from test_comparison_page import EXPECTED, judge
 
 ROOT = Path(__file__).parents[1]
-SCRIPT = ROOT / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
 SCHEMA = load_schema()
 
 
@@ -51,10 +48,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert export(Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))) == count
     assert (data / "dev_feedback.json").read_bytes() == published.read_bytes()
-    environment = {**os.environ, "DATA_DIR": str(data), "VIRTUAL_ENV": sys.prefix,
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
-    done = subprocess.run([SCRIPT, f"segmenter={BLANK}"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    create_rm_files.create_rm_files(create_rm_files.Settings(data_dir=str(data), segmenter=BLANK))
     for name in FOLDERS[:2]:
         assert (data / name / "dev.json").read_text().splitlines() == (
             golden / name / "dev.json"

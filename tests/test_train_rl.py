@@ -7,12 +7,13 @@ import tiny
 import torch
 from rl_helpers import CountWord, metrics
 
+from fgrlhf import kernels
 from fgrlhf.algorithms import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
-from fgrlhf.utils import UserError, write_json
+from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import train_rl
 from tasks.qa_feedback.training.reward import QAConfig
@@ -108,3 +109,15 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.dropout=0.1")
     with pytest.raises(UserError, match="lora.*r"):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.r=0")
+
+
+@pytest.mark.parametrize("setting, library", [("auto", "onednn"), ("off", "pytorch")])
+def test_the_config_says_who_multiplies_and_the_run_records_it(setting, library, tmp_path, monkeypatch):
+    monkeypatch.delenv("FGRLHF_KERNELS")
+    monkeypatch.setattr(kernels, "_chosen", None)
+    measured = dict.fromkeys(kernels.SIZES, "onednn")
+    monkeypatch.setattr(kernels, "_remembered_or_measured", lambda: measured)
+    monkeypatch.setattr(kernels, "onednn_available", lambda: True)
+    changes = (f"model.kernels={setting}", "train.total_episodes=64", "env.max_generated_len=2")
+    _, folder = bandit(tmp_path, monkeypatch, tiny.t5(), *changes)
+    assert read_json(folder / "run.json")["kernels"] == dict.fromkeys(kernels.SIZES, library)

@@ -30,8 +30,8 @@ def one_rollout(made):
     return rollout, made.algorithm.advantages(rollout, made.reward.penalized(rewards, rollout, made.kl.coef))
 
 
-@pytest.mark.parametrize("kind, place", [("t5", "segment"), ("gpt2", "segment"), ("gpt2", "end")])
-def test_it_learns(kind, place, tmp_path):
+@pytest.mark.parametrize("kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)])
+def test_it_learns(kind, place, steps, tmp_path):
     """A policy that is paid for the word `cat` says it more often, paid word by word or at the end."""
     aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
@@ -39,15 +39,16 @@ def test_it_learns(kind, place, tmp_path):
         env__max_generated_len=12,
         env__train_num_samples_per_input=4,
         ppo__kl_coef=0.0,
-        train__total_episodes=32 * 40,
-        train__sampling_batch_size_per_card=8,
-        train__training_batch_size_per_card=16,
-        train__lr=3e-3,
+        train__total_episodes=24 * steps,
+        train__sampling_batch_size_per_card=6,
+        train__training_batch_size_per_card=12,
+        train__lr=6e-3,
     )
     trainer(cfg, kind, CombinedReward({"cat": aspect}), prompts=PROMPTS * 3).train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     start, end = sum(curve[:5]) / 5, sum(curve[-5:]) / 5
-    assert len(curve) == 40 and end > 1.5 and end > 3 * start, (start, end)
+    # over three seeds T5 goes from .5 to 2.8 or more, GPT-2 from 1.2 to 9 or more
+    assert len(curve) == steps and end > 1.5 and end > 3 * start, (start, end)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,7 @@ from fgrlhf.comparisons import encode_comparisons
 from fgrlhf.config import FilePath, parse_cli
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.dpo_config import DPOConfig, DPODataConfig
+from fgrlhf.kernels import use_kernels
 from fgrlhf.policy import load_policy
 from fgrlhf.stage import check_writable
 from fgrlhf.utils import run_main, seeded
@@ -52,6 +53,7 @@ def build_trainer(config: QADPOConfig) -> DPOTrainer:
     comparisons = make_comparisons(rows, load_examples(config.data.train_file), config.data.pairs, config.data.feedback_file)
     dev_prompts = load_examples(config.data.dev_file)
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    use_kernels(config.model.kernels, config.logging.save_dir)
     chosen = config.model.policy_model
     policy, reference = (
         load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(accelerator.device) for _ in range(2))

@@ -12,6 +12,7 @@ from fgrlhf.config import parse_cli
 from fgrlhf.distributed import share_of, together
 from fgrlhf.dpo_config import DPOConfig
 from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.kernels import use_kernels
 from fgrlhf.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
@@ -57,6 +58,7 @@ def _policy(config: QAConfig, **more) -> Policy:
 def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before anything is written."""
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    use_kernels(config.model.kernels, config.logging.save_dir)
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     model, device = config.model, str(accelerator.device)
