@@ -6,6 +6,7 @@ neighbour (Wu et al. 2023, appendix D: the density of the relevance reward).
 """
 
 import re
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,6 +33,7 @@ _PIPELINE_NAME = re.compile(r"[a-z]{2,3}(_[a-z0-9]+)+_(sm|md|lg|trf)")
 # A pipeline's components that sentence boundaries do not depend on.
 _UNUSED = ("ner", "tagger", "lemmatizer", "attribute_ruler", "morphologizer")
 _CACHED_TEXTS = 16_384
+_LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
 def is_pipeline_name(name: str) -> bool:
@@ -49,6 +51,7 @@ def _pipeline(name: str) -> spacy.Language:
     if name == BLANK:
         nlp = spacy.blank("en")
         nlp.add_pipe("sentencizer")
+        nlp.max_length = sys.maxsize  # spaCy's limit is for parsers, which need much memory
         return nlp
     if not is_pipeline_name(name):
         raise UserError(
@@ -69,10 +72,23 @@ def _pipeline(name: str) -> spacy.Language:
     return spacy.load(name, exclude=_UNUSED)
 
 
+def _plain_word(match: re.Match) -> str:
+    """Letters in place of a very long word, its end apart: a thousand brackets cost spaCy's tokenizer half a second, and
+    twice as many four times that. No sentence ends inside such a word.
+    """
+    return "x" * (len(match[0]) - 3) + match[0][-3:]
+
+
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
-    """spaCy's sentences that are not blank. They may begin or end with white space."""
-    sentences = _pipeline(name)(text).sents
+    """spaCy's sentences that are not blank. They may begin or end with white space.
+
+    Raises `UserError` for a text that is longer than the pipeline reads: a million characters, for the blank one any number.
+    """
+    nlp = _pipeline(name)
+    if len(text) > nlp.max_length:
+        raise UserError(f"a text of {len(text):,} characters is too long for the segmenter `{name}`: it reads {nlp.max_length:,}. Shorten it")
+    sentences = nlp(_LONG_WORD.sub(_plain_word, text)).sents
     spans = ((sentence.start_char, sentence.end_char) for sentence in sentences)
     return tuple((start, end) for start, end in spans if not text[start:end].isspace())
 

@@ -154,7 +154,7 @@ def test_wrong_contents_are_refused_and_not_kept(server, tmp_path):
 
 def test_a_file_of_ones_own_is_never_overwritten(server, tmp_path):
     (tmp_path / "b.json").write_text("mine")
-    with pytest.raises(UserError, match=r"b\.json: there already, and not the published file\. Move it away"):
+    with pytest.raises(UserError, match=r"b\.json: exists already and is not the published file\. Move it away"):
         download(config(server, tmp_path))
     assert (
         names(tmp_path) == ["b.json"] and (tmp_path / "b.json").read_text() == "mine" and server.ranges == []
@@ -204,7 +204,7 @@ def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).symlink_to(tmp_path / (name if kind == "link to itself" else "nowhere"))
-    with pytest.raises(UserError, match=rf"{name}: there already, and not the published file\. Move it away"):
+    with pytest.raises(UserError, match=rf"{name}: exists already and is not the published file\. Move it away"):
         download(config(server, tmp_path))
     assert names(tmp_path) == [name] and server.ranges == []
 

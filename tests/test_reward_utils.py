@@ -169,3 +169,37 @@ def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path
 def test_a_malformed_description_is_refused(described):
     with pytest.raises(UserError, match="a segmenter is described by the texts `name` and `version`"):
         load_segmenter(described)
+
+
+# ---- long texts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("character", ["(", ".", '"', ":", "😀", "a,", '{"a":'])
+def test_long_words_reach_spacy_as_letters(monkeypatch, character):
+    """spaCy's tokenizer takes time that grows with the square of a word of punctuation: it never sees one."""
+    read = []
+    nlp = reward_utils._pipeline(BLANK)
+    monkeypatch.setattr(type(nlp), "__call__", lambda self, text: read.append(text) or type(nlp).make_doc(self, text))
+    monkeypatch.setattr(reward_utils, "_pipeline", lambda name: nlp)
+    word = character * (50_000 // len(character))
+    try:
+        SEGMENTER.sentences(f"It says {word} here.")
+    except ValueError:  # without its sentencizer the document has no sentences
+        pass
+    assert read == [f"It says {'x' * (len(word) - 3)}{word[-3:]} here."]
+
+
+def test_segments_of_long_words():
+    word = "(" * 5000
+    text = f"It says {word}. Nobody knows why {word} is there."
+    assert pieces(text, "sentence") == [f"It says {word}.", f"Nobody knows why {word} is there."]
+    assert SEGMENTER.sentences("." * 5000) == SEGMENTER.subsentences("." * 5000) == [(0, 5000)]
+    assert pieces("Cut.In " + "a" * 199, "sentence") == ["Cut.", "In " + "a" * 199]
+
+
+def test_the_blank_pipeline_has_no_longest_text(monkeypatch):
+    text = "ab cd. " * 150_000
+    assert SEGMENTER.sentences(text)[-1][1] == len(text) - 1
+    monkeypatch.setattr(reward_utils._pipeline(BLANK), "max_length", 10)
+    with pytest.raises(UserError, match="a text of 12 characters is too long for the segmenter `blank_en_sentencizer`: it reads 10"):
+        SEGMENTER.sentences("Some text. 9")

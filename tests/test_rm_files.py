@@ -49,7 +49,7 @@ def row(
 
 @pytest.fixture(scope="module")
 def made(qa_feedback, tmp_path_factory):
-    """The folder with the reward-model files of the rows."""
+    """The files of the real rows."""
     folder = tmp_path_factory.mktemp("data")
     for split in ("train", "dev"):
         os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")

@@ -81,7 +81,7 @@ def test_corrected_examples_keep_right_answers():
 def test_the_prompt_is_found_by_question_and_passages():
     other = Prompt("4", "x", meta={"question": "Who sat?", "passages": [{"wikipage": "Dog", "content": "A dog sat."}]})
     assert prompts_of([row()], [other, PROMPT], "f.json") == [PROMPT]
-    with pytest.raises(UserError, match="f.json: 1 of 1 rows have a question or passages that no row of data.train_file has .*'Who sat\\?'"):
+    with pytest.raises(UserError, match="f.json: 1 of 1 rows have a question or passages that no row of `data.train_file` has .*'Who sat\\?'"):
         prompts_of([row()], [other], "f.json")
 
 

@@ -113,9 +113,20 @@ def test_a_sample_without_a_key_is_named(world, key):
     assert [(p.row, p.field, p.reason) for p in caught.value.problems] == [(1, key, "missing"), (2, "line", "must be an object, is an array")]
 
 
+def test_files_of_the_other_kind_are_named(tmp_path):
+    write_json(tmp_path / "train.json", [GOOD] * 3)
+    with pytest.raises(UserError, match="train.json holds questions, not feedback on answers to them. Give .*train_feedback.json"):
+        read_feedback(tmp_path / "train.json")
+    write_json(tmp_path / "train_feedback.json", [row()] * 3)
+    with pytest.raises(UserError, match="train_feedback.json holds feedback, not the questions that it is about. Give .*train.json"):
+        load_examples(tmp_path / "train_feedback.json")
+    with pytest.raises(UserError, match="samples.jsonl does not exist. Sample answers with .*num_samples=4"):
+        read_samples(tmp_path / "samples.jsonl")
+
+
 def test_samples_of_another_split_or_world_are_refused(world):
     (world / "samples.jsonl").write_text("")
-    with pytest.raises(UserError, match="samples.jsonl holds no samples: the file is empty. Make it with generate.sh"):
+    with pytest.raises(UserError, match="samples.jsonl holds no samples: the file is empty. Sample answers with .*generate.sh num_samples=4"):
         collect(world)
     write_jsonl(world / "samples.jsonl", [{**sample(1), "id": "0"}])
     with pytest.raises(UserError, match="line 1: the sample's id is 0, but train.json asks another question in that row.*split="):
@@ -302,7 +313,7 @@ def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
     write_json(tmp_path / "f.json", [{**FULL, "feedback": {**FULL["feedback"], "corrected-prediction": "x"}}])
     write_json(tmp_path / "q.json", [GOOD])
     monkeypatch.setattr("sys.argv", ["x", f"feedback={tmp_path}/f.json", f"questions={tmp_path}/q.json", f"out={tmp_path}/o.json"])
-    with pytest.raises(UserError, match="no row of questions has .* Give the file that the questions came from: questions="):
+    with pytest.raises(UserError, match="no row of `questions` has .* Give the file that the questions came from: questions="):
         corrected_program.main()
     monkeypatch.setattr("sys.argv", ["x", f"feedback={tmp_path}/f.json", f"questions={tmp_path}/q.json", f"out={tmp_path}/./f.json"])
     with pytest.raises(UserError, match="f.json is read by this program, so it cannot be its output too"):

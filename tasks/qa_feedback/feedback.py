@@ -149,10 +149,12 @@ def _counted(number: int, noun: str) -> str:
 def _read_rows(path: str | Path) -> list:
     if not os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
         state = "is a folder" if os.path.isdir(path) else "does not exist"
+        is_feedback = Path(path).name.endswith("_feedback.json")
+        feedback = "; collect_feedback.py there annotates answers to its questions" if is_feedback else ""
         raise UserError(
-            f"{path} {state}. Set DATA_DIR to the folder of the qa-feedback files; "
-            "tasks/qa_feedback/data/download.sh fetches the published ones, make_mini.sh beside it makes a small "
-            "world"
+            f"{path} {state}. Give the folder of the qa-feedback files with DATA_DIR=... (data_dir=... of a Python "
+            "program). tasks/qa_feedback/data/download.sh fetches the published files, make_mini.sh beside it writes "
+            f"those of a small world{feedback}"
         )
     rows = read_json(path)
     if not isinstance(rows, list):
@@ -165,10 +167,17 @@ def _read_rows(path: str | Path) -> list:
 def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     """The rows of each file. Raises `DataError` with every malformed row of every file."""
     files = [_read_rows(path) for path in paths]
+    for path, rows in zip(paths, files):
+        if _has_keys(rows[0], "text", "answer") and not _has_keys(rows[0], "feedback"):
+            raise UserError(f"{path} holds questions, not feedback on answers to them. Give a file such as train_feedback.json")
     problems = [problem for path, rows in zip(paths, files) for problem in feedback_problems(rows, str(path))]
     if problems:
         raise DataError(problems)
     return [[FeedbackRow(row) for row in rows] for rows in files]
+
+
+def _has_keys(row: Any, *keys: str) -> bool:
+    return isinstance(row, Mapping) and all(key in row for key in keys)
 
 
 def read_feedback(path: str | Path) -> list[FeedbackRow]:
@@ -181,9 +190,12 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
 
     Raises `DataError` with every malformed line, `UserError` where the file cannot be read or is empty.
     """
+    way_out = "Sample answers with tasks/qa_feedback/training/generate.sh num_samples=4, which writes samples.jsonl"
+    if not os.path.exists(path):
+        raise UserError(f"{path} does not exist. {way_out}")
     rows = read_jsonl(path)
     if not rows:
-        raise UserError(f"{path} holds no samples: the file is empty. Make it with generate.sh")
+        raise UserError(f"{path} holds no samples: the file is empty. {way_out}")
     problems = sample_problems(rows, str(path))
     if problems:
         raise DataError(problems)
@@ -210,6 +222,8 @@ def load_examples(path: str | Path) -> list[Prompt]:
     id: the row's index; references: its `answer` texts; meta: its other keys (`question`, `passages`, ...).
     """
     rows = _read_rows(path)
+    if _has_keys(rows[0], "feedback", "prediction 1") and not _has_keys(rows[0], "text"):
+        raise UserError(f"{path} holds feedback, not the questions that it is about. Give a file such as train.json")
     problems = example_problems(rows, str(path))
     if problems:
         raise DataError(problems)

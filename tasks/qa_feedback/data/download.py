@@ -97,8 +97,8 @@ def download(config: DownloadConfig) -> list[Path]:
     others = [str(path) for path in present if _blob_id_or_none(path) != wanted[path]]
     if others:
         raise UserError(
-            f"{', '.join(others)}: there already, and not the published file. Move it away to fetch that one, "
-            "or choose another folder: DATA_DIR=..."
+            f"{', '.join(others)}: exists already and is not the published file. Move it away to fetch the published "
+            "one, or choose another folder: DATA_DIR=..."
         )
     for path in present:
         print(f"{path}: there already, verified")

@@ -113,7 +113,7 @@ def prompts_of(rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str
     strange = [i for i, prompt in enumerate(found) if prompt is None]
     if strange:
         raise UserError(
-            f"{file}: {len(strange)} of {len(rows)} rows have a question or passages that no row of {setting} has (the first is "
+            f"{file}: {len(strange)} of {len(rows)} rows have a question or passages that no row of `{setting}` has (the first is "
             f"row {strange[0]}, {shorten(repr(rows[strange[0]].question))}), so the policy's prompt is not known. "
             f"Give the file that the questions came from: {setting}=...")
     return found
