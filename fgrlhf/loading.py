@@ -40,7 +40,8 @@ def load_tokenizer(path: str | Path):
 
 
 def load_weights(
-    model_class: Any, path: str | Path, may_lack: Sequence[str] = (), new_head: bool = False, **arguments: Any
+    model_class: Any, path: str | Path, may_lack: Sequence[str] = (), new_head: bool = False, exact: bool = False,
+    **arguments: Any,
 ) -> PreTrainedModel:
     """`model_class.from_pretrained(path, **arguments)` with every tensor read from safetensors.
 
@@ -49,6 +50,7 @@ def load_weights(
         weights. Tied tensors are stored once and never count as missing.
       new_head: training starts from this checkpoint, so what lies outside the base model, and its pooler, may be missing
         or of another size; it then keeps the class's random weights.
+      exact: the checkpoint was saved from this very class, so tensors that the config does not ask for are refused too.
     Raises:
       ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds weights that are
         not finite.
@@ -66,6 +68,11 @@ def load_weights(
         raise ValueError(
             f"its weights lack {len(missing)} of the tensors that its config asks for ({_some(missing)}), "
             "so the model would be partly random.")
+    extra = sorted(report["unexpected_keys"]) if exact else []
+    if extra:
+        raise ValueError(
+            f"its weights hold {len(extra)} tensors that its config does not ask for ({_some(extra)}), "
+            "so it is not the model that was saved.")
     _check_finite(model)
     return model
 

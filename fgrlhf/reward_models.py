@@ -31,7 +31,7 @@ from fgrlhf import loading
 from fgrlhf.banded_attention import use_banded_attention
 from fgrlhf.layers import fast_layers
 from fgrlhf.reward_utils import load_segmenter, rm_words
-from fgrlhf.rm_inputs import Kind, RMInput, RMInputs, RMText, Shape, longest_input
+from fgrlhf.rm_inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.rm_shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.rm_spec import is_finite_number, listed, spec_problems
 from fgrlhf.scorers import LanguageModelScorer, LanguageModelScorerConfig
@@ -353,18 +353,49 @@ def load_reward_model(
         else:
             spec = published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
-        network = loading.load_weights(_network(spec), path, dtype=torch.float32)
+        network = loading.load_weights(_network(spec), path, exact=carried, dtype=torch.float32)
         _check_reading(path, spec, network)
         model = fast_layers(use_banded_attention(network))
         tokenizer = load_tokenizer(path, spec.shape)
+        check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:
         reason = why_not_loaded(path, error)
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
             way_out = "Train it again, or restore its folder."
         raise UserError(f"no reward model could be loaded from `{path}`: {reason} {way_out}") from None
-    scorer = SegmentScorer if spec.kind == "segment" else SequenceScorer
-    return scorer(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
+    if spec.shape == "encoder" and config.pad_token_id is None:  # a decoder-only classifier reads its score before the padding
+        model.config.pad_token_id = tokenizer.pad_token_id
+    cls = SegmentScorer if spec.kind == "segment" else SequenceScorer
+    scorer = cls(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
+    _try_out(path, scorer)
+    return scorer
+
+
+def check_vocabulary(tokenizer, network: nn.Module) -> None:
+    """Raise `ValueError` where the tokenizer has tokens that the network has no embedding for."""
+    embeddings = network.trunk if isinstance(network, LanguageModelScorer) else network
+    rows = embeddings.get_input_embeddings().num_embeddings
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    if largest >= rows:
+        raise ValueError(
+            f"its tokenizer has tokens up to number {largest}, but the network has embeddings of {rows} only: they are "
+            "not of one model, or a token was added without `resize_token_embeddings`."
+        )
+
+
+def _try_out(path: str | Path, scorer: _Scorer) -> None:
+    """Read a few words. Raises `UserError` where the folder's files, each sound alone, do not work together."""
+    text = RMText(("question:", "a"), (("a",),))
+    try:
+        scorer._forward(scorer.inputs.encode([text, text]))
+    except Exception as error:  # the files can hold anything, so the exception can be anything
+        reason = shorten(f"{type(error).__name__}: {error}")
+        raise UserError(
+            f"the reward model {path} was loaded but cannot read a short text ({reason}). Restore its folder, or train "
+            "it again"
+        ) from None
+    scorer.inputs.cuts = Cuts()
 
 
 def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[str, Any]) -> None:
@@ -389,6 +420,8 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
         problems.append(f"shape is {spec.shape}, but the network is a {config.model_type}")
     if is_scorer and config.kind != spec.kind:
         problems.append(f"kind is {spec.kind}, but the network's is {shorten(config.kind, 60)}")
+    if is_scorer and not isinstance(config.lm_logprob_feature, bool):
+        problems.append("lm_logprob_feature of the network's config must be true or false")
     if spec.kind == "segment":
         names = tuple(config.id2label.get(i) for i in range(config.num_labels))
         unnamed = tuple(f"LABEL_{i}" for i in range(config.num_labels))

@@ -35,7 +35,7 @@ from fgrlhf.hf_trainer import (
 from fgrlhf.kernels import use_kernels
 from fgrlhf.layers import fast_layers
 from fgrlhf.loading import load_config, load_weights
-from fgrlhf.reward_models import RewardModelSpec, load_tokenizer
+from fgrlhf.reward_models import RewardModelSpec, check_vocabulary, load_tokenizer
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rm_inputs import Kind, Shape, longest_input
 from fgrlhf.rm_shapes import check_direction, check_stacks, other_shape, shape_of_config
@@ -193,11 +193,13 @@ def load_network(
             scorer = LanguageModelScorer.start_from(
                 model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
+            check_vocabulary(tokenizer, scorer)
             return fast_layers(scorer), tokenizer
         start.pad_token_id = tokenizer.pad_token_id
         network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
         loaded = load_weights(network, model.ckpt, new_head=True, config=start, dtype=torch.float32)
         check_direction(loaded, shape)
+        check_vocabulary(tokenizer, loaded)
         return fast_layers(use_banded_attention(loaded)), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

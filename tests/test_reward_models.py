@@ -751,3 +751,39 @@ def test_the_scorer_counts_what_it_cuts(tmp_path):
     whole = scorer(tmp_path, "encoder", max_length=64)
     whole.score([rm.prompt(), rm.prompt()], ["a dog.", TEXT])
     assert (whole.seen, whole.cut_inputs, whole.cut_responses) == (2, 0, 0)
+
+
+def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
+    """A config that was changed to fewer layers, or to no feature, would give other scores."""
+    for name, shape, path, value in (
+        ("trunk", "causal", ("trunk", "n_layer"), 1),
+        ("feature", "seq2seq", ("lm_logprob_feature",), False),
+    ):
+        folder = save(scorer(tmp_path, shape, feature=shape != "encoder"), tmp_path / name)
+        config = json.loads((folder / "config.json").read_text())
+        part = config[path[0]] if len(path) == 2 else config
+        assert part[path[-1]] != value
+        part[path[-1]] = value
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UserError, match="does not ask for"):
+            load_reward_model(folder, rm.prefix_fn)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    from reward_modeling.training import ModelSection, load_network
+
+    folder = save(scorer(tmp_path, "causal"), tmp_path / "rm")
+    start = rm.start(tmp_path, "causal")
+    for path in (folder, start):
+        tiny.tokenizer("bpe").save_pretrained(path)
+    with pytest.raises(UserError, match="tokens up to number 319, but the network has embeddings of"):
+        load_reward_model(folder, rm.prefix_fn)
+    with pytest.raises(UserError, match="tokens up to number 319"):
+        load_network(ModelSection(ckpt=str(start), max_length=64), "sequence")
+
+
+def test_files_that_do_not_work_together_are_refused(tmp_path):
+    folder = save(scorer(tmp_path, "encoder"), tmp_path / "rm")
+    change_json(folder / "tokenizer_config.json", model_max_length="x")
+    with pytest.raises(UserError, match="cannot read a short text"):
+        load_reward_model(folder, rm.prefix_fn)
