@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound="StrictModel")
 
 # Bounds of a config file: far above any config, and small enough that a hostile file is refused at once.
 MOST_CHARACTERS = 200_000
-MOST_VALUES = 5_000
+MOST_VALUES = 2_000
 DEEPEST = 50
 MOST_DIGITS = 40
 
@@ -190,6 +190,16 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode, deep: bool = False)
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
+def _load(text: str) -> Any:
+    """The value of a YAML text. Raises `yaml.YAMLError`, also for what `_Loader` refuses."""
+    depth = 0
+    for bracket in re.finditer(r"[][{}]", text):  # the scanner takes seconds over thousands of open brackets: count them first
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > 2 * DEEPEST:
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is no config")
+    return yaml.load(text, Loader=_Loader)
+
+
 def read_yaml(path: str | Path) -> dict:
     """Read a YAML mapping. Raises `UserError` naming the file, the line and the reason."""
     name = shorten(path)
@@ -205,7 +215,7 @@ def read_yaml(path: str | Path) -> dict:
     if len(text) > MOST_CHARACTERS:
         raise UserError(f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = _load(text)
     except yaml.YAMLError as error:
         raise UserError(f"the config {name} is not valid YAML: {shorten(error, LONGEST_LINE)}") from None
     if not isinstance(value, dict):
@@ -237,7 +247,7 @@ def _read_value(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         return text
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _load(text)
     except yaml.YAMLError:
         return text  # the key's type refuses it
 
