@@ -180,7 +180,8 @@ def load(path: Path, mutation: Mutation, folder: Path):
         file = folder / path.name
         file.write_bytes(mutation.content)
     model = config_class(path)
-    return call(lambda: load_config(model, file, list(mutation.overrides)), mutation.names or (file.name,))
+    names = mutation.names if mutation.overrides else (file.name,)
+    return call(lambda: load_config(model, file, list(mutation.overrides)), names)
 
 
 class Configs(Kind):
