@@ -13,17 +13,21 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import shutil
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from faults import world
-from faults.campaign import Bench, Kind, Tally, in_child, run_kind, table, table_rows
+from faults.campaign import Bench, Failure, Kind, Tally, in_child, run_kind, table, table_rows
 from faults.child import warm_up
 from faults.kinds import KINDS
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
 from tasks.qa_feedback.data.command_line import settings_from
+
+
+SHOWN = 3  # failures of a kind and verdict that are printed; faults.md has all
 
 
 class Settings(StrictModel):
@@ -99,6 +103,17 @@ def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
     write_text(folder / "faults.md", _printable("\n".join(lines) + "\n"))
 
 
+def first_of_each(failures: list[Failure]) -> list[Failure]:
+    """The first few failures of each kind and verdict."""
+    shown, count = [], Counter()
+    for failure in failures:
+        name = failure.kind, failure.outcome.row, failure.outcome.verdict
+        count[name] += 1
+        if count[name] <= SHOWN:
+            shown.append(failure)
+    return shown
+
+
 def _line(text: str) -> str:
     return " ".join(text.split())[:300]
 
@@ -117,10 +132,8 @@ def main() -> None:
     failures = [failure for tally in tallies for failure in tally.failures]
     shutil.rmtree(Path(settings.output_dir) / "trials", ignore_errors=True)
     print(f"\n{table(tallies)}\n")
-    for failure in failures[:40]:
+    for failure in first_of_each(failures):
         print(f"{failure.command}\n    {failure.outcome.verdict}: {_printable(_line(failure.outcome.note))}")
-    if len(failures) > 40:
-        print(f"... and {len(failures) - 40} more in {settings.output_dir}/faults.md")
     print(f"{len(failures)} failures; {settings.output_dir}/faults.md and faults.json; failed trials in {settings.output_dir}/failed")
     sys.exit(1 if failures else 0)
 

@@ -180,7 +180,8 @@ def load(path: Path, mutation: Mutation, folder: Path):
         file = folder / path.name
         file.write_bytes(mutation.content)
     model = config_class(path)
-    return call(lambda: load_config(model, file, list(mutation.overrides)), mutation.names or (file.name,))
+    names = mutation.names if mutation.overrides else (file.name,)
+    return call(lambda: load_config(model, file, list(mutation.overrides)), names)
 
 
 class Configs(Kind):
@@ -220,6 +221,7 @@ class Configs(Kind):
 # ---- accepted settings, run ------------------------------------------------------------------------------------------
 
 RUN_STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "ppo", "dpo")
+PATHS = ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file")
 HOW_LONG = ("epochs", "max_steps", "total_episodes", "eval_interval", "save_interval")  # a long run is no fault
 RUN_CPU = 25.0
 
@@ -232,16 +234,9 @@ class AcceptedConfigs(Kind):
     bad = ("traceback", "over 25 s", "long text")
     trials = RUNS
 
-    def prepare(self) -> None:
-        self.accepted = []
-        from faults.campaign import in_child
-
-        for name in RUN_STAGES:
-            self.accepted += [(name, value) for value in in_child(accepted_overrides, self.bench, name)]
-        random.Random(f"{self.bench.seed}/configs-run").shuffle(self.accepted)
-
     def run(self, index: int, folder: Path) -> Outcome:
-        name, override = self.accepted[index % len(self.accepted)]
+        name = RUN_STAGES[index % len(RUN_STAGES)]
+        override = accepted_override(self.bench, name, self.bench.rng(self.name, index))
         stage = self.bench.world.stage(name, override)
         ended = run(stage.command, folder, folder / "logs/run.txt")
         note = f"{name} {override[:80]!r}: exit {ended.code}, {ended.cpu:.1f} s\n{ended.output[-2_000:]}"
@@ -255,21 +250,17 @@ class AcceptedConfigs(Kind):
         return Outcome("ran" if ended.code == 0 else "refused", note, "configs accepted, run")
 
 
-def accepted_overrides(bench: Bench, name: str) -> list[str]:
-    """The odd values that the tiny config of a stage accepts."""
+def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
+    """An odd value that the tiny config of a stage accepts; paths are left alone."""
     path = bench.world.config({"ppo": "rl"}.get(name, name))
     model = config_class_of_stage(name)
-    taken = []
-    for mutation in values_of_keys(yaml.safe_load(path.read_text(encoding="utf-8"))):
-        key = mutation.key.rpartition(".")[2]
-        odd = mutation.overrides[0]
-        if key in ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file") or "\0" in odd or "\ud800" in odd or len(odd) > 6_000:
+    keys = [key for key, _ in leaves(yaml.safe_load(path.read_text(encoding="utf-8"))) if key.rpartition(".")[2] not in PATHS]
+    while True:
+        key, value = rng.choice(keys), rng.choice(ODD)
+        if len(value) > 6_000 or "\0" in value or "\ud800" in value:
             continue
-        if key in HOW_LONG and ("e" in odd.partition("=")[2] or "9" * 9 in odd):
-            continue
-        if call(lambda: load_config(model, path, list(mutation.overrides))).verdict == "accepted":
-            taken.append(odd)
-    return taken
+        if call(lambda: load_config(model, path, [f"{key}={value}"])).verdict == "accepted":
+            return f"{key}={value}"
 
 
 def config_class_of_stage(name: str):

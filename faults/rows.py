@@ -135,9 +135,10 @@ def collect_samples(path: Path, bench: Bench) -> int:
 
 def resume_samples(path: Path, bench: Bench) -> None:
     """As generate reads what an interrupted run left; a damaged part may be begun anew."""
+    from tasks.qa_feedback.feedback import load_examples
     from tasks.qa_feedback.training.generate import read_part
 
-    read_part(path)
+    read_part(path, load_examples(bench.world.data / "train.json"))
 
 
 def annotation_items(path: Path, bench: Bench) -> int:
@@ -353,7 +354,7 @@ class Rows(Kind):
             what, expected = damage_rows(rows, rng)
             text = to_text(rows, reader.lines, plain=rng.random() < 0.5)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        called = call(lambda: _quietly(reader.read, path, self.bench), (path.name,))
+        called = call(lambda: _quietly(reader.read, path, self.bench), (path.name,), f"{folder}/")
         verdict, note = called.verdict, f"{reader.name}, {what}: {called.note}"
         if verdict == "accepted" and None not in (expected, called.value) and called.value != expected:
             verdict, note = "lost rows", f"{note} {called.value} of {expected} rows were read"

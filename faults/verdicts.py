@@ -29,11 +29,11 @@ class Called:
         return self.text[-2_000:] if self.verdict == "traceback" else self.text[:2_000]
 
 
-def call(reader: Callable[[], Any], names: Sequence[str] = ()) -> Called:
+def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "") -> Called:
     """Call a reader of a user's file or setting.
 
-    A refusal is a `UserError` of at most a few lines that holds one of `names`. The time is the CPU's, so a busy machine
-    makes no difference.
+    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything). How long the name of `folder`
+    is does not count. The time is the CPU's, so a busy machine makes no difference.
     """
     started = time.process_time()
     try:
@@ -49,8 +49,14 @@ def call(reader: Callable[[], Any], names: Sequence[str] = ()) -> Called:
     seconds = time.process_time() - started
     if seconds > MOST_SECONDS:
         return Called("over a second", value, f"{seconds:.1f} s: {text}")
-    if verdict == "refused" and (len(text) >= MOST_CHARACTERS or text.count("\n") >= MOST_LINES):
-        return Called("long text", None, f"{len(text)} characters, {text.count(chr(10)) + 1} lines: {text}")
-    if verdict == "refused" and names and not any(name in text for name in names):
+    length, lines = len(text.replace(folder, "") if folder else text), text.count("\n") + 1
+    if verdict == "refused" and (length >= MOST_CHARACTERS or lines > MOST_LINES):
+        return Called("long text", None, f"{length} characters, {lines} lines: {text}")
+    if verdict == "refused" and names and not any(_plain(name) in _plain(text) for name in names):
         return Called("unnamed", None, f"none of {list(names)} is in: {text}")
     return Called(verdict, value, text)
+
+
+def _plain(text: str) -> str:
+    """On one line, as a message shows it."""
+    return " ".join(text.split())
