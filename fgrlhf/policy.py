@@ -30,6 +30,7 @@ from fgrlhf.logprobs import chosen_logprobs
 from fgrlhf.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.packing import packed
 from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.rm_shapes import shape_of_config
 from fgrlhf.types import PolicyOutput, Prompt, Response
 from fgrlhf.utils import UserError, shorten
 
@@ -442,6 +443,8 @@ def load_policy(
     """
     try:
         config = load_config(ckpt)
+        if shape_of_config(config) == "encoder":
+            raise ValueError(f"it is an encoder ({config.model_type}), which reads both ways and writes no text.")
         tokenizer = load_tokenizer(ckpt)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         model = _without_weights(auto, config) if empty else load_weights(auto, ckpt, config=config, dtype=DTYPES[dtype])

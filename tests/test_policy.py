@@ -3,6 +3,8 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     GraniteConfig,
     GraniteForCausalLM,
     MambaConfig,
@@ -547,3 +549,11 @@ def test_a_padding_token_that_is_never_drawn_is_no_mistake():
     policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     response = policy.generate(*policy.encode(TEXTS), Sampling(9), seeds(12), 4)
     assert response.mask_BT.sum(1).unique().numel() > 1 and response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0
+
+
+def test_an_encoder_is_no_policy(tmp_path):
+    config = BertConfig(vocab_size=28, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="it is an encoder .bert., which reads both ways"):
+        load_policy(tmp_path)
