@@ -92,7 +92,6 @@ def collect(folder, **changes):
         ({"predictions": {}}, "predictions", "must be an array, is an object"),
         ({"predictions": ["a", "b", "c"]}, "predictions", "has 3 entries, must have 4: sample them with num_samples=4"),
         ({"predictions": ["a", "b", "c", 4]}, "predictions[3]", "must be a string, is an integer"),
-        ({"predictions": ["a", "b", "c", "\ud83d"]}, "predictions[3]", "holds half of a surrogate pair at character 0, which is no text"),
     ],
 )
 def test_a_bad_sample_is_named(world, changes, field, reason):
@@ -103,6 +102,11 @@ def test_a_bad_sample_is_named(world, changes, field, reason):
     assert f"{world}/samples.jsonl, line 2, {field}: {reason}\n" in str(caught.value)
     assert str(caught.value).startswith("1 mistake in 1 row of the data (file, line, field, reason):\n")
     assert not (world / "train_feedback.json").exists()
+
+
+def test_half_a_surrogate_pair_is_no_text():
+    (problem,) = sample_problems([{**sample(0), "predictions": ["a", "b", "c", "\ud83d"]}], "f")
+    assert (problem.field, problem.reason) == ("predictions[3]", "holds half of a surrogate pair at character 0, which is no text")
 
 
 @pytest.mark.parametrize("key", ["id", "question", "passages", "predictions"])
@@ -252,7 +256,7 @@ def test_mutated_rows_are_refused_or_usable(problems, good):
 
 def test_mutated_samples_are_refused_or_annotated(world):
     rng, done = random.Random(1), 0
-    for _ in range(80):
+    for _ in range(40):
         lines = [sample(0), mutated(rng, sample(1))]
         (world / "samples.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
         try:
@@ -260,7 +264,7 @@ def test_mutated_samples_are_refused_or_annotated(world):
             done += 1
         except UserError:
             pass
-    assert 5 < done < 75
+    assert 2 < done < 38
 
 
 # ---- the other readers ---------------------------------------------------------------------------------------------
