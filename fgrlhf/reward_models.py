@@ -364,7 +364,8 @@ def load_reward_model(
         if Path(path).is_dir():
             way_out = "Train it again, or restore its folder."
         raise UserError(f"no reward model could be loaded from `{path}`: {reason} {way_out}") from None
-    if spec.shape == "encoder" and config.pad_token_id is None:  # a decoder-only classifier reads its score before the padding
+    if spec.shape == "encoder" and config.pad_token_id is None:
+        # a decoder-only classifier looks for its last token before the padding
         model.config.pad_token_id = tokenizer.pad_token_id
     cls = SegmentScorer if spec.kind == "segment" else SequenceScorer
     scorer = cls(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
@@ -375,9 +376,9 @@ def load_reward_model(
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
     """Raise `ValueError` where the tokenizer has tokens that the network has no embedding for."""
     embeddings = network.trunk if isinstance(network, LanguageModelScorer) else network
-    rows = embeddings.get_input_embeddings().num_embeddings
+    rows = getattr(embeddings.get_input_embeddings(), "num_embeddings", None)  # not all embeddings are one table
     largest = max(tokenizer.get_vocab().values(), default=0)
-    if largest >= rows:
+    if rows is not None and largest >= rows:
         raise ValueError(
             f"its tokenizer has tokens up to number {largest}, but the network has embeddings of {rows} only: they are "
             "not of one model, or a token was added without `resize_token_embeddings`."

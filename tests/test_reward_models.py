@@ -627,21 +627,21 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
 def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     """`relevance_model` implies an input without passages; this folder was trained with them."""
     from fgrlhf.rl_config import AspectConfig
-    from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_NAMES
+    from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_FACTS
 
     folder = save(scorer(tmp_path, "encoder", with_passages=True), tmp_path / "rm")
-    implied = PUBLISHED_NAMES["relevance_model"]
-    assert implied["with_passages"] is False
+    assert PUBLISHED_FACTS["relevance"]["with_passages"] is False
+    rewards = {"positive_reward": 0.3, "negative_reward": -0.3}
 
     def build(**changes):
-        config = AspectConfig(**{**implied, "ckpt": str(folder), **changes})
-        return KINDS["relevance"](config, rm.prefix_fn, "cpu", "fp32")
+        config = AspectConfig(kind="relevance", ckpt=str(folder), **rewards, **changes)
+        return KINDS["relevance"].build(config, rm.prefix_fn, "cpu", "fp32")
 
     assert build().scorer.spec.with_passages is True
     with pytest.raises(UserError, match="error_label=OTHER was given"):
         build(error_label="OTHER")
-    with pytest.raises(UserError, match="mean=1.0 was given"):
-        build(mean=1.0)
+    with pytest.raises(UserError, match="with_passages=False was given"):
+        build(with_passages=False)
 
 
 # ---- folders that are not sound ----------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_what_was_cut_is_counted(shape):
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-@pytest.mark.parametrize("max_length", [256, 512, 1024])
+@pytest.mark.parametrize("max_length", [128, 512])
 def test_real_rows_keep_question_and_response(golden, shape, max_length):
     rows = read_segment_rows(golden / "F-ERR_sentence" / "dev.json", ("F-ERR", "O"), "Ignore")
     texts = [row.text for row in rows[:12]]
@@ -252,12 +252,13 @@ def test_real_rows_keep_question_and_response(golden, shape, max_length):
     cut = inputs(shape, max_length, tokenizer=tiny.tokenizer("bpe"))
     bare = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
     without = [RMText((*text.prefix[: passage_words(text.prefix)[0]], "answer:"), text.segments) for text in texts]
+    too_long = 0
     for full, short, none in zip(whole.encode(texts), cut.encode(texts), bare.encode(without)):
         if len(none.input_ids) <= max_length:
             assert len(short.input_ids) == min(max_length, len(full.input_ids))
             assert is_without_block(none.input_ids, short.input_ids, len(short.input_ids) - len(none.input_ids))
         if len(full.input_ids) <= max_length and len(full.decoder_input_ids or ()) <= max_length:
-            assert (short.input_ids, short.decoder_input_ids, short.positions) == (
-                full.input_ids, full.decoder_input_ids, full.positions)
-    assert cut.cuts.inputs == 12
-    assert cut.cuts.passages > 0
+            assert short.input_ids == full.input_ids and short.decoder_input_ids == full.decoder_input_ids
+            assert short.positions == full.positions
+        too_long += len(full.input_ids) > max_length
+    assert (cut.cuts.inputs, cut.cuts.prefixes) == (len(texts), too_long)
