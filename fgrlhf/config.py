@@ -21,7 +21,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.utils import UserError, shorten
+from fgrlhf.utils import MASK, UserError, looks_secret, shorten
 
 Model = TypeVar("Model", bound="StrictModel")
 
@@ -326,7 +326,7 @@ class _Environment:
         if value is None:
             self.missing.append((shown, name))
             return ""
-        if _SECRET.search(name):
+        if looks_secret(name):
             self.secrets.add(value)
         return value
 
@@ -370,10 +370,6 @@ def _message(head: str, lines: typing.Sequence[str]) -> str:
 
 # ---- secrets -------------------------------------------------------------------------------------------------------
 
-_SECRET = re.compile(
-    r"(?:^|[_-])(?:token|secret|password|passwd|passphrase|credentials?)(?:[_-]|$)|api_?key|[_-]key$", re.IGNORECASE)
-
-
 def _secrets_in(tree: Any) -> set[str]:
     """The texts under keys whose name says that they are secret."""
     if isinstance(tree, list):
@@ -382,7 +378,7 @@ def _secrets_in(tree: Any) -> set[str]:
         return set()
     secrets = set()
     for key, value in tree.items():
-        if isinstance(value, str) and _SECRET.search(str(key)):
+        if isinstance(value, str) and looks_secret(str(key)):
             secrets.add(value)
         else:
             secrets |= _secrets_in(value)
@@ -390,13 +386,13 @@ def _secrets_in(tree: Any) -> set[str]:
 
 
 def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
-    """A function that replaces secrets in a text by `***`, as they are and as Python quotes them."""
+    """A function that replaces secrets in a text by `MASK`, as they are and as Python quotes them."""
     forms = {form for secret in secrets if secret for form in (secret, repr(secret)[1:-1])}
     longest_first = sorted(forms, key=len, reverse=True)
 
     def hide(text: str) -> str:
         for form in longest_first:
-            text = text.replace(form, "***")
+            text = text.replace(form, MASK)
         return text
 
     return hide
