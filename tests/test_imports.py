@@ -84,7 +84,8 @@ for name in sys.argv[1:]:
         assert heavy not in sys.modules, f"{name} imports {heavy}"
 import accelerate.state, torch, fgrlhf.reward_utils
 assert fgrlhf.reward_utils._pipeline.cache_info().currsize == 0, "importing loaded a spaCy pipeline"
-os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch's own
+for each in (os.environ, environment):
+    each.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch's own
 assert dict(os.environ) == environment, "importing changed the environment"
 assert not accelerate.state.AcceleratorState._shared_state, "importing made an accelerator"
 assert not torch.distributed.is_initialized()
