@@ -350,6 +350,7 @@ class Folders(Kind):
     good = ("refused", "used, no harm")
     bad = ("traceback", "code ran", "accepted", "over 20 s")
     trials = len(CASES)
+    sample = 5
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.campaign import Bench, Kind, Outcome
 from faults.child import Command, Ended, Running, run, start
 from faults.compare import compare, snapshot
-from faults.kill import References, processes_with
+from faults.kill import processes_with
 
 STAGES = ("generate", "sft", "fg_rm", "pref_rm", "oracle", "evaluate", "dpo")
 OFFSETS = (0.0, 0.1, 0.3, 0.6)  # of the stage's time alone
@@ -32,21 +32,28 @@ class Together(Kind):
         super().__init__(bench)
         self.names = STAGES
 
-    def prepare(self) -> None:
-        self.references = References(self.bench.folder / "reference")
-        self.alone: dict[str, float] = {}
-        for name in STAGES:
-            started = time.monotonic()
-            self.references.of(self.bench.world.stage(name))
-            self.alone[name] = time.monotonic() - started
+    def prepare(self, indices) -> None:
+        for place in map(self.place, indices):
+            if place is not None:
+                self.bench.references.of(self.bench.world.stage(place[0]))
 
-    def run(self, index: int, folder: Path) -> Outcome:
+    def place(self, index: int) -> tuple[str, float] | None:
+        """Stage and offset; None for a trial of an orphan."""
         count = self.count()
         orphans = max(1, ORPHANS * count // self.trials)
         if index >= count - orphans:
-            return orphan_trial(folder, index)
+            return None
         number = index * len(STAGES) * len(OFFSETS) // max(count - orphans, 1)
-        name, offset = STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
+        return STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
+
+    def sampled(self) -> list[int]:
+        return [0, self.count() - 1]
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        place = self.place(index)
+        if place is None:
+            return orphan_trial(folder, index)
+        name, offset = place
         number_of = 3 if self.bench.rng(self.name, index).random() < 0.2 else 2
         return self._together(name, offset, number_of, folder)
 
@@ -55,7 +62,7 @@ class Together(Kind):
         started: list[Running] = []
         for i in range(number_of):
             if i:
-                time.sleep(offset * self.alone[name])
+                time.sleep(offset * self.bench.references.of(stage).seconds)
             started.append(start(stage.command, folder, folder / f"logs/{i}.txt"))
         ended = [child.wait() for child in started]
         last = run(stage.command, folder, folder / "logs/last.txt")
@@ -64,7 +71,7 @@ class Together(Kind):
         for end in (*ended, last):
             if end.has_traceback:
                 return Outcome("traceback", f"{note}\n{end.output[-3_000:]}", row)
-        difference = compare(self.references.of(stage).files, snapshot(folder / "run"))
+        difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
         if difference:
             verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
             return Outcome(verdict, f"{note}: {difference}", row)
