@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -60,7 +61,8 @@ def prepare(settings: Settings) -> Bench:
     warm_up(world.MODULES)
 
     def make() -> None:
-        world.make(folder / "world")
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            world.make(folder / "world")
 
     os.environ.update(world.World(folder / "world").environment)
     in_child(make)

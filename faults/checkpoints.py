@@ -219,9 +219,9 @@ class Checkpoints(Kind):
             self._interrupt(name, "foreign", "train.seed=7")
 
     def place(self, index: int) -> tuple[str, Damage]:
-        """Stage and damage; a part of the trials is spread over all."""
-        number = index * (len(STAGES) * len(DAMAGES)) // self.count()
-        return self.names[number % len(STAGES)], DAMAGES[number // len(STAGES) % len(DAMAGES)]
+        """Stage and damage; fewer trials are spread over all of both."""
+        each = -(-self.count() // len(STAGES))
+        return self.names[index % len(STAGES)], DAMAGES[index // len(STAGES) * len(DAMAGES) // each]
 
     def _interrupt(self, name: str, what: str, *overrides: str) -> None:
         folder = self.bench.folder / "reference" / f"{name}-{what}"

@@ -282,7 +282,10 @@ def warm_up(modules: Sequence[str]) -> None:
     """Import what the children will need, on one thread, and keep the garbage collector off shared pages."""
     import torch
 
+    from transformers.utils import logging
+
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
+    logging.disable_progress_bar()
     for module in modules:
         __import__(module)
     gc.collect()

@@ -16,7 +16,7 @@ from faults.reference import Reference
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
-    "sft": 80, "fg_rm": 45, "pref_rm": 45, "ppo": 40, "grpo": 20, "oracle": 25, "generate": 85, "evaluate": 85, "dpo": 30,
+    "sft": 90, "fg_rm": 50, "pref_rm": 50, "ppo": 40, "grpo": 25, "oracle": 30, "generate": 90, "evaluate": 95, "dpo": 30,
     "pipeline": 20}
 TITLES = {
     "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL", "grpo": "kill: RL",
