@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -37,6 +38,7 @@ class Settings(StrictModel):
     seed: int = 0
     scale: PositiveFloat = Field(1.0, description="0.1: a tenth of the trials")
     only: NonNegativeInt | None = Field(None, description="the one trial of this index, of one kind")
+    sample: bool = Field(False, description="the few trials that `make test` runs")
     lanes: PositiveInt = Field(2, description="trials at the same time")
     output_dir: str = "outputs/faults"
 
@@ -59,7 +61,8 @@ def prepare(settings: Settings) -> Bench:
     warm_up(world.MODULES)
 
     def make() -> None:
-        world.make(folder / "world")
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            world.make(folder / "world")
 
     os.environ.update(world.World(folder / "world").environment)
     in_child(make)
@@ -78,8 +81,9 @@ def run(settings: Settings) -> list[Tally]:
         if settings.only is not None and settings.only >= count:
             raise UserError(f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}")
         indices = range(count) if settings.only is None else [settings.only]
+        indices = kind.sampled() if settings.sample else indices
         print(f"{kind.name}: {len(indices)} trials", flush=True)
-        kind.prepare()
+        kind.prepare(indices)
         tallies.append(run_kind(kind, indices, settings.lanes))
         failed = len(tallies[-1].failures)
         print(f"{kind.name}: done in {tallies[-1].seconds / 60:.1f} min, {failed} failed", flush=True)

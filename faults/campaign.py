@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults.reference import References
 from faults.world import World
 
 PULSE = 15.0  # seconds between lines of progress
@@ -49,6 +50,9 @@ class Bench:
     scale: float
     folder: Path  # scratch; what a trial leaves in its own part of it is kept if it failed
 
+    def __post_init__(self):
+        self.references = References(self.folder / "reference")
+
     def rng(self, kind: str, index: int) -> random.Random:
         return random.Random(f"{self.seed}/{kind}/{index}")
 
@@ -61,15 +65,21 @@ class Kind:
     bad: tuple[str, ...]  # verdicts that fail; the table shows each, zeros included
     batch = 1  # trials that share a process
     trials = 0  # at scale 1
+    sample = 1  # of them in `make test`
 
     def __init__(self, bench: Bench):
         self.bench = bench
 
-    def prepare(self) -> None:
-        """What all trials need, such as uninterrupted runs. Called once; models run in forked children only."""
+    def prepare(self, indices: Sequence[int]) -> None:
+        """What these trials need, such as uninterrupted runs. Called once; models run in forked children only."""
 
     def count(self) -> int:
         return max(1, round(self.trials * self.bench.scale))
+
+    def sampled(self) -> list[int]:
+        """Indices of a small sample, spread evenly."""
+        count, few = self.count(), min(self.sample, self.count())
+        return [(2 * i + 1) * count // (2 * few) for i in range(few)]
 
     def run(self, index: int, folder: Path) -> Outcome:
         """The trial of that index; `folder` is empty and its own."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from faults.campaign import Bench, Kind, Outcome
 from faults.child import CrashPoint, run
 from faults.compare import compare, snapshot
-from faults.kill import References
 
 STAGES = {  # stage -> the change at which it is interrupted: two checkpoints are there, a third is begun
     "oracle": r"checkpoints/.*step-4", "sft": r"checkpoint-6", "fg_rm": r"checkpoint-6", "pref_rm": r"checkpoint-6"}
@@ -207,29 +206,27 @@ class Checkpoints(Kind):
     good = ("equal", "refused")
     bad = ("traceback", "wrong weights", "other content", "lost files")
     trials = len(STAGES) * len(DAMAGES)
+    sample = 3
 
     def __init__(self, bench: Bench):
         super().__init__(bench)
         self.names = list(STAGES)
 
-    def prepare(self) -> None:
-        self.references = References(self.bench.folder / "reference")
-        for name in self.used():
-            self.references.of(self.bench.world.stage(name))
+    def prepare(self, indices) -> None:
+        for name in sorted({self.place(index)[0] for index in indices}):
+            self.bench.references.of(self.bench.world.stage(name))
             self._interrupt(name, "interrupted")
             self._interrupt(name, "foreign", "train.seed=7")
 
-    def used(self) -> set[str]:
-        return {self.place(index)[0] for index in range(self.count())}
-
     def place(self, index: int) -> tuple[str, Damage]:
-        """Stage and damage; a part of the trials is spread over all."""
-        number = index * (len(STAGES) * len(DAMAGES)) // self.count()
-        return self.names[number % len(STAGES)], DAMAGES[number // len(STAGES) % len(DAMAGES)]
+        """Stage and damage; fewer trials are spread over all of both."""
+        each = -(-self.count() // len(STAGES))
+        return self.names[index % len(STAGES)], DAMAGES[index // len(STAGES) * len(DAMAGES) // each]
 
     def _interrupt(self, name: str, what: str, *overrides: str) -> None:
         folder = self.bench.folder / "reference" / f"{name}-{what}"
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         ended = run(self.bench.world.stage(name, *overrides).command, folder, folder / "log.txt", crash=CrashPoint(near=STAGES[name]))
         if not ended.killed or len(checkpoints_in(folder / "run")) != 2:
             raise RuntimeError(f"{name} was not interrupted with two checkpoints (exit {ended.code}):\n{ended.output}")
@@ -247,7 +244,7 @@ class Checkpoints(Kind):
             return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
         if ended.code != 0:
             return Outcome("refused", f"{note}\n{ended.output[-1_000:]}", row)
-        difference = compare(self.references.of(stage).files, snapshot(folder / "run"))
+        difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
         if any(file.endswith(".safetensors") for file in difference.other):
             return Outcome("wrong weights", f"{note}: {difference}", row)
         if difference.other and not damage.log:

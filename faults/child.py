@@ -58,6 +58,9 @@ class CrashPoint:
     at: int = 0
     near: str = ""
 
+    def is_near(self, paths: Sequence[str]) -> bool:
+        return bool(self.near) and any(re.search(self.near, path) for path in paths)
+
     def __str__(self) -> str:
         return f"change {self.at}" if self.at else f"the first change of {self.near}"
 
@@ -95,16 +98,15 @@ class Changes:
     def __call__(self, event: str, arguments: tuple) -> None:
         if event != "open" and event not in PATHS_OF:
             return
-        for path in changed_paths(event, arguments):
-            if path == self.below or path.startswith(self.below + os.sep):
-                self._note(path)
-                return
+        paths = [path for path in changed_paths(event, arguments) if path == self.below or path.startswith(self.below + os.sep)]
+        if paths:
+            self._note(paths)
 
-    def _note(self, path: str) -> None:
+    def _note(self, paths: list[str]) -> None:
         self.count += 1
-        if self.crash is not None and (self.count == self.crash.at or self.crash.near and re.search(self.crash.near, path)):
+        if self.crash is not None and (self.count == self.crash.at or self.crash.is_near(paths)):
             os.kill(os.getpid(), signal.SIGKILL)
-        if "lock" not in os.path.basename(path):
+        if not all("lock" in os.path.basename(path) for path in paths):
             self.last = time.monotonic()
             self.first = self.first or self.last
 
@@ -280,7 +282,10 @@ def warm_up(modules: Sequence[str]) -> None:
     """Import what the children will need, on one thread, and keep the garbage collector off shared pages."""
     import torch
 
+    from transformers.utils import logging
+
     torch.set_num_threads(1)  # a pool of threads would not survive a fork
+    logging.disable_progress_bar()
     for module in modules:
         __import__(module)
     gc.collect()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime)(/|$)")
+TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime|git_commit)(/|$)")  # the code may be edited meanwhile
 LOCKS = re.compile(r"lock")  # a lock may stay; its contents are a process's number
 PLACES = {"metrics.jsonl", "run.json", "stages.json", "pipeline.json"}
 

@@ -192,6 +192,7 @@ class Configs(Kind):
     bad = (*BAD, "misspelling accepted")
     batch = 250
     trials = 10_000
+    sample = 100
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -14,7 +14,6 @@ from pathlib import Path
 from faults.campaign import Bench, Kind, Outcome, in_child
 from faults.child import Ended, run
 from faults.compare import compare, snapshot
-from faults.kill import References
 from faults.world import Stage
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
@@ -87,20 +86,24 @@ class Disk(Kind):
     good = ("refused, then equal", "room enough", "refused", "skipped")
     bad = ("traceback", "other content", "lost files", "stray files", "not refused", "does not end")
     trials = len(TROUBLES)
+    sample = 2
 
     def __init__(self, bench: Bench):
         super().__init__(bench)
         self.no_mount = why_no_mount(bench.folder / "mount")
 
-    def prepare(self) -> None:
+    def prepare(self, indices) -> None:
         if self.no_mount:
             print(f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True)
-        self.references = References(self.bench.folder / "reference")
-        for name in STAGES:
-            self.references.of(self.bench.world.stage(name))
+        for index in indices:
+            if self.trouble(index).what == "full":
+                self.bench.references.of(self.bench.world.stage(self.trouble(index).stage))
+
+    def trouble(self, index: int) -> Trouble:
+        return TROUBLES[index * len(TROUBLES) // self.count() % len(TROUBLES)]
 
     def run(self, index: int, folder: Path) -> Outcome:
-        trouble = TROUBLES[index * len(TROUBLES) // self.count() % len(TROUBLES)]
+        trouble = self.trouble(index)
         stage = self.bench.world.stage(trouble.stage)
         if trouble.what == "full":
             return self._full(stage, trouble, folder)
@@ -111,8 +114,7 @@ class Disk(Kind):
     def _full(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
         disk, limit = folder / "disk", None
         disk.mkdir()
-        left = self.bench.folder / "reference" / stage.name / "run"
-        sizes = [path.stat().st_size for path in left.rglob("*") if path.is_file()]
+        sizes = self.bench.references.of(stage).sizes
         if self.no_mount:
             limit = max(int(trouble.share * max(sizes)), 1 << 14)
         else:
@@ -134,7 +136,7 @@ class Disk(Kind):
                 return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
         if after.code != 0:
             return Outcome("does not end", f"{note}\n{after.output[-3_000:]}", row)
-        difference = compare(self.references.of(stage).files, snapshot(disk / "run"))
+        difference = compare(self.bench.references.of(stage).files, snapshot(disk / "run"))
         if difference:
             verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
             return Outcome(verdict, f"{note}: {difference}", row)

@@ -225,10 +225,10 @@ SHARED = (  # of policies and of reward models
     Hostile("another width", _config(d_model=24)),
     Hostile("a vocabulary of 1e12", _config(vocab_size=10**12)),
     Hostile("a vocabulary of 5", _config(vocab_size=5)),
-    Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000")),
+    Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000"), refused=False),
     Hostile("an odd start token", _config(decoder_start_token_id="x")),
-    Hostile("quantized", _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})),
-    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo")),
+    Hostile("quantized", _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}), refused=False),
+    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo"), refused=False),
     Hostile("tokenizer gone", lambda folder, canary: [_gone(name)(folder, canary) for name in ("tokenizer.json", "tokenizer_config.json")]),
     Hostile("tokenizer empty", _file("tokenizer.json", "{}")),
     Hostile("tokenizer a list", _file("tokenizer.json", "[]")),
@@ -350,6 +350,7 @@ class Folders(Kind):
     good = ("refused", "used, no harm")
     bad = ("traceback", "code ran", "accepted", "over 20 s")
     trials = len(CASES)
+    sample = 5
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -6,56 +6,24 @@ into the middle of writes and of computations.
 """
 
 import os
-import signal
-import subprocess
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from faults.campaign import Kind, Outcome, in_child
 from faults.child import Command, CrashPoint, Ended, run
 from faults.compare import compare, rows_in, snapshot
+from faults.reference import Reference
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
-    "sft": 80, "fg_rm": 45, "pref_rm": 45, "ppo": 40, "grpo": 20, "oracle": 25, "generate": 85, "evaluate": 85, "dpo": 30,
+    "sft": 90, "fg_rm": 50, "pref_rm": 50, "ppo": 40, "grpo": 25, "oracle": 30, "generate": 90, "evaluate": 95, "dpo": 30,
     "pipeline": 20}
 TITLES = {
     "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL", "grpo": "kill: RL",
     "oracle": "kill: RL", "generate": "kill: generate", "evaluate": "kill: evaluate", "dpo": "kill: DPO",
     "pipeline": "kill: pipeline"}
+SAMPLED = ("sft", "fg_rm", "oracle", "generate", "evaluate")
 MOST_RUNS = 8
-
-
-@dataclass(frozen=True)
-class Reference:
-    """An uninterrupted run: what it left, how many changes it made, its CPU time."""
-
-    files: dict[str, str]
-    changes: int
-    cpu: float
-
-
-def reference_run(stage: Stage, folder: Path) -> Reference:
-    """Run a stage to its end. Raises `RuntimeError` where it fails by itself."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ended = run(stage.command, folder, folder / "log.txt")
-    if ended.code != 0:
-        raise RuntimeError(f"the uninterrupted run of {stage.name} failed ({ended.code}):\n{ended.output}")
-    return Reference(snapshot(folder / "run"), ended.changes, ended.cpu)
-
-
-class References:
-    """The uninterrupted runs of stages, made when first asked for."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.known = folder, {}
-
-    def of(self, stage: Stage) -> Reference:
-        if stage.name not in self.known:
-            self.known[stage.name] = reference_run(stage, self.folder / stage.name)
-        return self.known[stage.name]
 
 
 class Kill(Kind):
@@ -66,12 +34,12 @@ class Kill(Kind):
     bad = ("traceback", "other content", "lost files", "stray files", "does not end")
     trials = sum(SHARES.values())
 
-    def prepare(self) -> None:
-        self.references = References(self.bench.folder / "reference")
-        names = {self.place(index)[0] for index in range(self.count())} - {"pipeline"}
-        for name in sorted(names):
-            self.references.of(self.bench.world.stage(name))
-        self.pipeline_changes = in_child(pipeline_changes, self.bench.folder / "reference" / "pipeline")
+    def prepare(self, indices) -> None:
+        names = {self.place(index)[0] for index in indices}
+        for name in sorted(names - {"pipeline"}):
+            self.bench.references.of(self.bench.world.stage(name))
+        if "pipeline" in names:
+            self.pipeline_changes = in_child(pipeline_changes, self.bench.folder / "reference" / "pipeline")
 
     def place(self, index: int) -> tuple[str, int, int]:
         """(stage, the trial's number among those of its stage, how many there are)."""
@@ -80,7 +48,12 @@ class Kill(Kind):
             if index < count:
                 return name, index, count
             index -= count
-        return "pipeline", index, max(1, index)
+        raise IndexError(f"{self.name} has {self.count()} trials")
+
+    def sampled(self) -> list[int]:
+        """The middle trial of a few stages."""
+        places = [self.place(index) for index in range(self.count())]
+        return [index for index, (name, number, count) in enumerate(places) if name in SAMPLED and number == count // 2]
 
     def count(self) -> int:
         return sum(max(1, round(share * self.bench.scale)) for share in SHARES.values())
@@ -90,7 +63,7 @@ class Kill(Kind):
         if name == "pipeline":
             return self._kill_pipeline(index, number, count, folder)
         stage = self.bench.world.stage(name)
-        reference = self.references.of(stage)
+        reference = self.bench.references.of(stage)
         rng = self.bench.rng(self.name, index)
         deaths = [self._death(rng, reference, number, count)]
         while rng.random() < 0.3 and len(deaths) < 4:

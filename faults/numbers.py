@@ -61,6 +61,7 @@ class Numbers(Kind):
     good = ("survived", "refused")
     bad = ("traceback", "NaN weights", "NaN in a file", "drew from NaN")
     trials = len(CASES)
+    sample = 2
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

@@ -334,6 +334,7 @@ class Rows(Kind):
     bad = (*BAD, "lost rows")
     batch = 250
     trials = 20_000
+    sample = 300
 
     def __init__(self, bench: Bench):
         super().__init__(bench)

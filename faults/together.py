@@ -12,12 +12,14 @@ from pathlib import Path
 from faults.campaign import Bench, Kind, Outcome
 from faults.child import Command, Ended, Running, run, start
 from faults.compare import compare, snapshot
-from faults.kill import References, processes_with
+from faults.kill import processes_with
+from faults.world import ROOT
 
 STAGES = ("generate", "sft", "fg_rm", "pref_rm", "oracle", "evaluate", "dpo")
 OFFSETS = (0.0, 0.1, 0.3, 0.6)  # of the stage's time alone
 ORPHANS = 4
-ORPHAN_WAIT = 15.0  # seconds an orphan may take to end
+STARTS = 300.0  # seconds a stage may take to start, on any machine
+ENDS = 60.0  # seconds an orphan may take to end
 
 
 class Together(Kind):
@@ -32,21 +34,28 @@ class Together(Kind):
         super().__init__(bench)
         self.names = STAGES
 
-    def prepare(self) -> None:
-        self.references = References(self.bench.folder / "reference")
-        self.alone: dict[str, float] = {}
-        for name in STAGES:
-            started = time.monotonic()
-            self.references.of(self.bench.world.stage(name))
-            self.alone[name] = time.monotonic() - started
+    def prepare(self, indices) -> None:
+        for place in map(self.place, indices):
+            if place is not None:
+                self.bench.references.of(self.bench.world.stage(place[0]))
 
-    def run(self, index: int, folder: Path) -> Outcome:
+    def place(self, index: int) -> tuple[str, float] | None:
+        """Stage and offset; None for a trial of an orphan."""
         count = self.count()
         orphans = max(1, ORPHANS * count // self.trials)
         if index >= count - orphans:
-            return orphan_trial(folder, index)
+            return None
         number = index * len(STAGES) * len(OFFSETS) // max(count - orphans, 1)
-        name, offset = STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
+        return STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
+
+    def sampled(self) -> list[int]:
+        return [0]  # an orphan takes imports of its own; tests/test_pipeline.py has one
+
+    def run(self, index: int, folder: Path) -> Outcome:
+        place = self.place(index)
+        if place is None:
+            return orphan_trial(folder, index)
+        name, offset = place
         number_of = 3 if self.bench.rng(self.name, index).random() < 0.2 else 2
         return self._together(name, offset, number_of, folder)
 
@@ -55,7 +64,7 @@ class Together(Kind):
         started: list[Running] = []
         for i in range(number_of):
             if i:
-                time.sleep(offset * self.alone[name])
+                time.sleep(offset * self.bench.references.of(stage).seconds)
             started.append(start(stage.command, folder, folder / f"logs/{i}.txt"))
         ended = [child.wait() for child in started]
         last = run(stage.command, folder, folder / "logs/last.txt")
@@ -64,7 +73,7 @@ class Together(Kind):
         for end in (*ended, last):
             if end.has_traceback:
                 return Outcome("traceback", f"{note}\n{end.output[-3_000:]}", row)
-        difference = compare(self.references.of(stage).files, snapshot(folder / "run"))
+        difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
         if difference:
             verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
             return Outcome(verdict, f"{note}: {difference}", row)
@@ -84,37 +93,47 @@ class Together(Kind):
 
 
 def both_wrote(ended: list[Ended]) -> bool:
-    """Whether two changed files during the same time."""
-    spans = sorted((end.first_change, end.last_change) for end in ended if end.last_change)
+    """Whether two that finished changed files during the same time. One that refused may have looked whether it can write."""
+    spans = sorted((end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0)
     return any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:]))
 
 
 # ---- orphans ---------------------------------------------------------------------------------------------------------
 
 
-def orphan_pipeline(folder: str, seconds: str) -> None:
+def sleeping_stage(started: str) -> None:
+    """What the orphan runs: as every command of the repository by `run_main`."""
+    from fgrlhf.utils import run_main, write_text
+
+    def sleep() -> None:
+        write_text(started, "started")
+        time.sleep(3_000)
+
+    run_main(sleep)
+
+
+def orphan_pipeline(folder: str) -> None:
     """A pipeline of one stage that sleeps below a shell, as the stages' scripts run below one."""
     from fgrlhf.pipeline import Pipeline, Stage as PipelineStage
 
-    command = ("bash", "-c", f"sleep {seconds}; true")
-    Pipeline([PipelineStage("sleeps", command, (), ("x",))], Path(folder), Path(folder) / "run", {}, lanes=1).run()
+    program = f"'{sys.executable}' -m faults.together sleep '{folder}/started'; true"
+    stage = PipelineStage("sleeps", ("bash", "-c", program), (), ("x",))
+    Pipeline([stage], ROOT, Path(folder) / "run", {}, lanes=1).run()
 
 
 def orphan_trial(folder: Path, index: int) -> Outcome:
     """Kill a pipeline while its stage runs: the stage and what it started have to end."""
-    row = "orphans of a killed pipeline"
-    seconds = f"{3_000 + index}.{os.getpid()}"  # a number that no other command line has
-    child = start(Command("faults.together", (str(folder), seconds)), folder, folder / "logs/0.txt")
-    sleeping = f"sleep\0{seconds}"
-    if not _until(lambda: processes_with(sleeping), ORPHAN_WAIT):
-        child.kill()
-        return Outcome("nobody finished", f"the pipeline started nothing:\n{child.wait().output[-1_000:]}", row)
+    row, mark = "orphans of a killed pipeline", f"{folder}/started"
+    child = start(Command("faults.together", ("pipeline", str(folder))), folder, folder / "logs/0.txt")
+    has_started = _until((folder / "started").exists, STARTS)
     child.kill()
-    child.wait()
-    alive = not _until(lambda: not processes_with(sleeping), ORPHAN_WAIT)
-    for pid in processes_with(seconds):
+    output = child.wait().output[-1_000:]
+    alive = not _until(lambda: not processes_with(mark), ENDS)
+    for pid in processes_with(mark):
         os.kill(pid, signal.SIGKILL)
-    return Outcome("orphan lives on" if alive else "orphan ended", f"its `sleep {seconds}` {'lived on' if alive else 'ended'}", row)
+    if not has_started:
+        return Outcome("nobody finished", f"the pipeline started nothing:\n{output}", row)
+    return Outcome("orphan lives on" if alive else "orphan ended", f"the stage of trial {index} {'lived on' if alive else 'ended'}", row)
 
 
 def _until(condition, seconds: float) -> bool:
@@ -127,4 +146,4 @@ def _until(condition, seconds: float) -> bool:
 
 
 if __name__ == "__main__":
-    orphan_pipeline(*sys.argv[1:])
+    {"pipeline": orphan_pipeline, "sleep": sleeping_stage}[sys.argv[1]](sys.argv[2])

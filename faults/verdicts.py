@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, why_refused
 
 MOST_LINES = 25
 MOST_CHARACTERS = 4_000
@@ -44,8 +44,11 @@ def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "")
         value, verdict, text = None, "refused", f"exit {end.code}"
     except MemoryError:
         return Called("traceback", None, "MemoryError")
-    except BaseException:  # tokenizers' panics are no `Exception`s
-        return Called("traceback", None, traceback.format_exc(limit=-6))
+    except BaseException as error:  # tokenizers' panics are no `Exception`s
+        reason = why_refused(error) if isinstance(error, Exception) else None  # what `run_main` makes of it
+        if reason is None:
+            return Called("traceback", None, traceback.format_exc(limit=-6))
+        value, verdict, text = None, "refused", reason
     seconds = time.process_time() - started
     if seconds > MOST_SECONDS:
         return Called("over a second", value, f"{seconds:.1f} s: {text}")

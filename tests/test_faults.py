@@ -1,0 +1,277 @@
+"""The fault campaign: a few trials of each kind, and broken programs that it has to catch."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from faults import verdicts
+from faults.campaign import Bench, Kind, Outcome, Tally, run_kind, table
+from faults.checkpoints import DAMAGES, checkpoints_in
+from faults.child import Command, CrashPoint, Ended, run
+from faults.compare import compare, snapshot
+from faults.configs import leaves, whole_files
+from faults.folders import Payload
+from faults.kill import kill_trial
+from faults.kinds import KINDS
+from faults.numbers import not_finite
+from faults.reference import reference_run
+from faults.rows import READERS, damage_row
+from faults.together import both_wrote
+from faults.verdicts import call
+from faults.world import Stage, World
+from fgrlhf.utils import UserError
+
+ROOT = Path(__file__).parents[1]
+
+# ---- a few trials of each kind -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory) -> dict:
+    """What `make faults` writes about a small sample of every kind."""
+    folder = tmp_path_factory.mktemp("faults")
+    done = subprocess.run(
+        [sys.executable, "-m", "faults", "sample=true", f"output_dir={folder}"], cwd=ROOT, capture_output=True, text=True)
+    path = folder / "faults.json"
+    assert path.exists(), done.stdout + done.stderr
+    return {"code": done.returncode, **json.loads(path.read_text())}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_of_trials_passes(sampled, kind):
+    failed = [f"{f['command']}\n{f['verdict']}: {f['note']}" for f in sampled["failures"] if f["kind"] == kind]
+    assert not failed, "\n".join(failed)
+
+
+def test_the_sample_has_trials_of_every_kind_and_the_exit_code_of_its_failures(sampled):
+    assert len(sampled["table"]) >= len(KINDS)
+    assert sampled["code"] == bool(sampled["failures"])
+
+
+# ---- broken programs are caught ------------------------------------------------------------------------------------
+
+# Appends a row at a time; started again it goes on after the rows that are there.
+PROGRAM = """
+import os, pathlib
+folder = pathlib.Path("run")
+folder.mkdir(exist_ok=True)
+rows = folder / "rows.jsonl"
+done = rows.read_text().count("\\n") if rows.exists() else 0
+BEGIN
+for i in range(done, 4):
+    with open(rows, "a") as file:
+        file.write("row %d\\n" % i)
+temporary = folder / (".%s.tmp" % TEMPORARY)
+temporary.write_text("{}")
+os.replace(temporary, folder / "result.json")
+"""
+
+
+def program(tmp_path, monkeypatch, name: str, begin: str = "", temporary: str = "'result'") -> Stage:
+    """A stage whose module is written on the spot, with what is broken in it."""
+    (tmp_path / f"{name}.py").write_text(PROGRAM.replace("BEGIN", begin).replace("TEMPORARY", temporary))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Stage(name, Command(name))
+
+
+def killed(stage: Stage, folder: Path, at: int) -> Outcome:
+    reference = reference_run(stage, folder / "reference")
+    trial = folder / "trial"
+    trial.mkdir()
+    return kill_trial(stage, reference, [{"crash": CrashPoint(at)}], trial)
+
+
+def test_a_crash_point_is_just_before_the_nth_change(tmp_path, monkeypatch):
+    stage = program(tmp_path, monkeypatch, "counts_changes")
+    assert reference_run(stage, tmp_path / "whole").changes == 7  # mkdir, four rows, a temporary file, its renaming
+    ended = run(stage.command, tmp_path, tmp_path / "log.txt", crash=CrashPoint(4))
+    assert ended.killed and not ended.has_traceback
+    assert (tmp_path / "run/rows.jsonl").read_text().count("\n") == 2
+
+
+def test_a_death_near_a_path(tmp_path, monkeypatch):
+    stage = program(tmp_path, monkeypatch, "dies_near")
+    assert run(stage.command, tmp_path, tmp_path / "log.txt", crash=CrashPoint(near=r"result\.json")).killed
+    assert (tmp_path / "run/.result.tmp").exists() and not (tmp_path / "run/result.json").exists()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_sound_program_is_equal_after_every_crash(tmp_path, monkeypatch, at):
+    outcome = killed(program(tmp_path, monkeypatch, f"sound_{at}"), tmp_path, at)
+    assert (outcome.verdict, outcome.counts) == ("equal", {"kills": 1})
+
+
+@pytest.mark.parametrize("name, begin, temporary, verdict", [
+    ("loses_a_row", "done += done > 0", "'result'", "other content"),
+    ("repeats_rows", "done = 0", "'result'", "other content"),
+    ("leaves_a_file", "", "os.getpid()", "stray files"),
+    ("forgets_a_file", "if done == 4: raise SystemExit(0)", "'result'", "lost files"),
+    ("shows_a_traceback", "if done: raise ValueError('unexpected')", "'result'", "traceback"),
+    ("prints_a_traceback", "if done: print('Traceback (most recent call last):')", "'result'", "traceback"),
+    ("ends_oddly", "if done: os._exit(7)", "'result'", "traceback"),
+    ("never_ends", "if done: raise SystemExit(2)", "'result'", "does not end"),
+])
+def test_a_broken_program_is_caught(tmp_path, monkeypatch, name, begin, temporary, verdict):
+    at = {"stray files": 7, "lost files": 6}.get(verdict, 4)
+    assert killed(program(tmp_path, monkeypatch, name, begin, temporary), tmp_path, at).verdict == verdict
+
+
+def test_a_child_answers_questions_and_obeys_limits(tmp_path, monkeypatch):
+    (tmp_path / "asks.py").write_text("print(input(), input())\nopen('big', 'w').write('x' * 9000)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run(Command("asks"), tmp_path, tmp_path / "logs/a.txt", answers="y\nn\n").output == "y n\n"
+    ended = run(Command("asks"), tmp_path, tmp_path / "logs/b.txt", answers="y\nn\n", file_limit=4096)
+    assert ended.code == 1 and "File too large" in ended.output
+
+
+# ---- detectors -----------------------------------------------------------------------------------------------------
+
+
+def test_timings_do_not_count_and_everything_else_does(tmp_path):
+    for name, row in (("a", {"step": 1, "loss": 2.0, "time/update": 3.0}), ("b", {"step": 1, "loss": 2.0, "time/update": 4.0})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        (tmp_path / name / ".lock").write_text(name)
+        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
+    first, second = snapshot(tmp_path / "a"), snapshot(tmp_path / "b")
+    assert not compare(first, second)
+    (tmp_path / "b/model.safetensors").write_bytes(b"weight5")
+    (tmp_path / "b/.x.tmp").write_text("")
+    (tmp_path / "b/empty").mkdir()
+    (tmp_path / "b/metrics.jsonl").unlink()
+    difference = compare(first, snapshot(tmp_path / "b"))
+    assert (difference.lost, difference.stray, difference.other) == (("metrics.jsonl",), (".x.tmp", "empty/"), ("model.safetensors",))
+
+
+def refuse(text: str):
+    raise UserError(text)
+
+
+@pytest.mark.parametrize("reader, names, verdict", [
+    (lambda: 3, (), "accepted"),
+    (lambda: refuse("train.lr: must be positive"), ("lr",), "refused"),
+    (lambda: refuse("a  b: unknown key"), ("a\nb",), "refused"),
+    (lambda: refuse("something is wrong"), ("lr",), "unnamed"),
+    (lambda: refuse("lr " + "x" * 4_000), ("lr",), "long text"),
+    (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
+    (lambda: {}["lr"], (), "traceback"),
+    (lambda: json.loads("[" * 100_000), (), "traceback"),
+    (lambda: open("/does/not/exist"), ("/does/not/exist",), "refused"),  # as run_main reports it
+])
+def test_verdicts_on_readers(reader, names, verdict):
+    assert call(reader, names).verdict == verdict
+
+
+def test_a_slow_reader_is_caught(monkeypatch):
+    seconds = iter((10.0, 11.5))
+    monkeypatch.setattr(verdicts.time, "process_time", lambda: next(seconds))
+    assert call(lambda: 3).verdict == "over a second"
+
+
+def ended(pid: int, code: int, first: float, last: float, output: str = "") -> Ended:
+    return Ended(code, output, 0.0, 1, first, last, pid)
+
+
+def test_two_that_wrote_at_once_are_caught():
+    assert both_wrote([ended(1, 0, 1.0, 3.0), ended(2, 0, 2.0, 4.0)])
+    assert not both_wrote([ended(1, 0, 1.0, 3.0), ended(2, 0, 3.5, 4.0)])
+    assert not both_wrote([ended(1, 0, 1.0, 3.0), ended(2, 2, 0.0, 0.0)])
+
+
+def test_nan_in_weights_and_files_is_caught(tmp_path):
+    save_file({"a": torch.tensor([1.0, float("nan")])}, tmp_path / "a.safetensors")
+    save_file({"a": torch.ones(2)}, tmp_path / "b.safetensors")
+    (tmp_path / "c.json").write_text('{"loss": [NaN]}')
+    (tmp_path / "d.jsonl").write_text('{"text": "a\u2028b"}\n{"loss": null}\n')
+    assert [Path(name).name for name in not_finite(str(tmp_path))] == ["a.safetensors", "c.json"]
+
+
+def test_the_payload_of_a_pickle_makes_its_canary(tmp_path):
+    pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
+    assert (tmp_path / "canary").is_dir()
+
+
+# ---- mutations -----------------------------------------------------------------------------------------------------
+
+
+def test_mutations_are_functions_of_the_seed_and_damage_something(tmp_path):
+    bench = Bench(World(tmp_path), 0, 1.0, tmp_path)
+    for reader in READERS:
+        row = reader.rows()[0]
+        damaged = [damage_row(row, bench.rng("rows", i))[0] for i in range(40)]
+        assert [repr(one) for one in damaged] == [repr(damage_row(row, bench.rng("rows", i))[0]) for i in range(40)]
+        assert sum(repr(one) != repr(row) for one in damaged) > 30
+        assert row == reader.rows()[0]
+
+
+def test_sound_rows_are_accepted_by_every_reader_that_needs_no_model(tmp_path):
+    from faults.rows import to_text
+
+    for reader in READERS:
+        if reader.name in ("SFT rows", "comparisons", "corrected examples", "samples, resumed"):
+            continue
+        path = tmp_path / f"{reader.name}.{'jsonl' if reader.lines else 'json'}"
+        path.write_text(to_text(reader.rows(), reader.lines))
+        assert reader.read(path, Bench(World(tmp_path), 0, 1.0, tmp_path)) == 4, reader.name
+
+
+def test_leaves_and_whole_files():
+    assert leaves({"a": {"b": 1, "c": {}}, "d": [2]}) == [("a.b", 1), ("a.c", {}), ("d", [2])]
+    assert len({mutation.what for mutation in whole_files("a: 1\n")}) > 60
+
+
+def test_damage_to_checkpoints_finds_the_newest(tmp_path):
+    for step in (2, 10):
+        folder = tmp_path / f"run/checkpoints/step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"x" * 64)
+        (folder / "state.json").write_text('{"step": 1}')
+    damage = next(damage for damage in DAMAGES if damage.what == "a bit of the weights")
+    damage.apply(checkpoints_in(tmp_path), tmp_path / "run", None, None)
+    changed = [path.parent.name for path in tmp_path.rglob("model.safetensors") if path.read_bytes() != b"x" * 64]
+    assert changed == ["step-10"]
+
+
+# ---- running trials ------------------------------------------------------------------------------------------------
+
+
+class Toy(Kind):
+    """Trial 1 ends its process, trial 2 fails, trial 3 raises."""
+
+    name, good, bad, batch, trials = "toy", ("fine",), ("broken", "slow"), 3, 6
+
+    def run(self, index, folder):
+        if index == 1:
+            os._exit(3)
+        if index == 3:
+            raise ValueError("unexpected")
+        (folder / "left").write_text("x")
+        return Outcome("broken" if index == 2 else "fine", "why", counts={"kills": 2})
+
+
+def test_a_trial_that_ends_its_process_fails_and_the_others_go_on(tmp_path):
+    kind = Toy(Bench(World(tmp_path), 0, 1.0, tmp_path))
+    tally = run_kind(kind, range(kind.count()), quiet=True)
+    assert sorted((f.index, f.outcome.verdict) for f in tally.failures) == [(1, "broken"), (2, "broken"), (3, "broken")]
+    assert table([tally]).splitlines()[-1] == "| toy | 6, 8 kills | 3 fine, **3 broken**, 0 slow |"
+    assert (tmp_path / "failed/toy-2/left").exists() and not (tmp_path / "trials/toy-0").exists()
+    assert "kinds=toy seed=0 scale=1 only=2" in (tmp_path / "failed/toy-2/FAILED.txt").read_text()
+
+
+def test_zeros_are_shown_where_nothing_failed(tmp_path):
+    tally = Tally(Toy(Bench(World(tmp_path), 0, 1.0, tmp_path)))
+    tally.add(Outcome("fine"))
+    assert table([tally]).splitlines()[-1] == "| toy | 1 | 1 fine, 0 broken, 0 slow |"
+
+
+def test_a_sample_is_spread_over_the_trials(tmp_path):
+    kind = Toy(Bench(World(tmp_path), 0, 1.0, tmp_path))
+    kind.sample = 3
+    assert kind.sampled() == [1, 3, 5]
