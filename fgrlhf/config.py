@@ -418,7 +418,7 @@ def _explain(model: type[BaseModel], problem: Any, hidden: typing.Callable[[str]
         hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}" if known else "remove it"
         return [f"{shorten(path)}: unknown key; {hint}"]
     if problem["type"] == "missing":
-        return [f"{path}: missing; set it in the file or give {path}=... on the command line"]
+        return [f"{path}: missing; give {path}=... on the command line, or set it in the config file where there is one"]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error" and not path:
         return [message]

@@ -150,7 +150,8 @@ class TrainConfig(StrictModel):
     shuffle: bool = Field(True, description="false: as published (D6)")
     average_microbatches: bool = Field(True, description="false: their losses add up, as published (D6)")
     seed: Seed = 42
-    cuda_deterministic: bool = True
+    cuda_deterministic: bool = Field(
+        True, description="cuDNN's deterministic kernels; transformer layers use others, so GPU runs may differ by rounding")
 
     @model_validator(mode="after")
     def _clipping_is_on(self):

@@ -285,6 +285,7 @@ def run_training(
         use_run_log(run, log, config.logging.run_name)
         if log.is_main:
             print(
+                *config.logging.notes(),
                 *opening,
                 *([f"continuing from step {resume_step}"] if checkpoint else []),
                 sep="\n",

@@ -294,6 +294,8 @@ def _train(config: SFTConfig) -> Path:
             eval_dataset=encode(policy, dev, config.model.max_generated_len) if dev else None,
         )
         use_run_log(trainer, log, config.logging.run_name)
+        for note in config.logging.notes():
+            say(note)
         parameters = policy.model.num_parameters()
         say(
             f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"

@@ -100,7 +100,7 @@ def test_every_mistake_is_reported_at_once(tmp_path):
         "train.lr: input should be a valid number, unable to parse string as a number (got 'fast')",
         "train.stepz: unknown key; did you mean `steps`?",
         "train.flag:",
-        "reward.a.weight: missing; set it in the file or give reward.a.weight=",
+        "reward.a.weight: missing; give reward.a.weight=... on the command line",
         "reward.a.wieght: unknown key; did you mean `weight`?",
         "reward.b:",
         "sizes.1:",
