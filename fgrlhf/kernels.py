@@ -143,7 +143,7 @@ def _recorded(path: Path) -> dict[str, str] | None:
     """The choice in a run.json, None where there is none to be used."""
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8"))["kernels"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -178,7 +178,7 @@ def _read_cache(path: Path) -> dict[str, dict[str, str]]:
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         return {key: _checked(choice) for key, choice in known.items()}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
 

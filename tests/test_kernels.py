@@ -87,7 +87,7 @@ def test_a_machine_measures_once_and_remembers(fresh, timer, monkeypatch):
     assert len(json.loads(kernels.cache_file().read_text())) == 2, "both machines may share a home"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": {"small": "fast", "medium": "fast", "large": "fast"}}', "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"x": 3}', '{"x": {"small": "fast", "medium": "fast", "large": "fast"}}', "\xff"])
 def test_a_damaged_cache_is_measured_again(fresh, timer, text):
     path = kernels.cache_file()
     path.parent.mkdir(parents=True)
