@@ -5,7 +5,8 @@
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy and torch: no thread may run when a child is forked
+os.environ.setdefault("OMP_NUM_THREADS",
+    "1")  # before numpy and torch: no thread may run when a child is forked
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -46,7 +47,8 @@ class Settings(StrictModel):
         names = self.kinds.split(",")
         unknown = [name for name in names if name not in KINDS]
         if unknown:
-            raise UserError(f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
+            raise UserError(
+                f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
         if self.only is not None and len(names) != 1:
             raise UserError("only=... is a trial of one kind: add kinds=...")
         return [KINDS[name] for name in names]
@@ -79,7 +81,8 @@ def run(settings: Settings) -> list[Tally]:
         kind = kind_class(bench)
         count = kind.count()
         if settings.only is not None and settings.only >= count:
-            raise UserError(f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}")
+            raise UserError(
+                f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}")
         indices = range(count) if settings.only is None else [settings.only]
         indices = kind.sampled() if settings.sample else indices
         print(f"{kind.name}: {len(indices)} trials", flush=True)
@@ -96,12 +99,14 @@ def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
     folder = Path(settings.output_dir)
     failures = [failure for tally in tallies for failure in tally.failures]
     listed = [
-        {"kind": f.kind, "index": f.index, "verdict": f.outcome.verdict, "note": f.outcome.note[:2000], "folder": f.folder,
+        {"kind": f.kind, "index": f.index, "verdict": f.outcome.verdict, "note": f.outcome.note[:2000],
+            "folder": f.folder,
          "command": f.command}
         for f in failures
     ]
     record = {"seed": settings.seed, "scale": settings.scale, "minutes": round(seconds / 60, 1)}
-    write_json(folder / "faults.json", {**record, "table": table_rows(tallies), "failures": _printable(listed)})
+    write_json(folder / "faults.json",
+        {**record, "table": table_rows(tallies), "failures": _printable(listed)})
     lines = [table(tallies), "", f"{len(failures)} failures."]
     lines += [f"- `{f.command}`: {f.outcome.verdict}: {_line(f.outcome.note)}" for f in failures]
     write_text(folder / "faults.md", _printable("\n".join(lines) + "\n"))
@@ -138,7 +143,9 @@ def main() -> None:
     print(f"\n{table(tallies)}\n")
     for failure in first_of_each(failures):
         print(f"{failure.command}\n    {failure.outcome.verdict}: {_printable(_line(failure.outcome.note))}")
-    print(f"{len(failures)} failures; {settings.output_dir}/faults.md and faults.json; failed trials in {settings.output_dir}/failed")
+    print(
+        f"{len(failures)} failures; {settings.output_dir}/faults.md and faults.json; "
+        f"failed trials in {settings.output_dir}/failed")
     sys.exit(1 if failures else 0)
 
 

@@ -1,7 +1,8 @@
 """Trials, their outcomes, the processes they run in, and the table.
 
-A trial is a pure function of (kind, seed, index). It runs in a forked process of its own, or with the others of its batch;
-should that process die, the trial it was at has failed and the rest of the batch goes on in a new one.
+A trial is a pure function of (kind, seed, scale, index). It runs in a forked process of its own, or with
+the others of its batch; should that process die, the trial it was at has failed and the rest of the batch
+goes on in a new one.
 """
 
 import json
@@ -22,7 +23,7 @@ from faults.reference import References
 from faults.world import World
 
 PULSE = 15.0  # seconds between lines of progress
-BATCH_CPU_LIMIT = 5  # seconds of CPU for one trial of a batch: over it the process ends and the trial has failed
+BATCH_CPU_LIMIT = 5  # seconds of CPU for one trial of a batch: over it the trial has failed
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Kind:
         self.bench = bench
 
     def prepare(self, indices: Sequence[int]) -> None:
-        """What these trials need, such as uninterrupted runs. Called once; models run in forked children only."""
+        """What these trials need, such as uninterrupted runs. Models run in forked children only."""
 
     def count(self) -> int:
         return max(1, round(self.trials * self.bench.scale))
@@ -117,11 +118,11 @@ class Tally:
         row.update(outcome.counts)
 
 
-# ---- running ---------------------------------------------------------------------------------------------------------
+# ---- running -------------------------------------------------------------------------------------
 
 
 def in_child(function, *arguments: Any) -> Any:
-    """Call a function in a forked process and return its JSON-able result. Raises `RuntimeError` if it fails."""
+    """Call a function in a forked process; its JSON-able result. Raises `RuntimeError` if it fails."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -187,7 +188,8 @@ class _Batch:
 
     def outcomes(self) -> list[tuple[int, Outcome]]:
         """Those that came since the last call."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)  # before the pipe is read: what is in it then is all there is
+        # before the pipe is read: if it has ended, what is in the pipe then is all there is
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
         while True:
             try:
                 block = os.read(self.reader, 1 << 16)
@@ -214,7 +216,8 @@ def _work(kind: Kind, indices: list[int], writer: int) -> None:
             folder.mkdir(parents=True)
             if kind.batch > 1:
                 used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-                resource.setrlimit(resource.RLIMIT_CPU, (int(used) + BATCH_CPU_LIMIT, resource.RLIM_INFINITY))
+                limit = int(used) + BATCH_CPU_LIMIT
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
             try:
                 outcome = kind.run(index, folder)
             except Exception:
@@ -244,7 +247,8 @@ def _settle(tally: Tally, index: int, outcome: Outcome) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     folder.rename(kept)
-    command = f'make faults ARGS="kinds={kind.name} seed={kind.bench.seed} scale={kind.bench.scale:g} only={index}"'
+    arguments = f"kinds={kind.name} seed={kind.bench.seed} scale={kind.bench.scale:g} only={index}"
+    command = f'make faults ARGS="{arguments}"'
     note = outcome.note.encode("utf-8", "backslashreplace").decode()
     (kept / "FAILED.txt").write_text(f"{command}\n{outcome.verdict}: {note}\n", encoding="utf-8")
     tally.failures.append(Failure(kind.name, index, outcome, str(kept), command))
@@ -255,10 +259,11 @@ def _progress(tally: Tally, total: int) -> None:
     rate = done / tally.seconds
     left = f"{(total - done) / rate / 60:.1f} min left" if done else "..."
     failed = len(tally.failures)
-    print(f"  {tally.kind.name}: {done} of {total}, {failed} failed, {rate:.1f} a second, {left}", flush=True)
+    told = f"{done} of {total}, {failed} failed, {rate:.1f} a second, {left}"
+    print(f"  {tally.kind.name}: {told}", flush=True)
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 
 def table_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
@@ -275,7 +280,8 @@ def table_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
             marked = [f"**{text}**" if not text.startswith("0 ") else text for text in bad]
             failed = sum(counts[verdict] for verdict in kind.bad)
             rows.append({
-                "kind": name, "tried": tried, "result": ", ".join([*good, *marked]), "failed": failed, "counts": dict(counts)})
+                "kind": name, "tried": tried, "result": ", ".join([*good, *marked]), "failed": failed,
+                "counts": dict(counts)})
     return rows
 
 

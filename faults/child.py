@@ -1,7 +1,8 @@
 """Runs a program of this repository in a forked child, which may die at a chosen place.
 
-A child starts from a process that has imported everything, so a run costs what it computes and not ten seconds of imports.
-The module is run as `python -m module` would run it, with a working directory, an environment and a log of its own.
+A child starts from a process that has imported everything, so a run costs what it computes and not ten
+seconds of imports. The module is run as `python -m module` would run it, with a working directory, an
+environment and a log of its own.
 """
 
 import gc
@@ -53,7 +54,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Die at the `at`-th change (from 1) below a folder; or at the first change of a path in which the pattern `near` is found."""
+    """Die at the `at`-th change (from 1) below a folder, or at the first of a path that matches `near`."""
 
     at: int = 0
     near: str = ""
@@ -67,7 +68,7 @@ class CrashPoint:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: its exit code (negative: the signal), what it printed, its CPU time, the changes it made."""
+    """How a child ended: exit code (negative: the signal), output, CPU time, the changes it made."""
 
     code: int
     output: str
@@ -85,7 +86,9 @@ class Ended:
     @property
     def has_traceback(self) -> bool:
         """Whether a user would have seen a traceback, or an exit code that no program here gives."""
-        return self.code not in GOOD_CODES and not self.killed or "Traceback (most recent call last)" in self.output
+        if self.code not in GOOD_CODES and not self.killed:
+            return True
+        return "Traceback (most recent call last)" in self.output
 
 
 class Changes:
@@ -98,9 +101,12 @@ class Changes:
     def __call__(self, event: str, arguments: tuple) -> None:
         if event != "open" and event not in PATHS_OF:
             return
-        paths = [path for path in changed_paths(event, arguments) if path == self.below or path.startswith(self.below + os.sep)]
+        paths = [path for path in changed_paths(event, arguments) if self._is_below(path)]
         if paths:
             self._note(paths)
+
+    def _is_below(self, path: str) -> bool:
+        return path == self.below or path.startswith(self.below + os.sep)
 
     def _note(self, paths: list[str]) -> None:
         self.count += 1

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime|git_commit)(/|$)")  # the code may be edited meanwhile
+# The commit too: the code may be edited while the campaign runs.
+TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime|git_commit)(/|$)")
 LOCKS = re.compile(r"lock")  # a lock may stay; its contents are a process's number
 PLACES = {"metrics.jsonl", "run.json", "stages.json", "pipeline.json"}
 
@@ -22,6 +23,13 @@ class Difference:
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.stray or self.other)
+
+    @property
+    def verdict(self) -> str:
+        """The worst of it."""
+        if self.other:
+            return "other content"
+        return "lost files" if self.lost else "stray files"
 
     def __str__(self) -> str:
         parts = [(name, getattr(self, name)) for name in ("lost", "stray", "other")]
@@ -46,8 +54,10 @@ def digest(path: Path) -> str:
     content = path.read_bytes()
     if path.name in PLACES:
         try:
-            lines = content.decode("utf-8").split("\n") if path.suffix == ".jsonl" else [content.decode("utf-8")]
-            content = json.dumps([_without_timings(json.loads(line)) for line in lines if line.strip()]).encode()
+            text = content.decode("utf-8")
+            lines = text.split("\n") if path.suffix == ".jsonl" else [text]
+            rows = [_without_timings(json.loads(line)) for line in lines if line.strip()]
+            content = json.dumps(rows).encode()
         except ValueError:
             pass  # damaged: then its bytes count
     return hashlib.sha256(content).hexdigest()

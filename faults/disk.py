@@ -1,8 +1,9 @@
 """disk: a disk that is full or read-only, a file in the folder's place, a name that is too long.
 
-A stage has to end with a message, and after room was made the same command has to leave what an uninterrupted run leaves.
-The full disk is a tmpfs of some kB in a mount namespace of the trial's own. Where mounting is not allowed it is a limit on
-the size of a file (RLIMIT_FSIZE), and the read-only trials need a user other than root.
+A stage has to end with a message, and after room was made the same command has to leave what an
+uninterrupted run leaves. The full disk is a tmpfs of some kB in a mount namespace of the trial's own. Where
+mounting is not allowed it is a limit on the size of a file (RLIMIT_FSIZE), and the read-only trials need a
+user other than root.
 """
 
 import ctypes
@@ -37,7 +38,7 @@ TROUBLES = (
 )
 
 
-# ---- mounting --------------------------------------------------------------------------------------------------------
+# ---- mounting ------------------------------------------------------------------------------------
 
 
 def _mount(target: Path, flags: int, options: str) -> None:
@@ -76,7 +77,7 @@ def why_no_mount(folder: Path) -> str:
     return in_child(attempt)
 
 
-# ---- trials ----------------------------------------------------------------------------------------------------------
+# ---- trials --------------------------------------------------------------------------------------
 
 
 class Disk(Kind):
@@ -119,17 +120,21 @@ class Disk(Kind):
             limit = max(int(trouble.share * max(sizes)), 1 << 14)
         else:
             mount_small_disk(disk, max(int(trouble.share * sum(sizes)), 1 << 14))
-        first, second = (run(stage.command, disk, folder / f"logs/{i}.txt", file_limit=limit) for i in (0, 1))
+        first = run(stage.command, disk, folder / "logs/0.txt", file_limit=limit)
+        second = run(stage.command, disk, folder / "logs/1.txt", file_limit=limit)
         if not self.no_mount:
             make_room(disk)
         third = run(stage.command, disk, folder / "logs/2.txt")
-        note = f"{stage.name}, room for {trouble.share:.0%}: exits {first.code}, {second.code}, with room {third.code}"
+        codes = f"{first.code}, {second.code}, with room {third.code}"
+        note = f"{stage.name}, room for {trouble.share:.0%}: exits {codes}"
         outcome = self._judge(stage, note, (first, second), third, disk)
         if outcome.verdict in self.bad:
             shutil.copytree(disk / "run", folder / "kept", dirs_exist_ok=True)
         return outcome
 
-    def _judge(self, stage: Stage, note: str, before: tuple[Ended, ...], after: Ended, disk: Path) -> Outcome:
+    def _judge(
+        self, stage: Stage, note: str, before: tuple[Ended, ...], after: Ended, disk: Path
+    ) -> Outcome:
         row = "full disk"
         for ended in (*before, after):
             if ended.has_traceback:
@@ -138,8 +143,7 @@ class Disk(Kind):
             return Outcome("does not end", f"{note}\n{after.output[-3_000:]}", row)
         difference = compare(self.bench.references.of(stage).files, snapshot(disk / "run"))
         if difference:
-            verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
-            return Outcome(verdict, f"{note}: {difference}", row)
+            return Outcome(difference.verdict, f"{note}: {difference}", row)
         return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
 
     def _read_only(self, stage: Stage, folder: Path) -> Outcome:
@@ -161,10 +165,12 @@ class Disk(Kind):
             (folder / "run").write_text("a file\n")
         else:
             long = "x" * 300
-            key = f"name={long}" if stage.name in ("generate", "evaluate") else f"logging.save_dir=run/{long}"
+            has_name = stage.name in ("generate", "evaluate")
+            key = f"name={long}" if has_name else f"logging.save_dir=run/{long}"
             stage = Stage(stage.name, stage.command.with_arguments(key))
         ended = run(stage.command, folder, folder / "logs/0.txt")
-        return self._refusal(ended, f"{stage.name}, {trouble.what}", {"file": "file for a folder"}.get(trouble.what, trouble.what))
+        row = "file for a folder" if trouble.what == "file" else trouble.what
+        return self._refusal(ended, f"{stage.name}, {trouble.what}", row)
 
     def _refusal(self, ended: Ended, note: str, row: str) -> Outcome:
         note = f"{note}: exit {ended.code}\n{ended.output[-3_000:]}"

@@ -1,4 +1,8 @@
-"""folders: hostile model folders and reward_model.json: refused with a reason, no code is run, no traceback; also with `y` on stdin."""
+"""folders: hostile model folders and reward_model.json.
+
+They have to be refused with a reason. No code may run, also with `y` on standard input, and no traceback
+may show.
+"""
 
 import json
 import os
@@ -30,7 +34,8 @@ class EvilTokenizer(PreTrainedTokenizerFast):
     pass
 """
 AUTO_MAP = {
-    "AutoConfig": "evil.Evil", "AutoModelForSeq2SeqLM": "evil.EvilModel", "AutoModelForCausalLM": "evil.EvilModel", "AutoModel": "evil.EvilModel",
+    "AutoConfig": "evil.Evil", "AutoModelForSeq2SeqLM": "evil.EvilModel",
+    "AutoModelForCausalLM": "evil.EvilModel", "AutoModel": "evil.EvilModel",
     "AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}
 
 
@@ -46,7 +51,7 @@ class Hostile:
     refused: bool = True
 
 
-# ---- means -----------------------------------------------------------------------------------------------------------
+# ---- means ---------------------------------------------------------------------------------------
 
 
 def edit(folder: Path, name: str, **changes: Any) -> None:
@@ -93,7 +98,8 @@ def torch_pickled(folder: Path, canary: Path) -> None:
 def weights(folder: Path, change: Callable[[dict], dict]) -> None:
     """Change the tensors."""
     path = folder / "model.safetensors"
-    save_file({name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()}, path, {"format": "pt"})
+    save_file({name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()}, path,
+        {"format": "pt"})
 
 
 def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
@@ -191,11 +197,14 @@ SHARED = (  # of policies and of reward models
         folder, "config.json", model_type="evil", auto_map={"AutoConfig": "some/repo--evil.Evil"}))),
     Hostile("code for a known type", auto_map, refused=False),
     Hostile("code for the tokenizer", lambda folder, canary: (with_code(folder, canary), edit(
-        folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]}, tokenizer_class="EvilTokenizer")), refused=False),
+        folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]},
+        tokenizer_class="EvilTokenizer")), refused=False),
     Hostile("a pickle", pickled),
     Hostile("a pickle of torch", torch_pickled),
-    Hostile("a pickle beside safetensors", lambda folder, canary: pickled(folder, canary, only=False), refused=False),
-    Hostile("pickled arguments", lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False), refused=False),
+    Hostile("a pickle beside safetensors", lambda folder, canary: pickled(folder, canary, only=False),
+        refused=False),
+    Hostile("pickled arguments",
+        lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False), refused=False),
     Hostile("weights behind a link", linked_out("model.safetensors")),
     Hostile("a config behind a link", linked_out("config.json")),
     Hostile("a tokenizer behind a link", linked_out("tokenizer.json")),
@@ -227,9 +236,13 @@ SHARED = (  # of policies and of reward models
     Hostile("a vocabulary of 5", _config(vocab_size=5)),
     Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000"), refused=False),
     Hostile("an odd start token", _config(decoder_start_token_id="x")),
-    Hostile("quantized", _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}), refused=False),
-    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo"), refused=False),
-    Hostile("tokenizer gone", lambda folder, canary: [_gone(name)(folder, canary) for name in ("tokenizer.json", "tokenizer_config.json")]),
+    Hostile("quantized",
+        _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}), refused=False),
+    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo"),
+        refused=False),
+    Hostile("tokenizer gone",
+        lambda folder, canary: [_gone(name)(folder, canary) for name in ("tokenizer.json",
+        "tokenizer_config.json")]),
     Hostile("tokenizer empty", _file("tokenizer.json", "{}")),
     Hostile("tokenizer a list", _file("tokenizer.json", "[]")),
     Hostile("tokenizer cut", _file("tokenizer.json", '{"version": "1.0", "model": {')),
@@ -243,30 +256,44 @@ SHARED = (  # of policies and of reward models
     Hostile("NaN in a late tensor", filled(float("nan"), "layer_norm")),
     Hostile("half of the tensors", without(share=0.5)),
     Hostile("a layer missing", without("decoder")),
-    Hostile("other shapes", lambda folder, canary: weights(folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in ts.items()})),
-    Hostile("whole numbers", lambda folder, canary: weights(folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}), refused=False),
-    Hostile("other names", lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()})),
-    Hostile("more tensors", lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}), refused=False),
+    Hostile("other shapes",
+        lambda folder, canary: weights(folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in
+        ts.items()})),
+    Hostile("whole numbers",
+        lambda folder, canary: weights(folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}),
+        refused=False),
+    Hostile("other names",
+        lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()})),
+    Hostile("more tensors",
+        lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}), refused=False),
     Hostile("no weights", _gone("model.safetensors")),
     Hostile("empty weights", _file("model.safetensors", b"")),
     Hostile("weights of zeros", _file("model.safetensors", b"\0" * 4_096)),
     Hostile("a header of 2**63 bytes", _file("model.safetensors", header(2**63 - 1))),
     Hostile("a header that is a list", _file("model.safetensors", header(2, b"[]"))),
-    Hostile("weights cut", lambda folder, canary: put(folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-100])),
-    Hostile("weights a folder", lambda folder, canary: (_gone("model.safetensors")(folder, canary), (folder / "model.safetensors").mkdir())),
+    Hostile("weights cut",
+        lambda folder, canary: put(folder, "model.safetensors", (folder /
+        "model.safetensors").read_bytes()[:-100])),
+    Hostile("weights a folder",
+        lambda folder, canary: (_gone("model.safetensors")(folder, canary), (folder /
+        "model.safetensors").mkdir())),
     Hostile("a file for the folder", _as_file),
     Hostile("an empty folder", _empty),
     Hostile("a folder that links to itself", _loop),
     Hostile("generation config a list", _file("generation_config.json", "[]"), refused=False),
-    Hostile("generation config of odd types", _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'), refused=False),
-    Hostile("an adapter", _file("adapter_config.json", '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}'), refused=False),
+    Hostile("generation config of odd types",
+        _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'), refused=False),
+    Hostile("an adapter",
+        _file("adapter_config.json", '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}'),
+        refused=False),
     Hostile("an adapter a list", _file("adapter_config.json", "[]"), refused=False),
 )
 TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 POLICIES = (
     *SHARED,
     Hostile("a template that looks into classes", _tokenizer(chat_template=TEMPLATE)),
-    Hostile("a template that does not end", _tokenizer(chat_template="{% for i in range(10**12) %}{% endfor %}")),
+    Hostile("a template that does not end",
+        _tokenizer(chat_template="{% for i in range(10**12) %}{% endfor %}")),
     Hostile("a template that is none", _tokenizer(chat_template="{% for %}")),
     Hostile("a template that is a number", _tokenizer(chat_template=5)),
     Hostile("a template of the user's file", _tokenizer(chat_template="{% include '/etc/passwd' %}")),
@@ -298,7 +325,8 @@ WRONG: dict[str, tuple] = {  # values that reward_model.json must not have
     "labels": (None, 5, "NF-ERR", [1, 2], [], ["O"], ["NF-ERR", "O", "x"], {"a": 1}),
     "error_label": (None, 5, "x", ["NF-ERR"]),
     "ok_label": (None, 5, "x"),
-    "segmenter": ([], ["a"], "pip", 5, {}, {"version": "1"}, {"name": "pip", "version": "1"}, {"name": "pytest", "version": "1"}, {"name": 5}),
+    "segmenter": ([], ["a"], "pip", 5, {}, {"version": "1"}, {"name": "pip", "version": "1"},
+        {"name": "pytest", "version": "1"}, {"name": 5}),
 }
 MOMENTS: dict[str, tuple] = {
     "mean": (None, "a", float("nan"), float("inf"), [0], True, 10**400),
@@ -312,16 +340,21 @@ SPEC_FILES = (
     Hostile("deep", _file("reward_model.json", "[" * 100_000)),
     Hostile("5,000 digits", _file("reward_model.json", '{"kind": ' + "9" * 5_000 + "}")),
     Hostile("a further key", _spec(evil=1)),
-    *(Hostile(f"no {key}", _spec_without(key)) for key in ("kind", "shape", "level", "with_passages", "max_length")),
+    *(
+        Hostile(f"no {key}", _spec_without(key))
+        for key in ("kind", "shape", "level", "with_passages", "max_length")
+    ),
 )
 
 
 def _wrong_values(table: dict[str, tuple]) -> tuple[Hostile, ...]:
-    return tuple(Hostile(f"{key} = {str(value)[:20]!r}", _spec(**{key: value})) for key, values in table.items() for value in values)
+    pairs = [(key, value) for key, values in table.items() for value in values]
+    return tuple(Hostile(f"{key} = {str(value)[:20]!r}", _spec(**{key: value})) for key, value in pairs)
 
 
 SEGMENT_MODELS = (*_wrong_values(WRONG), *SPEC_FILES, Hostile("no head", without("head")))
-SEQUENCE_MODELS = (*_wrong_values(MOMENTS), Hostile("no head", without("head")), Hostile("NaN in the head", filled(float("nan"), "head")))
+SEQUENCE_MODELS = (*_wrong_values(MOMENTS), Hostile("no head", without("head")),
+    Hostile("NaN in the head", filled(float("nan"), "head")))
 
 
 @dataclass(frozen=True)
@@ -374,12 +407,14 @@ class Folders(Kind):
     def _command(self, target: Target, model: Path, folder: Path):
         world = self.bench.world
         if target.name == "policy":
-            return world.stage("generate", f"policy={model}", "name=hostile", "max_examples=1", "num_samples=1").command
+            return world.stage("generate", f"policy={model}", "name=hostile", "max_examples=1",
+                "num_samples=1").command
         tree = yaml.safe_load(world.config("rl").read_text())
         aspect = {"sequence": "completeness_model"}.get(target.name, "relevance_model")
         tree["reward"] = {aspect: {**tree["reward"][aspect], "ckpt": str(model)}}
         (folder / "rl.yml").write_text(yaml.safe_dump(tree))
-        return world.stage("evaluate", f"config={folder / 'rl.yml'}", "max_examples=1", "num_samples=1").command
+        return world.stage("evaluate", f"config={folder / 'rl.yml'}", "max_examples=1",
+            "num_samples=1").command
 
 
 def make_hostile(sound: Path, model: Path, canary: Path, hostile: Hostile) -> None:

@@ -1,8 +1,9 @@
-"""kill: a run is killed, once or more, and started again until it ends; it must leave what an uninterrupted run leaves.
+"""kill: a run is killed, once or more, and started again until it ends.
 
-Two kinds of deaths. A crash point is kill -9 before the n-th change of a file below the run's folder: all of them are tried
-that fit into the number of trials. A random death comes after a share of the CPU time the whole run takes, so it also falls
-into the middle of writes and of computations.
+It has to leave what an uninterrupted run leaves. There are two kinds of deaths. A crash point is kill -9
+before the n-th change of a file below the run's folder: the trials are spread over all of them. A random
+death comes after a share of the CPU time the whole run takes, so it also falls into the middle of writes
+and of computations.
 """
 
 import os
@@ -16,10 +17,12 @@ from faults.reference import Reference
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
-    "sft": 90, "fg_rm": 50, "pref_rm": 50, "ppo": 40, "grpo": 25, "oracle": 30, "generate": 90, "evaluate": 95, "dpo": 30,
+    "sft": 90, "fg_rm": 50, "pref_rm": 50, "ppo": 40, "grpo": 25, "oracle": 30, "generate": 90,
+    "evaluate": 95, "dpo": 30,
     "pipeline": 20}
 TITLES = {
-    "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL", "grpo": "kill: RL",
+    "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL",
+    "grpo": "kill: RL",
     "oracle": "kill: RL", "generate": "kill: generate", "evaluate": "kill: evaluate", "dpo": "kill: DPO",
     "pipeline": "kill: pipeline"}
 SAMPLED = ("sft", "fg_rm", "oracle", "generate", "evaluate")
@@ -53,7 +56,8 @@ class Kill(Kind):
     def sampled(self) -> list[int]:
         """The middle trial of a few stages."""
         places = [self.place(index) for index in range(self.count())]
-        return [index for index, (name, number, count) in enumerate(places) if name in SAMPLED and number == count // 2]
+        middle = [name in SAMPLED and number == count // 2 for name, number, count in places]
+        return [index for index, chosen in enumerate(middle) if chosen]
 
     def count(self) -> int:
         return sum(max(1, round(share * self.bench.scale)) for share in SHARES.values())
@@ -83,7 +87,9 @@ class Kill(Kind):
         return pipeline_trial(folder, at, TITLES["pipeline"])
 
 
-def kill_trial(stage: Stage, reference: Reference, deaths: list[dict], folder: Path, row: str = "") -> Outcome:
+def kill_trial(
+    stage: Stage, reference: Reference, deaths: list[dict], folder: Path, row: str = ""
+) -> Outcome:
     """Run a stage with these deaths one after another, then until it ends, and compare."""
     kills, notes = 0, []
     for number in range(MOST_RUNS):
@@ -96,10 +102,9 @@ def kill_trial(stage: Stage, reference: Reference, deaths: list[dict], folder: P
             kills += 1
         elif ended.code == 0:
             difference = compare(reference.files, snapshot(folder / "run"))
-            verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
             lost_rows = _lost_rows(difference.other, folder, reference)
             note = f"{'; '.join(notes)}: {difference}{lost_rows}"
-            return Outcome(verdict if difference else "equal", note, row, {"kills": kills})
+            return Outcome(difference.verdict if difference else "equal", note, row, {"kills": kills})
         elif number >= len(deaths):
             break
     return Outcome("does not end", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills})
@@ -115,9 +120,16 @@ def _lost_rows(names, folder: Path, reference: Reference) -> str:
     return "".join(f"; {name} has {rows_in(folder / 'run' / name)} rows" for name in files)
 
 
-# ---- the pipeline ----------------------------------------------------------------------------------------------------
+# ---- the pipeline --------------------------------------------------------------------------------
 
-STAGE = "import sys,time,pathlib; p=pathlib.Path(sys.argv[1]); time.sleep(.05); t=p.with_name('.'+p.name); t.write_text('x'); t.rename(p)"
+STAGE = """
+import pathlib, sys, time
+path = pathlib.Path(sys.argv[1])
+time.sleep(0.05)
+temporary = path.with_name("." + path.name)
+temporary.write_text("x")
+temporary.rename(path)
+"""
 STAGES = 3
 
 

@@ -1,7 +1,7 @@
 """rows: mutations of data rows and of whole data files through every reader.
 
-A base file of a few good rows is made by the mini world; one row, or all of them, or the file itself is damaged. A reader
-has to accept it with every row there, or to refuse it with a message that names the file.
+A base file of a few good rows is made by the mini world; one row, or all of them, or the file itself is
+damaged. A reader has to accept it with every row there, or to refuse it with a message that names the file.
 """
 
 import copy
@@ -38,7 +38,7 @@ class Reader:
     read: Callable[[Path, Bench], int | None]
 
 
-# ---- base rows -------------------------------------------------------------------------------------------------------
+# ---- base rows -----------------------------------------------------------------------------------
 
 
 def examples() -> list[dict]:
@@ -58,7 +58,8 @@ def samples() -> list[dict]:
     rows = []
     for i, (example, row) in enumerate(zip(examples(), feedback())):
         predictions = [row[f"prediction {k}"] for k in range(1, 5)]
-        rows.append({"id": str(i), "question": example["question"], "passages": example["passages"], "predictions": predictions})
+        rows.append({"id": str(i), "question": example["question"], "passages": example["passages"],
+            "predictions": predictions})
     return rows
 
 
@@ -73,7 +74,7 @@ def pairs() -> list[dict]:
     return [{key: row[key] for key in keys} for row in feedback()]
 
 
-# ---- readers ---------------------------------------------------------------------------------------------------------
+# ---- readers -------------------------------------------------------------------------------------
 
 
 def read_examples(path: Path, bench: Bench) -> int:
@@ -187,14 +188,19 @@ def _policy(bench: Bench):
     return _LOADED["policy"]
 
 
-# ---- damage to rows --------------------------------------------------------------------------------------------------
+# ---- damage to rows ------------------------------------------------------------------------------
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 3, 7, 1.0, 2.5, -0.0, 10**30, -(10**30), 1e308, -1e308, 1e-320, float("nan"), float("inf"), "", " ", "\n",
-    "\t\t", "0", "1", "null", "\u00a0", "\u2028", "a\u2028b", "\u0085", "\ud800", "a\udfffb", "\0", "\x1b[31m", "</s>", "</s> </s>", "<script>",
-    "{", "{}", "[]", '{"passage_id": 1}', '{"passage_id": 1, "sentence_id": [0]}', "{" * 20_000, '{"a":' * 20_000, "9" * 5_000, "x" * 100_000,
-    "word " * 20_000, "no full stop " * 10_000, [], [[]], [None], [0], [""], ["a"], [1, 2, 3, 4, 5, 6], [True] * 6, [1.0] * 6, [0] * 6, [3] * 6,
-    ["0"] * 6, [1] * 5, [1] * 7, {}, {"a": 1}, {"wikipage": 1, "content": 2}, {"wikipage": "", "content": ""}, {"text": None}, [["T", "S."]],
+    None, True, False, 0, 1, -1, 2, 3, 7, 1.0, 2.5, -0.0, 10**30, -(10**30), 1e308, -1e308, 1e-320,
+    float("nan"), float("inf"), "", " ", "\n",
+    "\t\t", "0", "1", "null", "\u00a0", "\u2028", "a\u2028b", "\u0085", "\ud800", "a\udfffb", "\0",
+    "\x1b[31m", "</s>", "</s> </s>", "<script>",
+    "{", "{}", "[]", '{"passage_id": 1}', '{"passage_id": 1, "sentence_id": [0]}', "{" * 20_000,
+    '{"a":' * 20_000, "9" * 5_000, "x" * 100_000,
+    "word " * 20_000, "no full stop " * 10_000, [], [[]], [None], [0], [""], ["a"], [1, 2, 3, 4, 5, 6],
+    [True] * 6, [1.0] * 6, [0] * 6, [3] * 6,
+    ["0"] * 6, [1] * 5, [1] * 7, {}, {"a": 1}, {"wikipage": 1, "content": 2},
+    {"wikipage": "", "content": ""}, {"text": None}, [["T", "S."]],
     [[]], [[""]], [["T", 1]], "🙂" * 50, "é" * 50, "\U0010ffff")
 
 
@@ -226,7 +232,8 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
     places = paths(row)
     # the short places are few and the ones that matter most
     path = min(rng.sample(places, min(2, len(places))), key=len)
-    ways = ("value", "value", "value", "value", "delete", "swap", "rename", "extra", "splice", "whole", "wrap")
+    ways = ("value", "value", "value", "value", "delete", "swap", "rename", "extra", "splice", "whole",
+        "wrap")
     way = rng.choice(ways)
     told = ".".join(map(str, path))
     if way == "value":
@@ -254,7 +261,8 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
         text = at(row, path)
         if isinstance(text, str) and text:
             place = rng.randrange(len(text))
-            odd = rng.choice(("\u2028", "\u00a0", "\u0085", "\ud800", "\0", "</s>", "\r", "\x0b", "   ", "🙂", "\u202e", "e\u0301", "." * 5_000))
+            odd = rng.choice(("\u2028", "\u00a0", "\u0085", "\ud800", "\0", "</s>", "\r", "\x0b", "   ",
+                "🙂", "\u202e", "e\u0301", "." * 5_000))
             put(row, path, text[:place] + odd + text[place:])
             return row, f"{told} with {odd[:5]!r} inside"
         put(row, path, [copy.deepcopy(text)] * 2)
@@ -273,7 +281,7 @@ def to_text(rows: list, lines: bool, plain: bool = True) -> str:
     return json.dumps(rows, ensure_ascii=plain)
 
 
-# ---- damage to files -------------------------------------------------------------------------------------------------
+# ---- damage to files -----------------------------------------------------------------------------
 
 
 def _symlink_loop(path: Path) -> None:
@@ -314,7 +322,7 @@ def damage_file(path: Path, text: str, lines: bool, rng: random.Random) -> str:
         "a list of lists": lambda: path.write_bytes(b"[[], []]"),
         "null": lambda: path.write_bytes(b"null"),
         "a page": lambda: path.write_bytes(b"<!DOCTYPE html><html><body>404</body></html>"),
-        "the other form": lambda: path.write_text(to_text(json.loads(text), True) if not lines else f"[{text}]"),
+        "the other form": lambda: path.write_text(f"[{text}]" if lines else to_text(json.loads(text), True)),
         "one long line": lambda: path.write_bytes(b"x" * 3_000_000),
         "a cut character": lambda: path.write_bytes(content + "é".encode()[:1]),
         "lines cut off": lambda: path.write_bytes(content.rstrip(b"]\n")[:-5]),
@@ -341,7 +349,8 @@ class Rows(Kind):
         self.base = {reader.name: reader.rows() for reader in READERS}
 
     def died(self, code: int) -> Outcome:
-        return Outcome("over a second" if code == -signal.SIGXCPU else "traceback", f"the process ended with {code}")
+        return Outcome("over a second" if code == -signal.SIGXCPU else "traceback",
+            f"the process ended with {code}")
 
     def run(self, index: int, folder: Path) -> Outcome:
         reader = READERS[index % len(READERS)]

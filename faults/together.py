@@ -1,6 +1,7 @@
-"""together: the same stage started twice, or three times, in one folder; and what a killed pipeline leaves running.
+"""together: a stage started two or three times in one folder; what a killed pipeline leaves running.
 
-One does the work; another that meets it refuses, naming it, or finds the work done. Nothing is lost, and what is left equals the run alone.
+One does the work; another that meets it refuses, naming it, or finds the work done. Nothing is lost, and
+what is left equals the run alone.
 """
 
 import os
@@ -27,7 +28,8 @@ class Together(Kind):
 
     name = "together"
     good = ("equal", "orphan ended")
-    bad = ("traceback", "other content", "lost files", "stray files", "both wrote", "other not named", "nobody finished", "orphan lives on")
+    bad = ("traceback", "other content", "lost files", "stray files", "both wrote", "other not named",
+        "nobody finished", "orphan lives on")
     trials = len(STAGES) * len(OFFSETS) + ORPHANS
 
     def __init__(self, bench: Bench):
@@ -75,8 +77,7 @@ class Together(Kind):
                 return Outcome("traceback", f"{note}\n{end.output[-3_000:]}", row)
         difference = compare(self.bench.references.of(stage).files, snapshot(folder / "run"))
         if difference:
-            verdict = "other content" if difference.other else "lost files" if difference.lost else "stray files"
-            return Outcome(verdict, f"{note}: {difference}", row)
+            return Outcome(difference.verdict, f"{note}: {difference}", row)
         if last.code != 0 or all(end.code for end in ended):
             return Outcome("nobody finished", f"{note}\n{last.output[-1_000:]}", row)
         if both_wrote(ended):
@@ -93,12 +94,15 @@ class Together(Kind):
 
 
 def both_wrote(ended: list[Ended]) -> bool:
-    """Whether two that finished changed files during the same time. One that refused may have looked whether it can write."""
+    """Whether two that finished changed files during the same time.
+
+    One that refused does not count: it may have looked whether it can write.
+    """
     spans = sorted((end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0)
     return any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:]))
 
 
-# ---- orphans ---------------------------------------------------------------------------------------------------------
+# ---- orphans -------------------------------------------------------------------------------------
 
 
 def sleeping_stage(started: str) -> None:
@@ -133,7 +137,8 @@ def orphan_trial(folder: Path, index: int) -> Outcome:
         os.kill(pid, signal.SIGKILL)
     if not has_started:
         return Outcome("nobody finished", f"the pipeline started nothing:\n{output}", row)
-    return Outcome("orphan lives on" if alive else "orphan ended", f"the stage of trial {index} {'lived on' if alive else 'ended'}", row)
+    return Outcome("orphan lives on" if alive else "orphan ended",
+        f"the stage of trial {index} {'lived on' if alive else 'ended'}", row)
 
 
 def _until(condition, seconds: float) -> bool:

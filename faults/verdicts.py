@@ -32,8 +32,8 @@ class Called:
 def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "") -> Called:
     """Call a reader of a user's file or setting.
 
-    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything). How long the name of `folder`
-    is does not count. The time is the CPU's, so a busy machine makes no difference.
+    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything). How long
+    the name of `folder` is does not count. The time is the CPU's, so a busy machine makes no difference.
     """
     started = time.process_time()
     try:

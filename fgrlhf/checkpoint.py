@@ -86,6 +86,9 @@ def load_latest(trainer) -> bool:
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
         trainer.restore(state)
         _check_best(trainer)
+        if trainer.accelerator.is_main_process:  # a process that was killed between writing one and removing another
+            for old in found[: max(found.index(folder) + 1 - KEPT, 0)]:
+                shutil.rmtree(old, ignore_errors=True)
         return True
     if found:
         raise UserError(f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder to start over from the first step")

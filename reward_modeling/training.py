@@ -304,10 +304,11 @@ def run_training(
             metrics = {**spec.metrics, **metrics}
             place_model(run, folder, replace(spec, metrics=metrics, **facts))
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
-            finish(folder, best)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            print(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}", flush=True)
-        run.accelerator.wait_for_everyone()
+    if is_main():  # once stages.json has the stage's seconds: complete means that all is there
+        finish(folder, best)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        print(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}", flush=True)
+    run.accelerator.wait_for_everyone()
     return folder
 
 

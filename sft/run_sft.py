@@ -307,19 +307,20 @@ def _train(config: SFTConfig) -> Path:
         trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
             place_model(policy, folder)
-            finish(
-                folder,
-                {
-                    "steps": trainer.state.global_step,
-                    "best_step": trainer.state.best_global_step,
-                    "metric": config.evaluation.metric,
-                    "best": trainer.state.best_metric,
-                    "cut_prompts": cuts.prompts,
-                    "cut_answers": cuts.answers,
-                },
-            )
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        trainer.accelerator.wait_for_everyone()
+    if is_main():  # once stages.json has the stage's seconds: complete means that all is there
+        finish(
+            folder,
+            {
+                "steps": trainer.state.global_step,
+                "best_step": trainer.state.best_global_step,
+                "metric": config.evaluation.metric,
+                "best": trainer.state.best_metric,
+                "cut_prompts": cuts.prompts,
+                "cut_answers": cuts.answers,
+            },
+        )
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
     return folder
 
 

@@ -148,9 +148,10 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)
             write_json(folder / "summary.json", summary)
-            segmenter = RougeLsum().segmenter.describe()
-            finish(folder, {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter})
-            print(table(summary), flush=True)
+    if state.is_main_process:  # once stages.json has the stage's seconds: complete means that all is there
+        segmenter = RougeLsum().segmenter.describe()
+        finish(folder, {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter})
+        print(table(summary), flush=True)
     state.wait_for_everyone()
     return folder
 

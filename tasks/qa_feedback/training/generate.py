@@ -171,12 +171,13 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
         state.wait_for_everyone()
         if state.is_main_process:
             write_jsonl(folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)])
-            finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
-            remove_parts(folder)
-            print(
-                f"{len(prompts)} questions, {settings.num_samples} answers each: {folder / 'samples.jsonl'}",
-                flush=True,
-            )
+    if state.is_main_process:  # once stages.json has the stage's seconds: complete means that all is there
+        finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
+        remove_parts(folder)
+        print(
+            f"{len(prompts)} questions, {settings.num_samples} answers each: {folder / 'samples.jsonl'}",
+            flush=True,
+        )
     return folder / "samples.jsonl"
 
 
