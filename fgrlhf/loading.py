@@ -20,6 +20,7 @@ SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"
 MOST_LAYERS = 1_000  # more than any published model has; a config that asks for 1e9 would never finish loading
 MOST_NUMBER = 2**31 - 1
+LAYERS = ("num_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
 MOST_NAMES = 3  # of tensors, in a message
 
 
@@ -36,7 +37,14 @@ def load_tokenizer(path: str | Path):
     """The tokenizer of a folder or hub name. Raises `ValueError` with the reason."""
     check_folder(path)
     with _reason_in_one_sentence(path):
-        return AutoTokenizer.from_pretrained(path, **SAFE)
+        tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
+        words = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab())
+    if not words:  # transformers makes an empty one where the files of the vocabulary are missing
+        raise ValueError("its tokenizer has no vocabulary: tokenizer.json is missing or empty.")
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest > 0:
+        raise ValueError(f"its tokenizer_config.json has model_max_length={shorten(repr(longest), 40)}, which is no length.")
+    return tokenizer
 
 
 def load_weights(
@@ -159,9 +167,12 @@ def _check_sizes(values: dict) -> None:
         if isinstance(value, bool) or not isinstance(value, int):
             continue
         key = str(key)
-        most = MOST_LAYERS if key.endswith("layers") or key == "n_layer" else MOST_NUMBER
+        counts_layers = key.endswith("layers") or key == "n_layer"
+        most = MOST_LAYERS if counts_layers else MOST_NUMBER
         if abs(value) > most:
             raise ValueError(f"its config has {key}={shorten(value, 40)}, which is more than {most}.")
+        if (counts_layers and value < 0) or (key in LAYERS and value == 0):
+            raise ValueError(f"its config has {key}={value}: a model has one layer or more.")
 
 
 @torch.no_grad()

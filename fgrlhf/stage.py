@@ -352,9 +352,21 @@ DIGESTS = "sha256.json"
 
 
 def write_digests(checkpoint: Path) -> None:
-    """Write `sha256.json`, which marks a Trainer's checkpoint as complete."""
+    """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
+
+    It also holds the digest of the run's `config.yaml`, so that a checkpoint of another run is not continued.
+    """
     files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
-    write_json(checkpoint / DIGESTS, {path.name: sha256(path) for path in files})
+    digests = {path.name: sha256(path) for path in files}
+    settings = _settings_of(checkpoint)
+    if settings.exists():
+        digests[settings.name] = sha256(settings)
+    write_json(checkpoint / DIGESTS, digests)
+
+
+def _settings_of(checkpoint: Path) -> Path:
+    """The `config.yaml` of the run whose folder holds `checkpoints/checkpoint-<step>`."""
+    return checkpoint.parent.parent / "config.yaml"
 
 
 def sha256(path: Path) -> str:
@@ -388,6 +400,10 @@ def _changed_file(checkpoint: Path) -> str | None:
         digests["trainer_state.json"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{DIGESTS} is missing or cannot be read"
+    settings = _settings_of(checkpoint)
+    of_settings = digests.pop(settings.name, None)
+    if of_settings is not None and settings.exists() and sha256(settings) != of_settings:
+        return "it is of a run with other settings"
     for name, expected in digests.items():
         try:
             if sha256(checkpoint / name) != expected:

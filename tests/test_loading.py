@@ -151,6 +151,8 @@ def test_an_index_names_files_of_its_folder(saved):
         "[" * 100_000,
         '{"model_type": "t5", "num_layers": 1000000000}',
         '{"model_type": "t5", "num_layers": "x"}',
+        '{"model_type": "t5", "num_layers": 0}',
+        '{"model_type": "t5", "num_decoder_layers": -1}',
         '{"model_type": "t5", "d_model": 1e30, "num_layers": 1}',
         '{"model_type": "t5", "vocab_size": 1000000000000}',
         '{"model_type": 5}',
@@ -175,3 +177,17 @@ def test_damaged_tokenizers(saved, name, text):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         load_config(tmp_path / "nothing" / "here")
+
+
+def test_a_tokenizer_without_its_vocabulary(saved):
+    (saved / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match="vocabulary|tokenizer"):
+        load_tokenizer(saved)
+
+
+@pytest.mark.parametrize("length", ["x", -1, True, [], 0])
+def test_a_tokenizers_longest_input_is_a_length(saved, length):
+    path = saved / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": length}))
+    with pytest.raises(ValueError, match="model_max_length|damaged"):
+        load_tokenizer(saved)

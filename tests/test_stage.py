@@ -406,3 +406,21 @@ def test_a_file_in_place_of_the_folder(tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(UserError, match="is a file where the folder of checkpoints must be"):
         last_complete_checkpoint(tmp_path / "checkpoints")
+
+
+def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
+    """Whole, but written under other settings, and copied here."""
+    settings = {}
+    for name in ("this", "other"):
+        folder = tmp_path / name / "checkpoints"
+        folder.mkdir(parents=True)
+        settings[name] = tmp_path / name / "config.yaml"
+        settings[name].write_text(f"name: {name}")
+        for step in (1, 2):
+            checkpoint(folder, step)
+    checkpoints = tmp_path / "this" / "checkpoints"
+    assert last_complete_checkpoint(checkpoints).name == "checkpoint-2"
+    shutil.rmtree(checkpoints / "checkpoint-2")
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2")
+    with pytest.warns(UserWarning, match="it is of a run with other settings"):
+        assert last_complete_checkpoint(checkpoints).name == "checkpoint-1"
