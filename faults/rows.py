@@ -23,6 +23,7 @@ from tasks.qa_feedback.data import mini_world
 
 DEEP = 50_000
 MANY = 400
+LONG = 20_000
 
 
 @dataclass(frozen=True)
@@ -375,8 +376,9 @@ def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
     """Damage one row, or now and then many; what was done, and how many rows there are."""
     if rng.random() < 0.02:
         damaged, what = damage_row(rows[0], rng)
-        rows[:] = [damaged] * MANY
-        return f"{MANY} rows with {what}", MANY
+        many = MANY if len(json.dumps(damaged)) < LONG else len(rows)  # tens of MB may take their second
+        rows[:] = [damaged] * many
+        return f"{many} rows with {what}", many
     at_row = rng.randrange(len(rows))
     rows[at_row], what = damage_row(rows[at_row], rng)
     return f"row {at_row}, {what}", len(rows)
