@@ -39,7 +39,7 @@ def load_tokenizer(path: str | Path):
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
         words = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab())
-    if not words:  # transformers makes an empty one where the files of the vocabulary are missing
+    if len(words) < 2:  # where the vocabulary's files are missing, transformers makes one of special tokens and a space
         raise ValueError("its tokenizer has no vocabulary: tokenizer.json is missing or empty.")
     longest = tokenizer.model_max_length
     if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest > 0:

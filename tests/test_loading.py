@@ -179,8 +179,10 @@ def test_what_is_not_there(tmp_path):
         load_config(tmp_path / "nothing" / "here")
 
 
-def test_a_tokenizer_without_its_vocabulary(saved):
-    (saved / "tokenizer.json").unlink()
+@pytest.mark.parametrize("lost", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json"]])
+def test_a_tokenizer_without_its_vocabulary(saved, lost):
+    for name in lost:
+        (saved / name).unlink()
     with pytest.raises(ValueError, match="vocabulary|tokenizer"):
         load_tokenizer(saved)
 
