@@ -15,8 +15,10 @@ setup: $(STAMP)
 $(STAMP): setup.py constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh
 
+# A file's tests stay in one process, since they share what is costly to make. WORKERS=0: all in this one, for a debugger.
+WORKERS ?= 2
 test: setup
-	@$(RUN) python -m pytest $(ARGS)
+	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)

@@ -3,7 +3,7 @@ from setuptools import find_packages, setup
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
-TEST = ["pytest>=9", "hypothesis>=6.100", "playwright>=1.60", "axe-playwright-python>=0.1.7"]
+TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.60", "axe-playwright-python>=0.1.7"]
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # what `make feedback-check` adds
 
 setup(
