@@ -4,6 +4,7 @@ from itertools import islice, product
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from fgrlhf.policy import load_policy
@@ -125,3 +126,16 @@ def test_copying_starts_within_seconds(tokenizer, model):
         predicted = learner(**held_out).logits.argmax(-1)
     is_value = torch.isin(held_out["labels"], values)
     assert (predicted == held_out["labels"])[is_value].float().mean() > 0.9
+
+
+def test_a_written_model_is_a_function_of_the_seed_in_every_tensor(tmp_path):
+    """The whole demo starts from it; the global generator, which every process seeds otherwise, must not matter."""
+    write_json(tmp_path / "train.json", [make_row(0, "train", n) for n in range(4)])
+    weights = {}
+    for name, seed, state in (("a", 0, 1), ("b", 0, 2), ("c", 1, 1)):
+        torch.manual_seed(state)
+        write_model(Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / name), seed=seed))
+        weights[name] = load_file(str(tmp_path / name / "model.safetensors"))
+    assert all(torch.equal(weights["a"][name], weights["b"][name]) for name in weights["a"])
+    name = "decoder.block.0.layer.2.DenseReluDense.wi.weight"
+    assert not torch.equal(weights["a"][name], weights["c"][name])

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from fgrlhf.config import StrictModel
 from fgrlhf.stage import hold
-from fgrlhf.utils import UserError, derive_seed, run_main
+from fgrlhf.utils import UserError, derive_seed, run_main, seeded
 from tasks.qa_feedback.data.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 
@@ -175,7 +175,8 @@ def write_model(settings: Settings) -> None:
     prompts = [prompt for path in files for prompt in load_examples(path)]
     rows = [{"text": prompt.text, "answer": prompt.references} for prompt in prompts]
     tokenizer = make_tokenizer(rows, settings.tokenizer)
-    model = T5ForConditionalGeneration(tiny_config(tokenizer))
+    with seeded(settings.seed, "mini model"):  # `initialise` leaves the feed-forward layers as transformers draws them
+        model = T5ForConditionalGeneration(tiny_config(tokenizer))
     initialise(model, settings.seed)
     with hold(settings.output_dir):
         model.save_pretrained(settings.output_dir)
