@@ -349,24 +349,30 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 DIGESTS = "sha256.json"
+SETTINGS = "settings"  # its entry that is no file
 
 
 def write_digests(checkpoint: Path) -> None:
     """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
 
-    It also holds the digest of the run's `config.yaml`, so that a checkpoint of another run is not continued.
+    It also holds the digest of the run's settings, so that a checkpoint of another run is not continued.
     """
     files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
     digests = {path.name: sha256(path) for path in files}
-    settings = _settings_of(checkpoint)
-    if settings.exists():
-        digests[settings.name] = sha256(settings)
+    settings = _settings_digest(checkpoint)
+    if settings is not None:
+        digests[SETTINGS] = settings
     write_json(checkpoint / DIGESTS, digests)
 
 
-def _settings_of(checkpoint: Path) -> Path:
-    """The `config.yaml` of the run whose folder holds `checkpoints/checkpoint-<step>`."""
-    return checkpoint.parent.parent / "config.yaml"
+def _settings_digest(checkpoint: Path) -> str | None:
+    """Digest of the config.yaml beside `checkpoints/checkpoint-<step>`, but for names and places (`logging`); None without it."""
+    path = checkpoint.parent.parent / "config.yaml"
+    if not path.exists():
+        return None
+    settings = read_yaml(path)
+    settings.pop("logging", None)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def sha256(path: Path) -> str:
@@ -400,9 +406,7 @@ def _changed_file(checkpoint: Path) -> str | None:
         digests["trainer_state.json"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{DIGESTS} is missing or cannot be read"
-    settings = _settings_of(checkpoint)
-    of_settings = digests.pop(settings.name, None)
-    if of_settings is not None and settings.exists() and sha256(settings) != of_settings:
+    if digests.pop(SETTINGS, None) not in (None, _settings_digest(checkpoint)):
         return "it is of a run with other settings"
     for name, expected in digests.items():
         try:
