@@ -54,7 +54,7 @@ class ChatTemplate:
         except Exception as error:  # a template is a program of the checkpoint's author and can raise anything
             raise UserError(
                 f"the chat template of the policy's tokenizer fails ({type(error).__name__}: {shorten(error)}), so prompts cannot be "
-                "written as a user's turn: mend the template, or set model.policy_model.chat_template=false") from None
+                "written as a user's turn: correct the template, or set model.policy_model.chat_template=false") from None
 
     def _length(self, written: str) -> int:
         return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from fgrlhf.lora import names_under_adapters
 from fgrlhf.stage import recover
-from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, write_json
+from fgrlhf.utils import UserError, first_problems, mask_tree, read_json, sha256, shorten, sync, write_json
 
 KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
@@ -61,7 +61,7 @@ def save(trainer) -> None:
             state = {
                 **trainer.progress(), "optimizer_groups": groups, "num_processes": accelerator.num_processes,
                 "config": mask_tree(trainer.config.model_dump(mode="json")),
-                "sha256": {path.name: _sha256(path) for path in folder.glob("*.safetensors")},
+                "sha256": {path.name: sha256(path) for path in folder.glob("*.safetensors")},
             }
             write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
         for old in _checkpoints(root)[:-KEPT]:
@@ -86,8 +86,10 @@ def load_latest(trainer) -> bool:
         load_optimizer(trainer.optimizer, load_file(str(folder / "optimizer.safetensors")), state["optimizer_groups"])
         trainer.restore(state)
         _check_best(trainer)
-        if trainer.accelerator.is_main_process:  # a process that was killed between writing one and removing another
-            for old in found[: max(found.index(folder) + 1 - KEPT, 0)]:
+        if trainer.accelerator.is_main_process:
+            # a process that is killed after it wrote a checkpoint and before it removed the oldest leaves one too many
+            up_to_this = found[: found.index(folder) + 1]
+            for old in up_to_this[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
         return True
     if found:
@@ -137,34 +139,42 @@ def _checkpoints(root: Path) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _own_sha256(state: dict) -> str:
-    """Of state.json's contents, whatever the order and spacing they are written in."""
+    """SHA-256 of what state.json holds, independent of the order and spacing in the file."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _verified_state(folder: Path) -> dict | None:
-    """The checkpoint's state; None where it or a file beside it is not what was written."""
+    """The state of a checkpoint; None where state.json or a file beside it is not what was written."""
     try:
         state = read_json(folder / "state.json")
-        own = state.pop("own_sha256", None)  # releases before this one wrote none
-        whole = own is None or own == _own_sha256(state)
-        whole = whole and folder.name == f"step-{state['step']}" and type(state["step"]) is int
-        whole = whole and all(name in state["sha256"] for name in FILES)
-        whole = whole and isinstance(state["config"], dict) and isinstance(state["optimizer_groups"], list)
-        whole = whole and isinstance(state["num_processes"], int) and isinstance(state["best"], dict | None)
-        whole = whole and all(_sha256(folder / name) == digest for name, digest in state["sha256"].items())
+        own = state.pop("own_sha256", None)  # older releases did not write it
+        if own is not None and own != _own_sha256(state):
+            return None
+        return state if _is_state_of(state, folder) and _has_its_files(state, folder) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return state if whole else None
+
+
+def _is_state_of(state: dict, folder: Path) -> bool:
+    """Whether the values that resuming reads have their types, and the step is that of the folder's name."""
+    return (
+        type(state["step"]) is int
+        and folder.name == f"step-{state['step']}"
+        and isinstance(state["config"], dict)
+        and isinstance(state["optimizer_groups"], list)
+        and isinstance(state["num_processes"], int)
+        and isinstance(state["best"], dict | None)
+    )
+
+
+def _has_its_files(state: dict, folder: Path) -> bool:
+    digests = state["sha256"]
+    return all(name in digests for name in FILES) and all(sha256(folder / name) == digests[name] for name in digests)
 
 
 def _check_best(trainer) -> None:
-    """Where the best policy so far is not there any more, the next evaluation starts the search for it anew."""
+    """Forget the best policy so far where its folder is missing or damaged; the next evaluation then finds a new one."""
     folder = trainer.folder / "best"
     if trainer.best is None or _is_whole_model(folder):
         return
@@ -176,7 +186,7 @@ def _check_best(trainer) -> None:
 
 
 def _is_whole_model(folder: Path) -> bool:
-    """Whether a model's folder has a config and weights whose files are as long as they say."""
+    """Whether a model folder has a config and weights that are not cut off."""
     files = list(folder.glob("*.safetensors"))
     try:
         for file in files:
@@ -208,7 +218,7 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
                 "up to rounding and dropout", flush=True)
     if changed:
         raise UserError(
-            f"{folder} was made with other settings, so continuing would mix two runs:\n  " + "\n  ".join(shown(changed))
+            f"{folder} was made with other settings, so continuing would mix two runs:\n  " + "\n  ".join(first_problems(changed))
             + "\nSet logging.save_dir to a new folder, or delete that one to start over.")
 
 

@@ -21,7 +21,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.utils import MASK, UserError, looks_secret, shorten
+from fgrlhf.utils import MASK, UserError, first_problems, looks_secret, shorten
 
 Model = TypeVar("Model", bound="StrictModel")
 
@@ -31,7 +31,6 @@ MOST_VALUES = 2_000
 DEEPEST = 50
 MOST_DIGITS = 40
 
-MOST_MISTAKES = 20  # shown; the others are counted
 LONGEST_LINE = 400
 
 
@@ -362,10 +361,7 @@ def validate(model: type[Model], tree: dict, source: str, secrets: typing.Iterab
 
 
 def _message(head: str, lines: typing.Sequence[str]) -> str:
-    shown = list(lines[:MOST_MISTAKES])
-    if len(lines) > MOST_MISTAKES:
-        shown.append(f"... and {len(lines) - MOST_MISTAKES} more")
-    return "\n  ".join([head, *shown])
+    return "\n  ".join([head, *first_problems(lines)])
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------
@@ -398,7 +394,7 @@ def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
     return hide
 
 
-# ---- what a mistake is told as ------------------------------------------------------------------------------------
+# ---- messages --------------------------------------------------------------------------------------------------------
 
 
 def _explain(model: type[BaseModel], problem: Any, hidden: typing.Callable[[str], str]) -> list[str]:
@@ -467,7 +463,12 @@ def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
 
 def to_yaml(config: StrictModel) -> str:
     """The resolved config as YAML that `load_config` reads back to an equal config."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return dump_yaml(config.model_dump(mode="json"))
+
+
+def dump_yaml(tree: dict) -> str:
+    """A nested dict as YAML that `read_yaml` reads back to an equal one."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -524,7 +525,7 @@ def parse_cli(model: type[Model], argv: typing.Sequence[str] | None = None, usag
     return load_config(model, argv[0], argv[1:])
 
 
-# ---- bounded numbers -----------------------------------------------------------------------------------------------
+# ---- types of keys ---------------------------------------------------------------------------------------------------
 # Types for config keys. A value that no run can have is refused when the config is read, with the key and the bound,
 # before anything is loaded or written.
 
@@ -535,6 +536,14 @@ Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any th
 Positive = Annotated[float, Field(ge=1e-12, le=1e12)]  # other positive numbers: neither vanishing nor overflowing in fp32
 Coefficient = Annotated[float, Field(ge=0, le=1e6)]  # weights of a loss's parts
 Amount = Annotated[float, Field(ge=-1e9, le=1e9)]  # rewards and what they are computed with, of either sign
+Tokens = Annotated[int, Field(ge=1, le=2**20)]  # lengths; longer than any network reads
+BatchSize = Annotated[int, Field(ge=1, le=2**16)]
+Temperature = Annotated[float, Field(ge=1e-3, le=100)]
+Epsilon = Annotated[float, Field(ge=1e-12, le=1)]  # of Adam; above 1 it would hide the gradient's scale
+Kernels = Annotated[
+    typing.Literal["auto", "off"],
+    Field(description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"),
+]
 
 
 def _file_path(value: str) -> str:

@@ -18,7 +18,7 @@ from fgrlhf.types import Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import UserError
 
 Result = TypeVar("Result")
-WAYS_TO_TRAIN = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
+SUPPORTED = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
 def check_launcher(distributed_type: DistributedType) -> None:
@@ -33,7 +33,7 @@ def check_launcher(distributed_type: DistributedType) -> None:
     Raises:
       UserError: it is none of NO, MULTI_GPU, MULTI_CPU.
     """
-    if distributed_type not in WAYS_TO_TRAIN:
+    if distributed_type not in SUPPORTED:
         name = getattr(distributed_type, "value", distributed_type)
         raise UserError(
             f"the launcher started this process for {name}, which training does not support: every process has to hold a whole copy "
@@ -47,7 +47,7 @@ def share_of(items: Sequence, rank: int, world: int) -> Sequence:
     return items[bounds[rank] : bounds[rank + 1]]
 
 
-def together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
     """What `work()` gives on this process. It must not communicate with the others.
 
     Raises:

@@ -1,11 +1,25 @@
-"""What an offline run on comparisons is told. Sections and keys that mean the same as in an RL run (rl_config.py) have its names."""
+"""The config of an offline run on comparisons. Sections and keys that mean the same as in an RL run (rl_config.py) have its names."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.config import Count, FilePath, NonNegativeCount, Positive, Rate, Seed, StrictModel, refuse, unread_keys
-from fgrlhf.rl_config import BatchSize, Epsilon, EvalGenerationConfig, Length, LoggingConfig
+from fgrlhf.config import (
+    BatchSize,
+    Count,
+    Epsilon,
+    FilePath,
+    Kernels,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Tokens,
+    refuse,
+    unread_keys,
+)
+from fgrlhf.rl_config import EvalGenerationConfig, LoggingConfig
 
 
 class DPOPolicyConfig(StrictModel):
@@ -17,12 +31,12 @@ class DPOPolicyConfig(StrictModel):
 class DPOModelConfig(StrictModel):
     policy_model: DPOPolicyConfig
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
-    kernels: Literal["auto", "off"] = Field("auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own")
+    kernels: Kernels = "auto"
 
 
 class DPOEnvConfig(StrictModel):
-    max_input_len: Length = 1024
-    max_generated_len: Length = Field(200, description="tokens; longer answers are cut")
+    max_input_len: Tokens = 1024
+    max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
 
 
 class DPOSettings(StrictModel):

@@ -24,7 +24,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from fgrlhf.distributed import check_launcher
 from fgrlhf.runlog import RunLog
 from fgrlhf.stage import CHECKPOINT_NAME, write_digests
-from fgrlhf.utils import UserError, shorten
+from fgrlhf.utils import UserError, shorten, sync
 
 # Timings differ from run to run; the rest is the Trainer's own summary at the end.
 _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos", "train_loss")
@@ -33,9 +33,7 @@ TEMPORARY = ".model-"  # folder in which a model is written before its files are
 SHOWN_NAMES = 3  # of tensors, in a message
 
 
-# Types of settings that these stages have in common; see the bounded numbers in fgrlhf/config.py.
-BatchSize = Annotated[int, Field(ge=1, le=2**16)]
-Tokens = Annotated[int, Field(ge=1, le=2**20)]
+# Types of keys that these stages share; see the types of keys in fgrlhf/config.py.
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]
@@ -164,8 +162,8 @@ class _CheckpointCallback(TrainerCallback):
         (folder / "training_args.bin").unlink(missing_ok=True)  # nobody reads it, and it is a pickle
         sync_files(folder)
         write_digests(folder)
-        sync_folder(folder)
-        sync_folder(root)
+        sync(folder)
+        sync(root)
         steps = sorted(int(match[1]) for path in root.iterdir() if (match := CHECKPOINT_NAME.fullmatch(path.name)))
         for step in set(steps) - checkpoints_to_keep(steps, state.global_step, state.best_global_step):
             _remove(root / f"checkpoint-{step}")
@@ -203,7 +201,7 @@ def model_to_place(folder: Path) -> Iterator[Path]:
         sync_files(Path(temporary))
         for path in sorted(Path(temporary).iterdir()):
             os.replace(path, folder / path.name)
-    sync_folder(folder)
+    sync(folder)
 
 
 def forget_last_call(tokenizer) -> None:
@@ -222,17 +220,7 @@ def sync_files(folder: Path) -> None:
     """Wait until the contents of a folder's files are on disk."""
     for path in folder.iterdir():
         if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's list of names is on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(path)
 
 
 # ---- launchers -------------------------------------------------------------------------------------------------------
@@ -332,7 +320,7 @@ def _name(key: str) -> str:
 
 
 def use_run_log(trainer: Trainer, log: RunLog, name: str) -> None:
-    """Let the Trainer speak through `log` alone."""
+    """Send the Trainer's logs to `log` alone."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(RunLogCallback(log, name))

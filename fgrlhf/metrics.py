@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fgrlhf.types import Advantages, Rollout, TokenReward

@@ -485,7 +485,7 @@ def _check_special_tokens(policy: Policy) -> None:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < known:
             raise UserError(
                 f"{name} of the model {_name_of(policy.tokenizer)} is {shorten(repr(token), 40)}, but its tokens are 0 to {known - 1}: "
-                "mend config.json, generation_config.json or tokenizer_config.json of its folder")
+                "correct config.json, generation_config.json or tokenizer_config.json of its folder")
 
 
 @torch.no_grad()

@@ -33,10 +33,10 @@ from fgrlhf.layers import fast_layers
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.rm_inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.rm_shapes import other_shape, reads_ahead, shape_of_config
-from fgrlhf.rm_spec import is_finite_number, listed, spec_problems
+from fgrlhf.rm_spec import is_finite_number, spec_problems
 from fgrlhf.scorers import LanguageModelScorer, LanguageModelScorerConfig
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, why_not_loaded, read_json, shorten, write_json
+from fgrlhf.utils import UserError, first_problems, read_json, shorten, write_json
 
 PrefixFn = Callable[[Prompt, bool], list[str]]
 
@@ -101,10 +101,8 @@ class RewardModelSpec:
         row = read_json(path)
         problems = spec_problems(row)
         if problems:
-            raise UserError(
-                f"{path} does not describe a reward model:\n  {listed(problems)}\n"
-                "Train the model again, or restore the file"
-            )
+            lines = "\n  ".join([f"{path} does not describe a reward model:", *first_problems(problems)])
+            raise UserError(f"{lines}\nTrain the model again, or restore the file")
         return cls(**{**row, "labels": tuple(row.get("labels", ()))})
 
 
@@ -359,11 +357,10 @@ def load_reward_model(
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:
-        reason = why_not_loaded(path, error)
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
             way_out = "Train it again, or restore its folder."
-        raise UserError(f"no reward model could be loaded from `{path}`: {reason} {way_out}") from None
+        raise UserError(f"no reward model could be loaded from `{path}`: {error} {way_out}") from None
     if spec.shape == "encoder" and config.pad_token_id is None:
         # a decoder-only classifier looks for its last token before the padding
         model.config.pad_token_id = tokenizer.pad_token_id
@@ -407,10 +404,9 @@ def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[
         if value != getattr(spec, name)
     ]
     if problems:
-        raise UserError(
-            f"the reward model {path} carries its own facts, and those of the config would be ignored:\n  "
-            f"{listed(problems)}\nLeave them out of the config"
-        )
+        head = f"the reward model {path} has facts of its own, so those of the config would be ignored:"
+        lines = "\n  ".join([head, *first_problems(problems)])
+        raise UserError(f"{lines}\nLeave them out of the config")
 
 
 def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedConfig) -> None:
@@ -456,7 +452,8 @@ def _check_reading(path: str | Path, spec: RewardModelSpec, network: nn.Module) 
 
 def _refuse_network(path: str | Path, problems: Sequence[str]) -> None:
     if problems:
-        raise UserError(f"{path} is not the network that its {SPEC_FILE} describes:\n  {listed(problems)}")
+        head = f"{path} is not the network that its {SPEC_FILE} describes:"
+        raise UserError("\n  ".join([head, *first_problems(problems)]))
 
 
 def _network(spec: RewardModelSpec):

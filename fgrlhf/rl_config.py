@@ -1,24 +1,34 @@
-"""What an RL run is told: the sections of its YAML file. The published files load as they are.
+"""The config of an RL run: the sections of its YAML file. The published files load as they are.
 
 A key that the chosen mode does not read is an error where it has another value than its default. Two kinds of keys are only
 noted at the start, because a run is switched by one word: those that belong to another algorithm (`unread` in
 algorithms/__init__.py), and those of a tracker that is off (`LoggingConfig.notes`).
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from fgrlhf.algorithm_config import AnyAlgorithm, GroupAlgorithm, PPOAlgorithm, PPOConfig
 from fgrlhf.config import (
-    Amount, Count, FilePath, Name, NonNegativeCount, Positive, Rate, Seed, StrictModel, refuse, unread_keys,
+    Amount,
+    BatchSize,
+    Count,
+    Epsilon,
+    FilePath,
+    Kernels,
+    Name,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Temperature,
+    Tokens,
+    refuse,
+    unread_keys,
 )
 from fgrlhf.decoding import Sampling
-
-Temperature = Annotated[float, Field(ge=1e-3, le=100)]
-Length = Annotated[int, Field(ge=1, le=1_000_000)]  # in tokens
-BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
-Epsilon = Annotated[float, Field(ge=1e-12, le=1)]  # of Adam; above 1 it would hide the gradient's scale
 
 
 class GenerationConfig(StrictModel):
@@ -86,7 +96,7 @@ class ModelConfig(StrictModel):
     policy_model: PolicyConfig
     value_model: ValueConfig = Field(ValueConfig(), description="the critic; algorithms without one do not need it")
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
-    kernels: Literal["auto", "off"] = Field("auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own")
+    kernels: Kernels = "auto"
 
 
 class AspectConfig(StrictModel):
@@ -117,8 +127,8 @@ class AspectConfig(StrictModel):
 
 
 class EnvConfig(StrictModel):
-    max_input_len: Length = 1024
-    max_generated_len: Length = 200
+    max_input_len: Tokens = 1024
+    max_generated_len: Tokens = 200
     train_num_samples_per_input: BatchSize = 4
     logprob_temperature: Temperature | None = Field(None, description="of ratio and KL; null: the sampling temperature")
 

@@ -1,4 +1,4 @@
-"""What may stand in a `reward_model.json`. The folder may come from anywhere, so every field is checked."""
+"""Checks of `reward_model.json`. A model folder may come from anywhere, so every field is checked."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,11 +9,10 @@ from fgrlhf.rm_inputs import Kind, Shape
 from fgrlhf.utils import shorten
 
 MOST_TOKENS = 2**20  # longer than any network reads
-MOST_PROBLEMS = 20  # in a message
 
 
 def spec_problems(row: Any) -> list[str]:
-    """Every mistake of a spec's JSON value, each as `key: reason`. Empty where it is sound."""
+    """Every mistake in the JSON value of a spec, each as `key: reason`. Empty for a valid one."""
     if not isinstance(row, dict):
         return [f"it must be a JSON object, it is a {type(row).__name__}"]
     problems = [f"{shorten(key, 60)}: unknown key" for key in row if key not in _CHECKS]
@@ -26,14 +25,6 @@ def spec_problems(row: Any) -> list[str]:
     return problems or _contradictions(row)
 
 
-def listed(problems: list[str]) -> str:
-    """The first of them, one on a line."""
-    lines = problems[:MOST_PROBLEMS]
-    if len(problems) > MOST_PROBLEMS:
-        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more")
-    return "\n  ".join(lines)
-
-
 def is_finite_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
@@ -44,7 +35,7 @@ def is_finite_number(value: Any) -> bool:
 
 
 def _contradictions(row: Mapping[str, Any]) -> list[str]:
-    """Fields that are sound alone but not together."""
+    """Fields that are valid by themselves but not together."""
     if row["kind"] == "segment":
         labels = row.get("labels", [])
         names = {key: row.get(key) for key in ("error_label", "ok_label")}

@@ -1,17 +1,16 @@
-"""Checks that the readers of training files share: texts that a tokenizer can read, short lists of problems."""
+"""Checks shared by the readers of training files."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, first_problems
 
-SHOWN_PROBLEMS = 20
 _TYPE_NAMES = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
 
 
 def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
-    """Why `value` is no text that a tokenizer can read; None where it is one.
+    """Why a tokenizer cannot read `value`; None where it can.
 
     JSON can hold half of a surrogate pair (`"\\ud83d"`), which is no character: no tokenizer reads it and no file in
     UTF-8 can hold it.
@@ -28,10 +27,6 @@ def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
 
 
 def refuse_rows(path: str | Path, problems: Sequence[str]) -> None:
-    """Raise a `UserError` with the first problems of a file that cannot be trained on, and the number of the others."""
-    if not problems:
-        return
-    lines = list(problems[:SHOWN_PROBLEMS])
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"... and {len(problems) - SHOWN_PROBLEMS} more")
-    raise UserError(f"{path} cannot be trained on:\n  " + "\n  ".join(lines))
+    """Raise a `UserError` that lists the first problems of a training file; nothing happens where there are none."""
+    if problems:
+        raise UserError("\n  ".join([f"{path} cannot be trained on:", *first_problems(problems)]))

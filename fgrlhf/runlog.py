@@ -29,9 +29,8 @@ from typing import Any
 import torch.distributed
 import yaml
 
-from fgrlhf import config as config_module
 from fgrlhf import kernels
-from fgrlhf.config import StrictModel, to_yaml
+from fgrlhf.config import StrictModel, dump_yaml, to_yaml
 from fgrlhf.utils import (
     MASK, UserError, looks_secret, mask_secrets, mask_tree, parse_json, read_json, shorten, write_json, write_jsonl, write_text)
 
@@ -83,7 +82,7 @@ class RunLog:
             self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
         self.folder.mkdir(parents=True, exist_ok=True)
         if isinstance(config, StrictModel):
-            write_text(self.folder / "config.yaml", to_yaml(config) if masked == settings else _yaml(masked))
+            write_text(self.folder / "config.yaml", to_yaml(config) if masked == settings else dump_yaml(masked))
         elif config is not None:
             text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
             write_text(self.folder / "config.yaml", text)
@@ -209,10 +208,6 @@ def _set_aside(path: Path, what: str) -> None:
     print(f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on", flush=True)
 
 
-def _yaml(settings: Mapping) -> str:
-    return yaml.dump(dict(settings), Dumper=config_module._Dumper, sort_keys=False, allow_unicode=True)
-
-
 def versions() -> dict[str, str]:
     """Versions of python and of the packages that decide a result."""
     found = {"python": platform.python_version()}
@@ -270,6 +265,12 @@ def is_main_rank() -> bool:
     return int(os.environ.get("RANK", 0)) == 0  # set by torchrun and accelerate before the process group exists
 
 
+def say(text: str) -> None:
+    """Print a line, from the main process only."""
+    if is_main_rank():
+        print(text, flush=True)
+
+
 def _find_seed(settings: Mapping) -> int | None:
     return settings.get("seed", (settings.get("train") or {}).get("seed"))
 
@@ -304,7 +305,7 @@ class _Tracker:
     def _guarded(self):
         try:
             yield
-        except UserError:  # not installed: said before anything is written
+        except UserError:  # not installed, which stops the run before anything is written
             raise
         except Exception as error:  # whatever a service, a disk or a library of others comes up with
             self.target = None

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fgrlhf.config import StrictModel, read_yaml
 from fgrlhf.runlog import command_line, is_main_rank
-from fgrlhf.utils import UserError, mask_tree, read_json, shorten, shown, sync, why_refused, write_json
+from fgrlhf.utils import UserError, first_problems, mask_tree, read_json, sha256, shorten, sync, why_refused, write_json
 
 LOCK = ".lock"
 
@@ -273,7 +273,7 @@ def finished(
     if changes and not redo:
         raise UserError(
             f"{folder} holds a run with other settings or inputs:\n  "
-            + "\n  ".join(shown(changes))
+            + "\n  ".join(first_problems(changes))
             + "\nRemove that folder to start over, or write to another one."
         )
     if changes or not (folder / "result.json").exists():
@@ -373,12 +373,6 @@ def _settings_digest(checkpoint: Path) -> str | None:
     settings = read_yaml(path)
     settings.pop("logging", None)
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damage(checkpoint: Path, step: int) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import norm, t
 
 LEVEL = 0.95
@@ -135,16 +136,11 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
         over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
         return float(np.hypot(norm.isf(p / 2) * question_error, over_seeds))
 
-    low, high = -300.0, 0.0  # of log10 p: half_width falls as p rises, to 0 at p = 1
-    if half_width(10**low) <= mean:
+    # half_width falls as p rises, to 0 at p = 1; the root is found in log10 p
+    smallest = -300.0
+    if half_width(10**smallest) <= mean:
         return 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if half_width(10**middle) > mean:
-            low = middle
-        else:
-            high = middle
-    return 10**high
+    return 10 ** brentq(lambda log_p: half_width(10**log_p) - mean, smallest, 0.0, xtol=1e-12)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from fgrlhf import checkpoint
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.distributed import gather_rollouts, share_of, together
+from fgrlhf.distributed import gather_rollouts, share_of, stop_together
 from fgrlhf.kl import KLController
 from fgrlhf.losses import kl_k3
 from fgrlhf.metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
@@ -99,7 +99,7 @@ class OnPolicyTrainer(BaseTrainer):
             rollout = self.sample([batch[i] for i in mine], mine[0])
             return rollout, self.reward.token_rewards(rollout)
 
-        rollout, rewards = together(self.accelerator, scored)
+        rollout, rewards = stop_together(self.accelerator, scored)
         return gather_rollouts(self.accelerator, rollout, rewards, tokenizer.pad_token_id, tokenizer.padding_side == "left")
 
     def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:

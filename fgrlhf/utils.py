@@ -8,6 +8,7 @@ import os
 import random
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fgrlhf.orphan import end_with_parent
+
 
 class UserError(Exception):
-    """A mistake the user can mend. The text gives the fact, the reason and the way out; no traceback is shown."""
+    """A user error. The message says what is wrong, why, and how to fix it; no traceback is shown."""
 
 
 def run_main(main) -> None:
-    """Call `main()` for a command line: a `UserError` prints as one message on stderr and exits with code 2.
+    """Call `main()` for a command line: a `UserError` prints one message on stderr and exits with code 2.
 
-    So does what the operating system refuses, such as a full disk. A fault of ours keeps its traceback. A stage whose
-    pipeline is gone ends, so that the next run does not find it still at work.
+    An error of the operating system, such as a full disk, does the same. A bug keeps its traceback. A stage ends when
+    the pipeline that started it is gone, so that the next run does not find it still running.
     """
-    from fgrlhf.orphan import end_with_parent  # imports nothing heavy, but is of no use to a library
-
     end_with_parent()
     try:
         main()
@@ -48,40 +49,43 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-MOST_LINES = 20  # of a list of problems in an error message
+MOST_PROBLEMS = 20  # listed in one error message
 
 
-def shown(lines: list[str]) -> list[str]:
-    """The first lines of a list of problems, and how many more there are."""
-    return lines if len(lines) <= MOST_LINES else [*lines[:MOST_LINES], f"... and {len(lines) - MOST_LINES} more"]
+def first_problems(problems: Sequence[str]) -> list[str]:
+    """The first problems of a list, and a last line with the number of the others where there are any."""
+    lines = list(problems[:MOST_PROBLEMS])
+    if len(problems) > MOST_PROBLEMS:
+        lines.append(f"... and {len(problems) - MOST_PROBLEMS} more")
+    return lines
 
 
-# ---- what the operating system refuses -----------------------------------------------------------------------------
+# ---- errors of the operating system ---------------------------------------------------------------------------------
 
 _CHOOSE = "name another folder (logging.save_dir=... or output_dir=...)"
 _WAYS_OUT = {
     errno.ENOSPC: "Make room and run the same command again: what is complete is kept.",
     errno.EDQUOT: "Make room and run the same command again: what is complete is kept.",
     errno.EFBIG: "Raise the limit (ulimit -f) and run the same command again: what is complete is kept.",
-    errno.EACCES: f"Get the right to it, or {_CHOOSE}.",
-    errno.EPERM: f"Get the right to it, or {_CHOOSE}.",
+    errno.EACCES: f"Change its permissions, or {_CHOOSE}.",
+    errno.EPERM: f"Change its permissions, or {_CHOOSE}.",
     errno.EROFS: f"Mount it for writing, or {_CHOOSE}.",
-    errno.ENOTDIR: f"A file is where a folder must be: remove it, or {_CHOOSE}.",
-    errno.EEXIST: f"A file is where a folder must be: remove it, or {_CHOOSE}.",
-    errno.EISDIR: "A folder is where a file must be: remove it, or name a file.",
+    errno.ENOTDIR: f"A file is in the place of a folder: remove it, or {_CHOOSE}.",
+    errno.EEXIST: f"A file is in the place of a folder: remove it, or {_CHOOSE}.",
+    errno.EISDIR: "A folder is in the place of a file: remove it, or name a file.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.ELOOP: "A symbolic link leads back to itself: remove it.",
     errno.ENOENT: "Check that it exists and is not removed while the program runs.",
     errno.EMFILE: "Raise the limit (ulimit -n) and run the same command again.",
 }
-# A failed write() names no file. Any other refusal without a file is of something else than files: a fault of ours.
+# A failed write() names no file. Any other error without a file is not about files, so it is a bug.
 _WITHOUT_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _RUST_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")  # safetensors and tokenizers give the code in their text
 _RUST_PATH = re.compile(r'at path "([^"]*)"')
 
 
 def why_refused(error: BaseException) -> str | None:
-    """Fact, reason and way out of what the operating system refused; None for any other error."""
+    """The message for an error of the operating system: what failed, why, and how to fix it. None for any other error."""
     number = getattr(error, "errno", None)
     path = getattr(error, "filename2", None) or getattr(error, "filename", None)  # the second: where a file was to go
     if not isinstance(error, OSError):
@@ -94,7 +98,7 @@ def why_refused(error: BaseException) -> str | None:
     if number is None or (path is None and number not in _WITHOUT_FILE):
         return None
     where = "a file could not be written or read" if path is None else f"{shorten(path)} could not be used"
-    return f"{where}: {os.strerror(number)}. {_WAYS_OUT.get(number, 'Mend that and run the same command again.')}"
+    return f"{where}: {os.strerror(number)}. {_WAYS_OUT.get(number, 'Fix that and run the same command again.')}"
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------
@@ -121,7 +125,7 @@ def mask_secrets(text: str) -> str:
 
 
 def mask_tree(value: Any, key: str = "") -> Any:
-    """`mask_secrets` on every string of a nested dict or list, such as a config; what a secret key holds goes whole."""
+    """`mask_secrets` on every string of a nested dict or list, such as a config. The value of a secret key is masked whole."""
     if isinstance(value, dict):
         return {name: mask_tree(item, str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -129,13 +133,6 @@ def mask_tree(value: Any, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
     return MASK if looks_secret(key) and value else mask_secrets(value)
-
-
-def why_not_loaded(ckpt: str | Path, error: Exception) -> str:
-    """The reason transformers could not load `ckpt`, in one sentence; for what can only be a path, that nothing is there."""
-    if not Path(ckpt).exists() and str(ckpt).count("/") > 1:  # more than the one slash of a hub name
-        return "there is no such folder."
-    return str(error).strip().splitlines()[0]
 
 
 def shorten(text: object, limit: int = 200) -> str:
@@ -191,9 +188,9 @@ def derive_seed(*parts: int | str) -> int:
 
 @contextmanager
 def seeded(*parts: int | str):
-    """Run a block with every global generator (python, numpy, torch) seeded from `parts`; then they go on as before it."""
+    """Run a block with every global generator (python, numpy, torch) seeded from `parts`, then restore their states."""
     seed = derive_seed(*parts)
-    gpus = torch.cuda.is_initialized()  # asking for their state would start them
+    gpus = torch.cuda.is_initialized()  # reading their state would initialise them
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     before_gpus = torch.cuda.get_rng_state_all() if gpus else []
     random.seed(seed)
@@ -215,8 +212,8 @@ def seeded(*parts: int | str):
 def write_text(path: str | Path, text: str, durable: bool = False) -> None:
     """Write a whole file or nothing: to a temporary name beside it, then rename.
 
-    `durable`: the bytes are on disk before the name is, so that a power cut leaves no empty file. It costs a wait for the
-    disk, so it is for what says that work is complete.
+    `durable`: the bytes are on disk before the name is, so that a power cut leaves no empty file. That waits for the
+    disk, so use it for files that mark work as complete.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +230,7 @@ def write_text(path: str | Path, text: str, durable: bool = False) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Wait until a file or the names in a folder are on disk. Some network disks cannot tell: they are left alone."""
+    """Wait until a file, or the list of names in a folder, is on disk. Network disks that do not support this are skipped."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -244,13 +241,19 @@ def sync(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_json(path: str | Path, value, durable: bool = False) -> None:
-    """Write JSON. A number that is not finite becomes null, which JSON can hold."""
+    """Write JSON. NaN and infinity become null, since JSON has neither."""
     write_text(path, _dumps(value, indent=2) + "\n", durable)
 
 
 def write_jsonl(path: str | Path, rows) -> None:
-    """Write JSON lines. A number that is not finite becomes null, which JSON can hold."""
+    """Write JSON lines. NaN and infinity become null, since JSON has neither."""
     write_text(path, "".join(_dumps(row) + "\n" for row in rows))
 
 
@@ -270,7 +273,7 @@ def _finite(value):
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file. Raises `UserError` naming the file and the reason: missing, a folder, other bytes than text."""
+    """The text of a UTF-8 file. Raises `UserError` naming the file where it is missing, a folder, or not text."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
@@ -311,8 +314,8 @@ def parse_json(text: str):
     """The value of a JSON text.
 
     Raises:
-      ValueError: it is no JSON (NaN and Infinity are none), is nested deeper or has longer numbers than can be read, or
-        holds half of a surrogate pair, which no file can be written with.
+      ValueError: it is not JSON (NaN and Infinity are not), is nested too deeply, has a number that is too long, or
+        holds half of a surrogate pair, which cannot be written as UTF-8.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant)
@@ -322,11 +325,11 @@ def parse_json(text: str):
         try:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ValueError(f"half of a surrogate pair, \\u{ord(error.object[error.start]):04x}, is no text") from None
+            raise ValueError(f"half of a surrogate pair, \\u{ord(error.object[error.start]):04x}, is not text") from None
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
     return value
 
 
 def _no_constant(name: str):
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

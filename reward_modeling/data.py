@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fgrlhf.reward_models import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.rm_inputs import ANSWER_MARK, IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.rm_inputs import ANSWER_MARK, CONTEXT_MARK, IGNORED, RMInput, RMInputs, RMText
 from fgrlhf.rows import refuse_rows, text_problem
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
@@ -22,7 +22,6 @@ from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 OUTPUTS = 4
 PAIRS = tuple(combinations(range(OUTPUTS), 2))  # 1v2 1v3 1v4 2v3 2v4 3v4
 TIE, FIRST, SECOND = 0, 1, 2
-CONTEXT_MARK = "context:"
 MOST_NAMES = 5  # of unknown tags, in a message
 
 

@@ -21,10 +21,11 @@ from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.rm_inputs import IGNORED, RMInputs
+from fgrlhf.rm_inputs import CONTEXT_MARK, IGNORED, RMInputs
+from fgrlhf.runlog import say
 from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, read_json, run_main, seeded
-from reward_modeling.data import CONTEXT_MARK, SegmentCollator, SegmentRow, label_positions, read_segment_rows
+from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.training import (
     RMConfig,
     calibration,
@@ -32,7 +33,6 @@ from reward_modeling.training import (
     load_network,
     reuse,
     run_training,
-    say,
     sigmoid,
 )
 

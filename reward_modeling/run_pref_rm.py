@@ -23,6 +23,7 @@ from fgrlhf.distributed import share_of
 from fgrlhf.hf_trainer import StageTrainer
 from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start, shape_of
 from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
+from fgrlhf.runlog import say
 from fgrlhf.stage import finished, hold
 from fgrlhf.utils import UserError, run_main, seeded
 from reward_modeling.data import (
@@ -42,7 +43,6 @@ from reward_modeling.training import (
     load_network,
     reuse,
     run_training,
-    say,
     sigmoid,
 )
 

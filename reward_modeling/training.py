@@ -19,13 +19,11 @@ from transformers import (
 )
 
 from fgrlhf.banded_attention import use_banded_attention
-from fgrlhf.config import Count, Positive, Rate, Seed, StrictModel
+from fgrlhf.config import BatchSize, Count, FilePath, Kernels, Positive, Rate, Seed, StrictModel, Tokens
 from fgrlhf.hf_trainer import (
-    BatchSize,
     Decay,
     Epochs,
     StageTrainer,
-    Tokens,
     Warmup,
     check_environment,
     forget_last_call,
@@ -39,7 +37,7 @@ from fgrlhf.reward_models import RewardModelSpec, check_vocabulary, load_tokeniz
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rm_inputs import Kind, Shape, longest_input
 from fgrlhf.rm_shapes import check_direction, check_stacks, other_shape, shape_of_config
-from fgrlhf.runlog import RunLog
+from fgrlhf.runlog import RunLog, is_main_rank, say
 from fgrlhf.scorers import LanguageModelScorer
 from fgrlhf.stage import begin, finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
@@ -49,7 +47,7 @@ CALIBRATION_BINS = 10
 
 
 class ModelSection(StrictModel):
-    ckpt: str = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
+    ckpt: FilePath = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
     shape: Shape | Literal["auto"] = Field(
         "auto",
         description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends; auto: what ckpt is",
@@ -58,9 +56,7 @@ class ModelSection(StrictModel):
     lm_logprob_feature: bool = Field(
         False, description="a frozen copy of the language model says how likely each token is"
     )
-    kernels: Literal["auto", "off"] = Field(
-        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
-    )
+    kernels: Kernels = "auto"
 
 
 class TrainSection(StrictModel):
@@ -238,21 +234,11 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -x))
 
 
-def is_main() -> bool:
-    """Whether this is the process that writes and speaks."""
-    return int(os.environ.get("RANK", 0)) == 0
-
-
-def say(text: str) -> None:
-    if is_main():
-        print(text, flush=True)
-
-
 def reuse(config: RMConfig) -> None:
     """Say that a finished model is reused, and remove what a process left that was killed right after finishing."""
     folder = Path(config.logging.save_dir)
     say(f"{config.logging.run_name}: finished before, reusing {folder}")
-    if is_main():
+    if is_main_rank():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
@@ -277,7 +263,7 @@ def run_training(
     use_kernels(config.model.kernels, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
-    if is_main():
+    if is_main_rank():
         begin(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
     log = RunLog(folder, config, resume_step, **config.logging.trackers())
     with log, log.stage(config.logging.run_name):
@@ -304,7 +290,7 @@ def run_training(
             metrics = {**spec.metrics, **metrics}
             place_model(run, folder, replace(spec, metrics=metrics, **facts))
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
-    if is_main():  # once stages.json has the stage's seconds: complete means that all is there
+    if is_main_rank():  # once stages.json has the stage's seconds: complete means that all is there
         finish(folder, best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         print(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}", flush=True)

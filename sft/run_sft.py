@@ -20,15 +20,25 @@ from pydantic import Field, model_validator
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, parse_cli
+from fgrlhf.config import (
+    BatchSize,
+    Count,
+    FilePath,
+    Kernels,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Tokens,
+    parse_cli,
+)
 from fgrlhf.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.hf_trainer import (
-    BatchSize,
     Decay,
     Epochs,
     StageTrainer,
-    Tokens,
     check_environment,
     forget_last_call,
     model_to_place,
@@ -39,7 +49,7 @@ from fgrlhf.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
-from fgrlhf.runlog import RunLog
+from fgrlhf.runlog import RunLog, is_main_rank, say
 from fgrlhf.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
@@ -47,17 +57,15 @@ from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples
 
 
 class ModelSection(StrictModel):
-    ckpt: str = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
+    ckpt: FilePath = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
     max_input_len: Tokens = Field(1024, description="tokens; longer inputs are cut")
     max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
-    kernels: Literal["auto", "off"] = Field(
-        "auto", description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"
-    )
+    kernels: Kernels = "auto"
 
 
 class DataSection(StrictModel):
-    train_file: str
-    dev_file: str | None = Field(None, description="null: no evaluation, the last model is kept")
+    train_file: FilePath
+    dev_file: FilePath | None = Field(None, description="null: no evaluation, the last model is kept")
     dev_examples: Count | None = Field(None, description="dev rows used, the first ones; null: all")
 
 
@@ -246,16 +254,6 @@ def place_model(policy: Policy, folder: Path) -> None:
         policy.save(temporary)
 
 
-def is_main() -> bool:
-    """Whether this is the process that writes and speaks."""
-    return int(os.environ.get("RANK", 0)) == 0
-
-
-def say(text: str) -> None:
-    if is_main():
-        print(text, flush=True)
-
-
 def train(config: SFTConfig) -> Path:
     """Run the stage and return the folder of the best model. See the module's docstring."""
     with hold(config.logging.save_dir):
@@ -271,13 +269,13 @@ def _train(config: SFTConfig) -> Path:
     known = finished(folder, config, inputs)
     if known is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
-        if is_main():  # a process that was killed right after it had finished
+        if is_main_rank():  # a process that was killed right after it had finished
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
-    if is_main():
+    if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
@@ -307,7 +305,7 @@ def _train(config: SFTConfig) -> Path:
         trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
         if trainer.is_world_process_zero():
             place_model(policy, folder)
-    if is_main():  # once stages.json has the stage's seconds: complete means that all is there
+    if is_main_rank():  # once stages.json has the stage's seconds: complete means that all is there
         finish(
             folder,
             {

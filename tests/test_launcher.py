@@ -6,7 +6,7 @@ import pytest
 from accelerate.utils import DistributedType
 from rl_helpers import config, trainer
 
-from fgrlhf.distributed import check_launcher, together
+from fgrlhf.distributed import check_launcher, stop_together
 from fgrlhf.utils import UserError
 
 RIGHT = ("NO", "MULTI_GPU", "MULTI_CPU")
@@ -35,13 +35,13 @@ def test_all_processes_stop_where_one_has_to(monkeypatch):
     alone, pair = SimpleNamespace(num_processes=1), SimpleNamespace(num_processes=2)
     monkeypatch.setattr("fgrlhf.distributed.gather_object", lambda mine: [*mine, *others])
     for others in ([None], ["the other's reason"]):
-        assert together(alone, lambda: 5) == 5  # asks nobody
+        assert stop_together(alone, lambda: 5) == 5  # asks nobody
         with pytest.raises(UserError, match="logits are NaN"):
-            together(alone, fails)
+            stop_together(alone, fails)
         with pytest.raises(UserError, match="logits are NaN"):
-            together(pair, fails)
+            stop_together(pair, fails)
         if others == [None]:
-            assert together(pair, lambda: 5) == 5
+            assert stop_together(pair, lambda: 5) == 5
             continue
         with pytest.raises(UserError, match="the other's reason"):
-            together(pair, lambda: 5)
+            stop_together(pair, lambda: 5)

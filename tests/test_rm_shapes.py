@@ -12,7 +12,6 @@ from transformers import (
     GPT2ForTokenClassification,
     LlamaConfig,
     LlamaModel,
-    LongformerConfig,
     LongformerModel,
     MambaConfig,
     MambaModel,

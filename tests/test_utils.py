@@ -135,8 +135,8 @@ BROKEN = {
     "gz": (gzip.compress(b"{}"), "it is compressed: unpack it"),
     "deep": (b"[" * 100_000, "nested too deeply"),
     "digits": (b"9" * 5_000, "Exceeds the limit"),
-    "nan": (b'{"a": NaN}', "NaN is no JSON number"),
-    "infinity": (b'{"a": -Infinity}', "-Infinity is no JSON number"),
+    "nan": (b'{"a": NaN}', "NaN is not a JSON number"),
+    "infinity": (b'{"a": -Infinity}', "-Infinity is not a JSON number"),
     "surrogate": (rb'{"a": "x\uD83d y"}', r"half of a surrogate pair, .ud83d"),
     "NUL": (b"\0\0\0", "not valid JSON"),
 }

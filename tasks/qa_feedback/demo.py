@@ -2,7 +2,7 @@
 
     python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
 
-Run it again to continue after an interruption or a mended mistake; what has not changed is reused. Exits with code 1
+Run it again to continue after an interruption or a corrected setting; what has not changed is reused. Exits with code 1
 where a figure of `summary_table.TARGETS` is missed: everything has been written by then, the report too.
 """
 

@@ -15,12 +15,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl, shorten, write_text
+from fgrlhf.utils import UserError, first_problems, read_json, read_jsonl, shorten, write_text
 from tasks.qa_feedback.validation import (
     Problem, example_problems, feedback_problems, json_name, sample_problems,
 )
 
-SHOWN_PROBLEMS = 20  # of a `DataError`'s message
 PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the outputs compared by a row's six preferences
 
 
@@ -125,20 +124,15 @@ class FeedbackRow:
 
 
 class DataError(UserError):
-    """Malformed rows. `problems` has every mistake, the message the first `SHOWN_PROBLEMS` of them, a line each."""
+    """Malformed rows. `problems` has every mistake; the message lists the first of them."""
 
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         rows = len({(problem.file, problem.row) for problem in problems})
         places = "file, line" if all(problem.place == "line" for problem in problems) else "file, row counted from 0"
-        lines = [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
-        if len(problems) > SHOWN_PROBLEMS:
-            lines.append(f"  ... and {len(problems) - SHOWN_PROBLEMS} more")
-        listed = "\n".join(lines)
-        super().__init__(
-            f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data "
-            f"({places}, field, reason):\n{listed}\nCorrect or remove these rows; nothing was written."
-        )
+        head = f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data ({places}, field, reason):"
+        lines = "\n  ".join([head, *first_problems([str(problem) for problem in problems])])
+        super().__init__(f"{lines}\nCorrect or remove these rows; nothing was written.")
 
 
 def _counted(number: int, noun: str) -> str:

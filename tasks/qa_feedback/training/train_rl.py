@@ -9,7 +9,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.algorithms import make_trainer, unread
 from fgrlhf.config import parse_cli
-from fgrlhf.distributed import share_of, together
+from fgrlhf.distributed import share_of, stop_together
 from fgrlhf.dpo_config import DPOConfig
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.kernels import use_kernels
@@ -40,7 +40,7 @@ def dev_evaluation(config: QAConfig | DPOConfig, prompts: Sequence[Prompt], rewa
     mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)
 
     def evaluate(policy: Policy) -> dict[str, float]:
-        rows = together(accelerator, lambda: evaluate_rows(
+        rows = stop_together(accelerator, lambda: evaluate_rows(
             policy, mine, reward, sampling, config.train.seed, oracle_for(mine), reference, progress=False, temperature=temperature))
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return {name: interval.mean for name, interval in summarize(rows).items()}
