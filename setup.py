@@ -11,8 +11,8 @@ setup(
     version="0.1.0",
     description="Reinforcement learning from fine-grained human feedback",
     python_requires=">=3.11",
-    packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "tasks*"]),
-    package_data={"fgrlhf": ["*.j2", "*.css"], "": ["*.yml", "*.html", "*.js", "*.css"]},
+    packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]),
+    package_data={"": ["*.j2", "*.yml", "*.html", "*.js", "*.css"]},
     # Lowest releases these are known to work with; constraints.txt pins the ones `make setup` installs.
     install_requires=[
         "torch>=2.13",

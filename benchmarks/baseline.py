@@ -21,10 +21,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, RM_LENGTH, Size
-from fgrlhf.advantages import gae, kl_penalized
-from fgrlhf.losses import clipped_policy_loss, clipped_value_loss
+from fgrlhf.algorithms.advantages import gae, kl_penalized
+from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss
 from fgrlhf.reward_utils import load_segmenter, rm_words
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import masked_sum, whiten
 from tasks.qa_feedback.feedback import rm_prefix

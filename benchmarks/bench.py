@@ -41,7 +41,7 @@ from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 OF_SIZE = ("reps", "prompts", "samples", "epochs", "dropout", "baseline_attention", "onednn", "gradient_checkpointing")
 CHECKED_EPOCHS, CHECKED_PROMPTS = 2, 2  # of the equality check: in the second epoch the ratio is not 1

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, Size
-from fgrlhf.decoding import Sampling, draw, uniform_rows
+from fgrlhf.models.decoding import Sampling, draw, uniform_rows
 from fgrlhf.policy import T5Policy
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import (
@@ -20,8 +20,8 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models import load_reward_model
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
 from fgrlhf.types import Response, Rollout, TokenReward

@@ -20,11 +20,11 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
-from fgrlhf.comparisons import Answer, encode_comparisons
-from fgrlhf.comparisons import Comparison as Compared
+from fgrlhf.data.comparisons import Answer, encode_comparisons
+from fgrlhf.data.comparisons import Comparison as Compared
 from fgrlhf.config import validate
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.dpo_config import DPOConfig
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.policy import load_policy
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, derive_seed

@@ -26,7 +26,7 @@ from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.config import validate
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import UserError, derive_seed

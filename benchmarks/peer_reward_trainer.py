@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
-from fgrlhf.rm_inputs import RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInput, RMInputs
 from fgrlhf.utils import UserError, derive_seed, seeded, write_json
 from reward_modeling.data import FIRST, PAIRS, PairCollator, read_pair_rows
 from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss

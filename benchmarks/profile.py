@@ -18,7 +18,7 @@ from benchmarks.tables import number, table
 from benchmarks.workload import SIZES, Size
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_text
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 
 class Settings(StrictModel):

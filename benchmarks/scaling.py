@@ -24,7 +24,7 @@ from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 
 def _t5(width: int) -> T5Dims:

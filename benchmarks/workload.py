@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from fgrlhf.config import validate
-from fgrlhf.reward_models import RewardModelSpec
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.reward_models.scoring import RewardModelSpec
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ValueHead
@@ -119,7 +119,7 @@ class Size:
     have 97 (tiny) and 95 (t5_small) tokens on average, as sampled answers of real rows have (97).
     `reps`: steps of each side that are timed.
     `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
-    `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/layers.py).
+    `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/kernels/layers.py).
     `gradient_checkpointing`: whether ours computes layers twice in updates.
     """
 

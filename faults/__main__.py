@@ -26,7 +26,7 @@ from faults.child import warm_up
 from faults.kinds import KINDS
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 
 SHOWN = 3  # failures of a kind and verdict that are printed; faults.md has all

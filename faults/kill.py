@@ -135,7 +135,7 @@ STAGES = 3
 
 def run_pipeline(folder: str, at: str) -> None:
     """A pipeline of small scripts; the program of the children below."""
-    from fgrlhf.pipeline import Pipeline, Stage as PipelineStage
+    from fgrlhf.pipeline.stages import Pipeline, Stage as PipelineStage
 
     root, out = Path(folder), Path(folder) / "run"
     chain = [

@@ -144,8 +144,8 @@ def resume_samples(path: Path, bench: Bench) -> None:
 
 
 def annotation_items(path: Path, bench: Bench) -> int:
-    from tasks.qa_feedback.interface_html.items import read_items
-    from tasks.qa_feedback.interface_html.schema import load_schema
+    from interface_html.items import read_items
+    from interface_html.schema import load_schema
 
     return len(read_items(load_schema(), path))
 

@@ -118,7 +118,7 @@ def sleeping_stage(started: str) -> None:
 
 def orphan_pipeline(folder: str) -> None:
     """A pipeline of one stage that sleeps below a shell, as the stages' scripts run below one."""
-    from fgrlhf.pipeline import Pipeline, Stage as PipelineStage
+    from fgrlhf.pipeline.stages import Pipeline, Stage as PipelineStage
 
     program = f"'{sys.executable}' -m faults.together sleep '{folder}/started'; true"
     stage = PipelineStage("sleeps", ("bash", "-c", program), (), ("x",))

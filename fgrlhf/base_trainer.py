@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf import checkpoint
-from fgrlhf.distributed import check_launcher
-from fgrlhf.layers import recompute_layers
+from fgrlhf.runs import checkpoint
+from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.kernels.layers import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic

@@ -15,17 +15,17 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf import checkpoint
+from fgrlhf.runs import checkpoint
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.batching import shuffled_batches
-from fgrlhf.comparisons import ComparisonBatch, TokenComparison, collate
-from fgrlhf.distributed import share_of
-from fgrlhf.dpo_config import DPOConfig
-from fgrlhf.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.runs.batching import shuffled_batches
+from fgrlhf.data.comparisons import ComparisonBatch, TokenComparison, collate
+from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.policy import Policy
 from fgrlhf.rollout import char_ends
-from fgrlhf.runlog import RunLog
-from fgrlhf.stage import hold
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, seeded
 from fgrlhf.value import ActorCritic
 

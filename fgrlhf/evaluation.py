@@ -9,7 +9,7 @@ import torch
 from tqdm import tqdm
 
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import AtEnd, BasicReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_utils import Segmenter

@@ -19,18 +19,18 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from fgrlhf.attention import share_prompts
-from fgrlhf.chat import chat_of
-from fgrlhf.decoding import (
+from fgrlhf.kernels.attention import share_prompts
+from fgrlhf.models.chat import chat_of
+from fgrlhf.models.decoding import (
     CausalSteps, EncoderDecoderSteps, Sampling, decode, positions_of, response_mask, takes_positions, uniform_rows,
 )
-from fgrlhf.layers import fast_layers
-from fgrlhf.loading import SAFE, load_config, load_tokenizer, load_weights
-from fgrlhf.logprobs import chosen_logprobs
-from fgrlhf.lora import add_adapters, has_adapters, merged_weights
-from fgrlhf.packing import packed
-from fgrlhf.rl_config import LoRAConfig
-from fgrlhf.rm_shapes import shape_of_config
+from fgrlhf.kernels.layers import fast_layers
+from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weights
+from fgrlhf.models.logprobs import chosen_logprobs
+from fgrlhf.models.lora import add_adapters, has_adapters, merged_weights
+from fgrlhf.models.packing import packed
+from fgrlhf.runs.rl_config import LoRAConfig
+from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.types import PolicyOutput, Prompt, Response
 from fgrlhf.utils import UserError, shorten
 

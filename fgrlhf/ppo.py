@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from fgrlhf.advantages import gae
-from fgrlhf.algorithm_config import AlgorithmConfig, PPOConfig
-from fgrlhf.losses import clipped_policy_loss, clipped_value_loss, kl_k3
+from fgrlhf.algorithms.advantages import gae
+from fgrlhf.algorithms.config import AlgorithmConfig, PPOConfig
+from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss, kl_k3
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import whiten

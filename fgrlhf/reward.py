@@ -18,10 +18,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fgrlhf.advantages import kl_penalized
+from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.config import suggestion, unread_keys
-from fgrlhf.reward_models import SegmentScorer, SequenceScorer, load_reward_model
-from fgrlhf.rl_config import AspectConfig
+from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import UserError
 

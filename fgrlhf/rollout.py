@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, check_logprobs
 from fgrlhf.types import Prompt, Response, Rollout
 from fgrlhf.utils import derive_seed

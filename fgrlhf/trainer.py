@@ -8,18 +8,18 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf import checkpoint
+from fgrlhf.runs import checkpoint
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.distributed import gather_rollouts, share_of, stop_together
-from fgrlhf.kl import KLController
-from fgrlhf.losses import kl_k3
-from fgrlhf.metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
+from fgrlhf.runs.distributed import gather_rollouts, share_of, stop_together
+from fgrlhf.algorithms.kl import KLController
+from fgrlhf.algorithms.losses import kl_k3
+from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.rollout import collect, response_seeds
-from fgrlhf.runlog import RunLog
-from fgrlhf.stage import hold
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import hold
 from fgrlhf.types import Advantages, PolicyOutput, Prompt, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic

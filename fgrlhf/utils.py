@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fgrlhf.orphan import end_with_parent
+from fgrlhf.runs.orphan import end_with_parent
 
 
 class UserError(Exception):

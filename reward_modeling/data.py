@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fgrlhf.reward_models import split_at
+from fgrlhf.reward_models.scoring import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.rm_inputs import ANSWER_MARK, CONTEXT_MARK, IGNORED, RMInput, RMInputs, RMText
-from fgrlhf.rows import refuse_rows, text_problem
+from fgrlhf.reward_models.inputs import ANSWER_MARK, CONTEXT_MARK, IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 

@@ -18,12 +18,12 @@ from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
-from fgrlhf.hf_trainer import StageTrainer
-from fgrlhf.reward_models import RewardModelSpec, decoder_start, shape_of
+from fgrlhf.runs.hf_trainer import StageTrainer
+from fgrlhf.reward_models.scoring import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.rm_inputs import CONTEXT_MARK, IGNORED, RMInputs
-from fgrlhf.runlog import say
-from fgrlhf.stage import finished, hold
+from fgrlhf.reward_models.inputs import CONTEXT_MARK, IGNORED, RMInputs
+from fgrlhf.runs.runlog import say
+from fgrlhf.runs.stage import finished, hold
 from fgrlhf.utils import UserError, read_json, run_main, seeded
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.training import (

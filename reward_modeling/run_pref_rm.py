@@ -19,12 +19,12 @@ from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
-from fgrlhf.distributed import share_of
-from fgrlhf.hf_trainer import StageTrainer
-from fgrlhf.reward_models import RewardModelSpec, SequenceScorer, decoder_start, shape_of
-from fgrlhf.rm_inputs import IGNORED, RMInputs, RMText
-from fgrlhf.runlog import say
-from fgrlhf.stage import finished, hold
+from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.hf_trainer import StageTrainer
+from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
+from fgrlhf.reward_models.inputs import IGNORED, RMInputs, RMText
+from fgrlhf.runs.runlog import say
+from fgrlhf.runs.stage import finished, hold
 from fgrlhf.utils import UserError, run_main, seeded
 from reward_modeling.data import (
     OUTPUTS,

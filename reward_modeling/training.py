@@ -18,9 +18,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from fgrlhf.banded_attention import use_banded_attention
+from fgrlhf.kernels.longformer import use_banded_attention
 from fgrlhf.config import BatchSize, Count, FilePath, Kernels, Positive, Rate, Seed, StrictModel, Tokens
-from fgrlhf.hf_trainer import (
+from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
     StageTrainer,
@@ -30,16 +30,16 @@ from fgrlhf.hf_trainer import (
     model_to_place,
     use_run_log,
 )
-from fgrlhf.kernels import use_kernels
-from fgrlhf.layers import fast_layers
-from fgrlhf.loading import load_config, load_weights
-from fgrlhf.reward_models import RewardModelSpec, check_vocabulary, load_tokenizer
-from fgrlhf.rl_config import LoggingConfig
-from fgrlhf.rm_inputs import Kind, Shape, longest_input
-from fgrlhf.rm_shapes import check_direction, check_stacks, other_shape, shape_of_config
-from fgrlhf.runlog import RunLog, is_main_rank, say
-from fgrlhf.scorers import LanguageModelScorer
-from fgrlhf.stage import begin, finish, last_complete_checkpoint
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.kernels.layers import fast_layers
+from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
+from fgrlhf.runs.rl_config import LoggingConfig
+from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
+from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
+from fgrlhf.runs.runlog import RunLog, is_main_rank, say
+from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
 
 METRICS = Path(__file__).parent / "metrics"

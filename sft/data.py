@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from fgrlhf.batching import shuffled_batches
+from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.policy import Policy, count_cut
-from fgrlhf.rows import refuse_rows, text_problem
+from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json
 

@@ -33,9 +33,9 @@ from fgrlhf.config import (
     Tokens,
     parse_cli,
 )
-from fgrlhf.distributed import share_of
+from fgrlhf.runs.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.hf_trainer import (
+from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
     StageTrainer,
@@ -44,13 +44,13 @@ from fgrlhf.hf_trainer import (
     model_to_place,
     use_run_log,
 )
-from fgrlhf.kernels import use_kernels
-from fgrlhf.decoding import Sampling
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
-from fgrlhf.rl_config import LoggingConfig
+from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.rollout import generate_texts
-from fgrlhf.runlog import RunLog, is_main_rank, say
-from fgrlhf.stage import begin, finish, finished, hold, last_complete_checkpoint
+from fgrlhf.runs.runlog import RunLog, is_main_rank, say
+from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main
 from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples

@@ -9,7 +9,7 @@ import reference
 import torch
 from hypothesis import HealthCheck, settings
 
-# Rounding differs between the two libraries of fgrlhf/kernels.py: no test, and no program that one starts, measures which is faster.
+# Rounding differs between the two libraries of fgrlhf/kernels/choice.py: no test, and no program that one starts, measures which is faster.
 os.environ.setdefault("FGRLHF_KERNELS", "off")
 # Tiny models: one thread is faster than two. No test depends on rounding; to see that, run them with other products and sums:
 # FGRLHF_KERNELS=onednn, FGRLHF_TEST_THREADS=2, ATEN_CPU_CAPABILITY=default

@@ -11,8 +11,8 @@ import dpo_helpers
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
-from fgrlhf import kernels
-from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.kernels import choice as kernels
+from fgrlhf.runs.rl_config import LoRAConfig
 
 STEPS = 6
 STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3, "ppo__kl_coef": 0.0}

@@ -5,10 +5,10 @@ from pathlib import Path
 import tiny
 from accelerate import Accelerator
 
-from fgrlhf.comparisons import Answer, Comparison, encode_comparisons
+from fgrlhf.data.comparisons import Answer, Comparison, encode_comparisons
 from fgrlhf.config import validate
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.dpo_config import DPOConfig
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
 
 TEXTS = ["the red cat", "a dog sees", "question: one two three and a bird", "blue", "the green bird likes a dog ."]

@@ -4,7 +4,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
-from tasks.qa_feedback.interface_html.pages import TEMPLATES
+from interface_html.pages import TEMPLATES
 
 TEXT = "The cat sat on the mat. It was 😀 red. The cat sat on it."
 ITEM = {

@@ -7,12 +7,12 @@ import tiny
 import torch
 from accelerate import Accelerator
 
-from fgrlhf.algorithms import make_trainer
+from fgrlhf.algorithms.registry import make_trainer
 from fgrlhf.config import validate
-from fgrlhf.lora import AdapterFree
+from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rl_config import LoRAConfig, RLConfig
+from fgrlhf.runs.rl_config import LoRAConfig, RLConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from page_helpers import ITEM
-from tasks.qa_feedback.interface_html.schema import load_schema
-from tasks.qa_feedback.interface_html.server import judged_sha256
+from interface_html.schema import load_schema
+from interface_html.server import judged_sha256
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = load_schema()
@@ -43,7 +43,7 @@ class Server:
         self.process = None
 
     def start(self) -> "Server":
-        command = [sys.executable, "-m", "tasks.qa_feedback.interface_html.serve"]
+        command = [sys.executable, "-m", "interface_html.serve"]
         command += [f"{key}={value}" for key, value in self.settings.items()]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

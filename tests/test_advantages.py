@@ -5,7 +5,7 @@ import pytest
 import torch
 from rl_helpers import lengths_mask
 
-from fgrlhf.advantages import (
+from fgrlhf.algorithms.advantages import (
     gae, group_mean, group_std, kl_penalized, leave_one_out, position_mean, response_advantages, reward_to_go,
     segment_advantages, segment_baseline,
 )

@@ -9,7 +9,7 @@ import pytest
 
 from fgrlhf.stats import Interval
 from fgrlhf.utils import UserError
-from tasks.qa_feedback.interface_html.agreement import (
+from interface_html.agreement import (
     Judged,
     alpha,
     alpha_of,
@@ -19,8 +19,8 @@ from tasks.qa_feedback.interface_html.agreement import (
     overlap_matches,
     report,
 )
-from tasks.qa_feedback.interface_html.items import Item, read_items
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.items import Item, read_items
+from interface_html.schema import load_schema
 from test_rules import ROW, doc, error, missing
 
 SCHEMA = load_schema()

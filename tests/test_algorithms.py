@@ -6,8 +6,8 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 
-from fgrlhf.algorithm_config import GPGAlgorithm, GRPOAlgorithm, PPOConfig, ReinforceAlgorithm, RLOOAlgorithm
-from fgrlhf.algorithms import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
+from fgrlhf.algorithms.config import GPGAlgorithm, GRPOAlgorithm, PPOConfig, ReinforceAlgorithm, RLOOAlgorithm
+from fgrlhf.algorithms.registry import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
 from fgrlhf.algorithms.gpg import gpg_scale
 from fgrlhf.algorithms.reinforce import reinforce_advantages
 from fgrlhf.reward import AtEnd, CombinedReward, normalized, segments_before

@@ -7,10 +7,10 @@ import pytest
 
 from fgrlhf.utils import write_json
 from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
-from tasks.qa_feedback.interface_html.items import Item, read_items, row_with, rows_text
-from tasks.qa_feedback.interface_html.pages import Settings, TEMPLATES, self_contained, write_page
-from tasks.qa_feedback.interface_html.rules import annotation_problems
-from tasks.qa_feedback.interface_html.schema import QA_SCHEMA, load_schema
+from interface_html.items import Item, read_items, row_with, rows_text
+from interface_html.pages import Settings, TEMPLATES, self_contained, write_page
+from interface_html.rules import annotation_problems
+from interface_html.schema import QA_SCHEMA, load_schema
 from test_schema import TOXICITY
 
 SCHEMA = load_schema()

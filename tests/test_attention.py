@@ -2,9 +2,9 @@ import pytest
 import torch
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from fgrlhf import attention
-from fgrlhf.attention import SHARED_PROMPT, _RecomputedAttention, bias_by_distance, share_prompts
-from fgrlhf.layers import kept
+from fgrlhf.kernels import attention
+from fgrlhf.kernels.attention import SHARED_PROMPT, _RecomputedAttention, bias_by_distance, share_prompts
+from fgrlhf.kernels.layers import kept
 
 
 def t5():

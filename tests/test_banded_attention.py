@@ -17,8 +17,8 @@ from transformers import (
 )
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from fgrlhf.banded_attention import BandedLongformer, BandedSelfAttention, banded_attention, use_banded_attention
-from fgrlhf.reward_models import RewardModelSpec, load_reward_model
+from fgrlhf.kernels.longformer import BandedLongformer, BandedSelfAttention, banded_attention, use_banded_attention
+from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
 from reward_modeling.training import ModelSection, load_network
 
 VOCABULARY = 50

@@ -2,8 +2,8 @@ import pytest
 import tiny
 import torch
 
-from fgrlhf.chat import chat_of
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.chat import chat_of
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.utils import UserError
 from fgrlhf.value import load_value

@@ -7,10 +7,10 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
 
-from fgrlhf import checkpoint
+from fgrlhf.runs import checkpoint
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rl_config import LoRAConfig
-from fgrlhf.stage import hold
+from fgrlhf.runs.rl_config import LoRAConfig
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError
 
 CASES = {

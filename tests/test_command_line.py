@@ -4,7 +4,7 @@ import pytest
 
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 
 class Settings(StrictModel):

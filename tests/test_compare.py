@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fgrlhf.algorithms import ALGORITHMS
+from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.utils import UserError, write_json, write_jsonl
 from tasks.qa_feedback import compare

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from page_helpers import ITEM, downloaded, opened, press, state
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.schema import load_schema
 
 PAIRS = load_schema().pairs
 QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good

@@ -5,8 +5,8 @@ import tiny
 import torch
 from dpo_helpers import fours, pairs
 
-from fgrlhf.comparisons import Answer, Comparison, collate, encode_comparisons, token_weights
-from fgrlhf.decoding import Sampling
+from fgrlhf.data.comparisons import Answer, Comparison, collate, encode_comparisons, token_weights
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from sft.data import IGNORED, encode

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fgrlhf.utils import UserError
-from tasks.qa_feedback.interface_html.database import Database, Refused, read_database
-from tasks.qa_feedback.interface_html.items import Item
+from interface_html.database import Database, Refused, read_database
+from interface_html.items import Item
 
 DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
 

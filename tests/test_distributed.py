@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
 
-from fgrlhf.distributed import join_rollouts, share_of
+from fgrlhf.runs.distributed import join_rollouts, share_of
 from fgrlhf.types import SegmentScore, TokenReward
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fgrlhf.utils import UserError, run_main
 from tasks.qa_feedback.data import download as module
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}

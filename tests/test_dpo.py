@@ -11,10 +11,10 @@ import torch
 from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
 from rl_helpers import metrics
 
-from fgrlhf import checkpoint
-from fgrlhf.comparisons import Answer, Comparison
-from fgrlhf.decoding import Sampling
-from fgrlhf.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.runs import checkpoint
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
@@ -284,7 +284,7 @@ def test_the_run_folder(tmp_path):
 
 
 def test_the_reports_of_dpo_runs(tmp_path):
-    from fgrlhf.report import write_report
+    from fgrlhf.report.page import write_report
 
     trainer(config(tmp_path / "dpo", train__eval_interval=5), evaluate=evaluate).train()
     write_report(tmp_path, tmp_path / "report.html")

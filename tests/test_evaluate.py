@@ -3,8 +3,8 @@ import yaml
 
 import tiny
 from fgrlhf.config import validate
-from fgrlhf.decoding import Sampling
-from fgrlhf.stage import hold
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples

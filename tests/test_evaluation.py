@@ -6,9 +6,9 @@ import torch
 
 import tiny
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models import SegmentLabels
+from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.rollout import generate_texts
 from fgrlhf.stats import Interval
 from fgrlhf.types import Prompt, Response, SegmentScore

@@ -1,7 +1,7 @@
 import pytest
 
 import tiny
-from fgrlhf.stage import hold
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import generate as module

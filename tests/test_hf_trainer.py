@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from fgrlhf.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
-from fgrlhf.rows import text_problem
+from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
+from fgrlhf.data.checks import text_problem
 from fgrlhf.utils import UserError
 
 

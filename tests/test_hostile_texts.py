@@ -8,9 +8,9 @@ from fgrlhf.utils import write_json
 from hostile import HOSTILE
 from page_helpers import opened
 from server_helpers import serving
-from tasks.qa_feedback.interface_html.items import read_items
-from tasks.qa_feedback.interface_html.pages import self_contained
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.items import read_items
+from interface_html.pages import self_contained
+from interface_html.schema import load_schema
 from test_served_pages import visiting
 
 SCHEMA = load_schema()

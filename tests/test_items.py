@@ -6,8 +6,8 @@ import pytest
 
 from fgrlhf.utils import write_json, write_jsonl
 from tasks.qa_feedback.feedback import DataError, read_feedback
-from tasks.qa_feedback.interface_html.items import Settings, read_items, row_with, rows_text
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.items import Settings, read_items, row_with, rows_text
+from interface_html.schema import load_schema
 from test_rules import ROW, doc, error, missing
 
 SCHEMA = load_schema()

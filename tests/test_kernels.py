@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fgrlhf import kernels
-from fgrlhf.layers import product
-from fgrlhf.runlog import RunLog
+from fgrlhf.kernels import choice as kernels
+from fgrlhf.kernels.layers import product
+from fgrlhf.runs.runlog import RunLog
 from fgrlhf.utils import UserError, read_json, write_json
 
 ROOT = Path(__file__).parents[1]
@@ -161,8 +161,8 @@ FIRST_PRODUCT = """
 import os
 before = dict(os.environ)
 import torch
-from fgrlhf import kernels
-from fgrlhf.layers import product
+from fgrlhf.kernels import choice as kernels
+from fgrlhf.kernels.layers import product
 assert dict(os.environ) == before, "importing changed the environment"
 
 def resident_mb():

@@ -1,6 +1,6 @@
 import pytest
 
-from fgrlhf.kl import KLController
+from fgrlhf.algorithms.kl import KLController
 
 
 def test_without_a_target_the_coefficient_is_fixed():

@@ -6,7 +6,7 @@ import pytest
 from accelerate.utils import DistributedType
 from rl_helpers import config, trainer
 
-from fgrlhf.distributed import check_launcher, stop_together
+from fgrlhf.runs.distributed import check_launcher, stop_together
 from fgrlhf.utils import UserError
 
 RIGHT = ("NO", "MULTI_GPU", "MULTI_CPU")
@@ -33,7 +33,7 @@ def test_all_processes_stop_where_one_has_to(monkeypatch):
         raise UserError("the policy's logits are NaN")
 
     alone, pair = SimpleNamespace(num_processes=1), SimpleNamespace(num_processes=2)
-    monkeypatch.setattr("fgrlhf.distributed.gather_object", lambda mine: [*mine, *others])
+    monkeypatch.setattr("fgrlhf.runs.distributed.gather_object", lambda mine: [*mine, *others])
     for others in ([None], ["the other's reason"]):
         assert stop_together(alone, lambda: 5) == 5  # asks nobody
         with pytest.raises(UserError, match="logits are NaN"):

@@ -7,8 +7,10 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf import kernels, layers
-from fgrlhf.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product, recompute_layers
+from fgrlhf.kernels import choice as kernels
+
+from fgrlhf.kernels import layers
+from fgrlhf.kernels.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product, recompute_layers
 
 needs_onednn = pytest.mark.skipif(not kernels.onednn_available(), reason="this PyTorch has no oneDNN")
 ONEDNN_FOR_ALL = {"small": "onednn", "medium": "onednn", "large": "onednn"}

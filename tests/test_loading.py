@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForTokenClassification
 
-from fgrlhf.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 
 CLASSES = {"t5": AutoModelForSeq2SeqLM, "flan": AutoModelForSeq2SeqLM, "bart": AutoModelForSeq2SeqLM}
 

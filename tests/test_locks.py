@@ -2,7 +2,7 @@
 
 import pytest
 
-from fgrlhf.stage import hold
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError
 from reward_modeling import run_fg_rm, run_pref_rm
 from sft import run_sft

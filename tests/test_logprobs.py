@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fgrlhf.logprobs import chosen_logprobs
+from fgrlhf.models.logprobs import chosen_logprobs
 
 
 def naive(weight_VD, hidden_ND, ids_N, temperature):

@@ -6,11 +6,11 @@ import torch
 from rl_helpers import config, metrics, trainer
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
-from fgrlhf import checkpoint
-from fgrlhf.decoding import Sampling
-from fgrlhf.lora import AdapterFree, adapters_off, has_adapters, merged_weights, names_under_adapters
+from fgrlhf.runs import checkpoint
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.lora import AdapterFree, adapters_off, has_adapters, merged_weights, names_under_adapters
 from fgrlhf.policy import load_policy
-from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic, Value
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fgrlhf.losses import clipped_policy_loss, clipped_value_loss, kl_k1, kl_k3
+from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss, kl_k1, kl_k3
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import tiny
 import torch
 from rl_helpers import lengths_mask, rollout
 
-from fgrlhf.metrics import explained_variance, rollout_metrics, sample_rows, mean_of
+from fgrlhf.runs.step_metrics import explained_variance, rollout_metrics, sample_rows, mean_of
 from fgrlhf.types import Advantages, SegmentScore, TokenReward
 
 MASK = lengths_mask([3, 1])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fgrlhf.utils import UserError, read_json
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.mini_world import (
     VERBS, Claim, ErrorRates, Settings, compose, demonstration, gold_sentences, make_item, make_row, question,
     recital, write_world,

@@ -5,7 +5,7 @@ from rl_helpers import PROMPTS, metrics
 from test_algorithms import make
 
 from fgrlhf.algorithms.nlpo import EXCLUDED, MaskedPolicy, allowed_tokens
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.utils import UserError
 
 KINDS = ["t5", "gpt2"]

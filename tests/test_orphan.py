@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf import orphan
-from fgrlhf.orphan import parent_mark, start_time
+from fgrlhf.runs import orphan
+from fgrlhf.runs.orphan import parent_mark, start_time
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1800.0  # seconds until something hangs; what is waited for takes one or two, on a busy machine many
@@ -30,7 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 STAGE = """
 import os, sys
 from pathlib import Path
-from fgrlhf.orphan import end_with_parent
+from fgrlhf.runs.orphan import end_with_parent
 end_with_parent()
 Path(sys.argv[1]).write_text(f"{os.getpid()} {os.getppid()}\\n")
 sys.stdin.read()
@@ -38,7 +38,7 @@ sys.stdin.read()
 PIPELINE = """
 import sys
 from pathlib import Path
-from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.pipeline.stages import Pipeline, Stage
 root = Path(sys.argv[1])
 script = 'python_of_test=%s; "$python_of_test" stage.py pids; true' % sys.executable  # `true`: bash stays above it
 Pipeline([Stage("s", ("bash", "-c", script))], root, root / "out", {}).run()

@@ -3,7 +3,7 @@ import tiny
 import torch
 
 from fgrlhf import policy as policy_module
-from fgrlhf.packing import packed
+from fgrlhf.models.packing import packed
 
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
 GROUP = torch.tensor([0, 0, 0, 1])

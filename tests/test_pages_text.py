@@ -7,9 +7,9 @@ import random
 import pytest
 
 from page_helpers import ITEM, opened
-from tasks.qa_feedback.interface_html.items import rows_text
-from tasks.qa_feedback.interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.items import rows_text
+from interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
+from interface_html.schema import load_schema
 
 SCHEMA = load_schema()
 PIECES = [

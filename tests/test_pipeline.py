@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf import pipeline as module
-from fgrlhf.fingerprint import fingerprint, imported_files
-from fgrlhf.pipeline import Pipeline, Stage
-from fgrlhf.runlog import peak_memory_mb
-from fgrlhf.stage import hold
+from fgrlhf.pipeline import stages as module
+from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
+from fgrlhf.pipeline.stages import Pipeline, Stage
+from fgrlhf.runs.runlog import peak_memory_mb
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, read_json
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ def test_a_signal_stops_the_stages_and_the_next_run_continues(root):
     code = f"""
 import signal
 from pathlib import Path
-from fgrlhf.pipeline import Pipeline, Stage
+from fgrlhf.pipeline.stages import Pipeline, Stage
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
 root = Path({str(root)!r})
 script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 1000; fi; touch "$OUT/s"'

@@ -14,7 +14,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from fgrlhf.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
+from fgrlhf.models.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
 from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy, sharing_pays
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, derive_seed, read_json, write_json

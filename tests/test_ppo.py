@@ -10,7 +10,7 @@ from rl_helpers import config, lengths_mask, rollout, trainer
 from fgrlhf.config import read_yaml
 from fgrlhf.ppo import PPO, PPOTrainer
 from fgrlhf.reward import BasicReward
-from fgrlhf.rl_config import PPOConfig
+from fgrlhf.runs.rl_config import PPOConfig
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 

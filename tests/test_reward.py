@@ -16,8 +16,8 @@ from fgrlhf.reward import (
     build_aspects,
     place_on_tokens,
 )
-from fgrlhf.reward_models import SegmentLabels
-from fgrlhf.rl_config import AspectConfig
+from fgrlhf.reward_models.scoring import SegmentLabels
+from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import SegmentScore
 from fgrlhf.utils import UserError
 

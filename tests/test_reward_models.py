@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
-from fgrlhf.reward_models import (
+from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
     SegmentLabels,
     SegmentScorer,
@@ -19,8 +19,8 @@ from fgrlhf.reward_models import (
     load_tokenizer,
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.rm_inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
-from fgrlhf.scorers import LanguageModelScorer, lm_features, pooled_features
+from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
+from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
@@ -625,7 +625,7 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
 
 def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     """`relevance_model` implies an input without passages; this folder was trained with them."""
-    from fgrlhf.rl_config import AspectConfig
+    from fgrlhf.runs.rl_config import AspectConfig
     from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_FACTS
 
     folder = save(scorer(tmp_path, "encoder", with_passages=True), tmp_path / "rm")

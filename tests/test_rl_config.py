@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fgrlhf.algorithms import unread
+from fgrlhf.algorithms.registry import unread
 from fgrlhf.config import _sections, load_config, to_yaml, validate
-from fgrlhf.dpo_config import DPOConfig
-from fgrlhf.rl_config import RLConfig
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.training.reward import QAConfig
 

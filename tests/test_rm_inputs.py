@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from fgrlhf.rm_inputs import Cuts, RMInputs, RMText, kept_lengths, passage_words
+from fgrlhf.reward_models.inputs import Cuts, RMInputs, RMText, kept_lengths, passage_words
 from reward_modeling.data import read_segment_rows
 
 QUESTION = tuple("question: the cat".split())

@@ -8,8 +8,8 @@ import rm_helpers as rm
 import spacy
 from test_reward_models import save, scorer, spec
 
-from fgrlhf.reward_models import RewardModelSpec, load_reward_model
-from fgrlhf.rm_spec import spec_problems
+from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
+from fgrlhf.reward_models.spec import spec_problems
 from fgrlhf.utils import first_problems
 from fgrlhf.utils import UserError
 

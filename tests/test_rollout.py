@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.reward import place_on_tokens
 from fgrlhf.rollout import char_ends, collect, decode, generate_texts, in_parts, response_seeds

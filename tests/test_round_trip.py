@@ -9,11 +9,11 @@ import pytest
 from fgrlhf.reward_utils import BLANK
 from fgrlhf.utils import UserError, write_json
 from page_helpers import ITEM, downloaded, opened, press
-from tasks.qa_feedback.interface_html import agreement
-from tasks.qa_feedback.interface_html.database import Database
-from tasks.qa_feedback.interface_html.export import Settings, export
-from tasks.qa_feedback.interface_html.items import read_items, row_with, rows_text
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html import agreement
+from interface_html.database import Database
+from interface_html.export import Settings, export
+from interface_html.items import read_items, row_with, rows_text
+from interface_html.schema import load_schema
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
 from test_comparison_page import EXPECTED, judge

@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from tasks.qa_feedback.interface_html.items import read_items
-from tasks.qa_feedback.interface_html.rules import (
+from interface_html.items import read_items
+from interface_html.rules import (
     annotation_problems,
     comparison_problems,
     find_cycle,
     is_weak_order,
     sentences,
 )
-from tasks.qa_feedback.interface_html.schema import load_schema
+from interface_html.schema import load_schema
 from test_schema import TOXICITY
 
 SCHEMA = load_schema()

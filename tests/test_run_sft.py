@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import tiny
 from fgrlhf.config import load_config
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt

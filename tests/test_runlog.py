@@ -10,9 +10,9 @@ import pytest
 import spacy
 import torch
 
-from fgrlhf import runlog
+from fgrlhf.runs import runlog
 from fgrlhf.config import StrictModel, load_config
-from fgrlhf.runlog import RunLog
+from fgrlhf.runs.runlog import RunLog
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_text
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.utils import UserError
-from tasks.qa_feedback.interface_html.schema import ASSIGNMENT, QA_SCHEMA, load_schema
+from interface_html.schema import ASSIGNMENT, QA_SCHEMA, load_schema
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
 
 TOXICITY = Path(__file__).parents[1] / "tasks" / "toxicity" / "schema.js"

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from page_helpers import ITEM, press, word
 from server_helpers import Client, Server, serving
-from tasks.qa_feedback.interface_html.database import read_database
-from tasks.qa_feedback.interface_html.export import Settings, export
-from tasks.qa_feedback.interface_html.items import Item, row_with, rows_text
+from interface_html.database import read_database
+from interface_html.export import Settings, export
+from interface_html.items import Item, row_with, rows_text
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge

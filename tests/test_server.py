@@ -11,9 +11,9 @@ from fgrlhf.utils import UserError
 from page_helpers import ITEM
 from server_helpers import SCHEMA, Client, serving
 from tasks.qa_feedback.feedback import read_feedback
-from tasks.qa_feedback.interface_html import export
-from tasks.qa_feedback.interface_html.guard import MAX_BODY, json_problem
-from tasks.qa_feedback.interface_html.serve import Settings, serve
+from interface_html import export
+from interface_html.guard import MAX_BODY, json_problem
+from interface_html.serve import Settings, serve
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
 DOC = {"errors": [ERROR], "missing-info": [], "corrected-prediction": "The mat.", "no-error": False}

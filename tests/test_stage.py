@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf import stage as module
+from fgrlhf.runs import stage as module
 from fgrlhf.config import StrictModel
-from fgrlhf.runlog import RunLog
-from fgrlhf.stage import (
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import (
     begin,
     check_writable,
     digest,

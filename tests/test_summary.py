@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fgrlhf.kernels import processor_name
-from fgrlhf.reward_models import SegmentLabels
+from fgrlhf.kernels.choice import processor_name
+from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, write_json, write_jsonl

@@ -7,10 +7,10 @@ import tiny
 import torch
 from rl_helpers import CountWord, metrics
 
-from fgrlhf import kernels
-from fgrlhf.algorithms import ALGORITHMS
+from fgrlhf.kernels import choice as kernels
+from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
-from fgrlhf.lora import has_adapters
+from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.utils import UserError, read_json, write_json

@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.metrics import rollout_metrics
+from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.types import Prompt, SegmentScore

@@ -9,7 +9,7 @@ import pytest
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, write_json, write_jsonl
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, make_item, make_row
 from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import DataError, FeedbackRow, load_examples, read_feedback, read_samples

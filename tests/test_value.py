@@ -3,7 +3,7 @@ import tiny
 import torch
 from rl_helpers import PROMPTS
 
-from fgrlhf.decoding import Sampling
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.utils import UserError, derive_seed
 from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
 

@@ -24,9 +24,9 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from fgrlhf.lora import add_adapters
+from fgrlhf.models.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
-from fgrlhf.rl_config import LoRAConfig
+from fgrlhf.runs.rl_config import LoRAConfig
 
 WORDS = "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage: text: one two three".split()
 TEXT = [" ".join(WORDS), "The café — naïve ☕ 🙂 Größe, Ωμέγα; 東京!", "the red cat sees a blue dog, and the dog likes one green bird."]

@@ -1,6 +1,6 @@
 """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783): the policy gradient with a critic, one pass per rollout."""
 
-from fgrlhf.losses import policy_gradient_loss
+from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.ppo import PPO, policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fgrlhf.advantages import group_std, reward_to_go
+from fgrlhf.algorithms.advantages import group_std, reward_to_go
 from fgrlhf.algorithms.group import GroupRelative
 from fgrlhf.types import Advantages, Rollout, TokenReward
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from fgrlhf.advantages import response_advantages, segment_advantages
-from fgrlhf.algorithm_config import GroupAlgorithm, PPOConfig
-from fgrlhf.losses import policy_gradient_loss
+from fgrlhf.algorithms.advantages import response_advantages, segment_advantages
+from fgrlhf.algorithms.config import GroupAlgorithm, PPOConfig
+from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.ppo import policy_metrics
 from fgrlhf.reward import segments_before
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from fgrlhf.advantages import group_std, reward_to_go
+from fgrlhf.algorithms.advantages import group_std, reward_to_go
 from fgrlhf.algorithms.group import GroupRelative
-from fgrlhf.losses import clipped_policy_loss
+from fgrlhf.algorithms.losses import clipped_policy_loss
 from fgrlhf.ppo import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 

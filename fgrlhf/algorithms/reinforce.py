@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from fgrlhf.advantages import position_mean, reward_to_go
-from fgrlhf.algorithm_config import PPOConfig, ReinforceAlgorithm
-from fgrlhf.losses import policy_gradient_loss
+from fgrlhf.algorithms.advantages import position_mean, reward_to_go
+from fgrlhf.algorithms.config import PPOConfig, ReinforceAlgorithm
+from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.ppo import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fgrlhf.distributed import share_of
-from fgrlhf.losses import surrogate_loss
-from fgrlhf.metrics import mean_of
+from fgrlhf.runs.distributed import share_of
+from fgrlhf.algorithms.losses import surrogate_loss
+from fgrlhf.runs.step_metrics import mean_of
 from fgrlhf.policy import Policy
 from fgrlhf.ppo import PPO, policy_metrics
 from fgrlhf.trainer import OnPolicyTrainer

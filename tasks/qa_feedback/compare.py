@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from fgrlhf.algorithms import ALGORITHMS
+from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import Count, FilePath, StrictModel, read_yaml
-from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import HOLISTIC, page, table
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.demo import ROOT, TRAINING
 from tasks.qa_feedback.science import evaluation, scores, seed_list
 

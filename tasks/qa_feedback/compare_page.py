@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import fgrlhf
-from fgrlhf.report_plots import Band, panels
+from fgrlhf.report.plots import Band, panels
 
 HOLISTIC = "-holistic"
 CSS = Path(fgrlhf.__path__[0]) / "report.css"

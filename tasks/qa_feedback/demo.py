@@ -12,10 +12,10 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from fgrlhf.config import StrictModel
-from fgrlhf.kernels import processor_name
-from fgrlhf.pipeline import Pipeline, Stage, stop_with_signals
+from fgrlhf.kernels.choice import processor_name
+from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.utils import read_json, run_main
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.summary_table import missed_targets
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ def annotation(split: str, out: Path) -> Stage:
 
 def annotation_page(out: Path) -> Stage:
     """What people would be sent: the first answers of the SFT policy, ready to be annotated in a browser."""
-    module, folder = "tasks.qa_feedback.interface_html.pages", f"{TASK}/interface_html"
+    module, folder = "interface_html.pages", f"{TASK}/interface_html"
     command = (
         sys.executable,
         "-m",
@@ -191,10 +191,10 @@ def stages(out: Path) -> list[Stage]:
         script(
             "report",
             f"{TRAINING}/report.sh",
-            modules=("fgrlhf.report",),
+            modules=("fgrlhf.report.page",),
             needs=("summary",),
             outputs=("report.html",),
-            reads=("fgrlhf/report.html.j2", "fgrlhf/report.css"),
+            reads=("fgrlhf/report/report.html.j2", "fgrlhf/report/report.css"),
         ),
     ]
 

@@ -13,7 +13,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, derive_seed, run_main, shorten
 from tasks.qa_feedback.data.annotator import Habits, annotate
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts
 from tasks.qa_feedback.feedback import FeedbackRow, SplitName, load_examples, read_samples, write_feedback
 
@@ -54,7 +54,7 @@ def _check_world(sample: dict[str, Any], prompt: Prompt | None, place: str, spli
     if not Facts.read(sample["question"], sample["passages"]).needed:
         raise UserError(
             f"{place}: the question is not of the mini world, the only one that the simulated annotator can judge. "
-            "Have people annotate these answers: see tasks/qa_feedback/interface_html/README.md"
+            "Have people annotate these answers: see interface_html/README.md"
         )
     if prompt is None or prompt.meta["question"] != sample["question"]:
         name = shorten(sample["id"], 80)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, shorten
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 BLOB_IDS = {
     "train.json": "73bc80853de76808bbdefdc43d35c7d7957830ef",

@@ -24,9 +24,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from fgrlhf.config import StrictModel
-from fgrlhf.stage import hold
+from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, derive_seed, run_main, seeded
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 
 SPLITS = ("train", "dev", "test", "pretrain", "sft")

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import run_main, write_json
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 
 VERBS = {"created": "by", "revised": "by", "financed": "by", "praised": "by",
          "made": "in", "shown": "in", "banned": "in", "sold": "in"}  # verb -> preposition: persons or places

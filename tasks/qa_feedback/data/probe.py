@@ -16,10 +16,10 @@ from statistics import mean
 from pydantic import Field, PositiveInt
 
 from fgrlhf.config import StrictModel
-from fgrlhf.reward_models import SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, run_main, write_json
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 

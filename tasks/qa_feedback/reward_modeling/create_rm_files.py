@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fgrlhf.config import StrictModel
 from fgrlhf.reward_utils import MIN_WORDS, Segmenter, Span, load_segmenter, rm_words
 from fgrlhf.utils import run_main, write_json, write_text
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import FeedbackRow, feedback_text, read_feedback_files, rm_words_prefix
 from tasks.qa_feedback.reward_modeling.coverage import completeness_preference
 from tasks.qa_feedback.validation import FACTUAL_ERRORS

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fgrlhf.comparisons import Answer, Comparison
+from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, shorten
 from tasks.qa_feedback.feedback import PAIRS, FeedbackRow

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 

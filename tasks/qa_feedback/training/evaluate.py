@@ -18,18 +18,18 @@ from pydantic import Field, PositiveInt
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, load_config
-from fgrlhf.distributed import share_of
+from fgrlhf.runs.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
-from fgrlhf.decoding import Sampling
-from fgrlhf.kernels import use_kernels
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
-from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
 from fgrlhf.utils import run_main, write_json, write_jsonl
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.prompts import check_prompts_fit

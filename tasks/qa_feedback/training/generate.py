@@ -19,16 +19,16 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel
-from fgrlhf.distributed import share_of
-from fgrlhf.decoding import Sampling
-from fgrlhf.kernels import use_kernels
+from fgrlhf.runs.distributed import share_of
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
-from fgrlhf.runlog import RunLog
-from fgrlhf.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
 from fgrlhf.utils import parse_json, read_jsonl, run_main, write_jsonl
-from tasks.qa_feedback.data.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
 from tasks.qa_feedback.training.prompts import check_prompts_fit

@@ -6,7 +6,7 @@ The pipeline itself never uses it: its reward models see the feedback file alone
 from collections.abc import Sequence
 
 from fgrlhf.reward import Kind
-from fgrlhf.rl_config import AspectConfig
+from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge
 

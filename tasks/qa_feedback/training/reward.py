@@ -16,8 +16,8 @@ from pydantic import model_validator
 from fgrlhf import reward as library
 from fgrlhf.config import refuse
 from fgrlhf.reward import CombinedReward, Kind, SegmentClassifierReward, SequenceScorerReward, aspect_mistakes
-from fgrlhf.reward_models import load_reward_model
-from fgrlhf.rl_config import AspectConfig, RLConfig
+from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.runs.rl_config import AspectConfig, RLConfig
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import rm_prefix
 from tasks.qa_feedback.training import oracle_reward

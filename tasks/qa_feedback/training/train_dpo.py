@@ -10,13 +10,13 @@ from accelerate import Accelerator
 from pydantic import Field, model_validator
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.comparisons import encode_comparisons
+from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.config import FilePath, parse_cli
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.dpo_config import DPOConfig, DPODataConfig
-from fgrlhf.kernels import use_kernels
+from fgrlhf.runs.dpo_config import DPOConfig, DPODataConfig
+from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
-from fgrlhf.stage import check_writable
+from fgrlhf.runs.stage import check_writable
 from fgrlhf.utils import run_main, seeded
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import make_comparisons

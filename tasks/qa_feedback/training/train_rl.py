@@ -7,17 +7,17 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.algorithms import make_trainer, unread
+from fgrlhf.algorithms.registry import make_trainer, unread
 from fgrlhf.config import parse_cli
-from fgrlhf.distributed import share_of, stop_together
-from fgrlhf.dpo_config import DPOConfig
+from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.evaluation import evaluate_rows, summarize
-from fgrlhf.kernels import use_kernels
-from fgrlhf.lora import AdapterFree
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
-from fgrlhf.rl_config import RLConfig
-from fgrlhf.stage import check_writable
+from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.runs.stage import check_writable
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded

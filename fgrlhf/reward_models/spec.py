@@ -1,0 +1,117 @@
+"""Checks of `reward_model.json`. A model folder may come from anywhere, so every field is checked."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from fgrlhf.reward_utils import Level, is_pipeline_name
+from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.utils import shorten
+
+MOST_TOKENS = 2**20  # longer than any network reads
+
+
+def spec_problems(row: Any) -> list[str]:
+    """Every mistake in the JSON value of a spec, each as `key: reason`. Empty for a valid one."""
+    if not isinstance(row, dict):
+        return [f"it must be a JSON object, it is a {type(row).__name__}"]
+    problems = [f"{shorten(key, 60)}: unknown key" for key in row if key not in _CHECKS]
+    for key in ("kind", "shape", "level", "with_passages", "max_length"):
+        if key not in row:
+            problems.append(f"{key}: missing")
+    for key, check in _CHECKS.items():
+        if key in row and (reason := check(row[key])):
+            problems.append(f"{key}: {reason} (it is {shorten(repr(row[key]), 80)})")
+    return problems or _contradictions(row)
+
+
+def is_finite_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return False
+
+
+def _contradictions(row: Mapping[str, Any]) -> list[str]:
+    """Fields that are valid by themselves but not together."""
+    if row["kind"] == "segment":
+        labels = row.get("labels", [])
+        names = {key: row.get(key) for key in ("error_label", "ok_label")}
+        problems = [f"{key}: {name} is not among the labels" for key, name in names.items() if name not in labels]
+        if not problems and names["error_label"] == names["ok_label"]:
+            problems.append(f"error_label, ok_label: both are {names['ok_label']}")
+        return [shorten(problem) for problem in problems]
+    problems = [f"{key}: missing, and a sequence scorer needs it" for key in ("mean", "std") if row.get(key) is None]
+    if row["level"] != "sequence":
+        problems.append(f"level: a sequence scorer has the level sequence, not {row['level']}")
+    return problems
+
+
+def _among(choices: tuple[str, ...]) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if isinstance(value, str) and value in choices:
+            return None
+        return f"must be one of {', '.join(choices)}"
+
+    return check
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def _length(value: Any) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_TOKENS:
+        return None
+    return f"must be a whole number of tokens from 1 to {MOST_TOKENS}"
+
+
+def _labels(value: Any) -> str | None:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        return "must be a list of names"
+    return None if len(set(value)) == len(value) else "holds a name twice"
+
+
+def _name(value: Any) -> str | None:
+    return None if value is None or isinstance(value, str) else "must be a label's name"
+
+
+def _segmenter(value: Any) -> str | None:
+    if value is None:
+        return None
+    texts = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    if not texts or value.keys() != {"name", "version"}:
+        return "must name a segmenter by the texts `name` and `version`"
+    return None if is_pipeline_name(value["name"]) else "names no spaCy pipeline"
+
+
+def _mean(value: Any) -> str | None:
+    return None if value is None or is_finite_number(value) else "must be a finite number"
+
+
+def _std(value: Any) -> str | None:
+    if value is None or (is_finite_number(value) and value > 0):
+        return None
+    return "must be a finite number above 0"
+
+
+def _metrics(value: Any) -> str | None:
+    return None if isinstance(value, dict) else "must be a mapping"
+
+
+_CHECKS: dict[str, Callable[[Any], str | None]] = {
+    "kind": _among(get_args(Kind)),
+    "shape": _among(get_args(Shape)),
+    "level": _among(get_args(Level)),
+    "with_passages": _flag,
+    "max_length": _length,
+    "labels": _labels,
+    "error_label": _name,
+    "ok_label": _name,
+    "segmenter": _segmenter,
+    "mean": _mean,
+    "std": _std,
+    "metrics": _metrics,
+}

@@ -1,0 +1,85 @@
+"""The config of an offline run on comparisons. Sections and keys that mean the same as in an RL run (rl_config.py) have its names."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fgrlhf.config import (
+    BatchSize,
+    Count,
+    Epsilon,
+    FilePath,
+    Kernels,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Tokens,
+    refuse,
+    unread_keys,
+)
+from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
+
+
+class DPOPolicyConfig(StrictModel):
+    ckpt: FilePath = Field(description="where the policy starts, and the reference")
+    input_padding_side: Literal["left", "right"] | None = None
+    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
+
+
+class DPOModelConfig(StrictModel):
+    policy_model: DPOPolicyConfig
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
+    kernels: Kernels = "auto"
+
+
+class DPOEnvConfig(StrictModel):
+    max_input_len: Tokens = 1024
+    max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
+
+
+class DPOSettings(StrictModel):
+    loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    beta: Positive = 0.1
+    span_weight: float = Field(1.0, ge=1, le=1e6, description="of a token in a marked span; 1: ordinary DPO")
+
+
+class DPOTrainConfig(StrictModel):
+    epochs: float = Field(1.0, ge=1e-4, le=1e6)
+    batch_size: BatchSize = Field(16, description="questions per optimiser step, over all processes; all their pairs")
+    training_batch_size_per_card: BatchSize = Field(4, description="questions per forward/backward pass and process")
+    lr: Rate = 1e-6
+    lr_schedule: Literal["linear", "constant"] = "linear"
+    n_warmup_steps: NonNegativeCount = 0
+    adam_eps: Epsilon = 1e-8
+    clip_grad: bool = True
+    max_grad_norm: Positive = 1.0
+    dropout: bool = False
+    gradient_checkpointing: bool = Field(False, description="compute layers twice instead of keeping what they computed: slower, smaller")
+    eval_interval: Count = Field(50, description="optimiser steps between evaluations on dev")
+    eval_examples: Count | None = Field(None, description="dev prompts used, the first ones; null: all")
+    save_interval: Count = Field(50, description="optimiser steps between checkpoints")
+    best_metric: str = Field("rougeLsum", description="dev metric that picks the best checkpoint, higher is better")
+    seed: Seed = 42
+
+    @model_validator(mode="after")
+    def _clipping_is_on(self):
+        if not self.clip_grad:
+            refuse(unread_keys(self, ["max_grad_norm"], "since clip_grad is false: set clip_grad=true, or leave it out"))
+        return self
+
+
+class DPODataConfig(StrictModel):
+    dev_file: FilePath
+
+
+class DPOConfig(StrictModel):
+    """A whole run. A task says in `data` where its comparisons come from."""
+
+    model: DPOModelConfig
+    dpo: DPOSettings = DPOSettings()
+    env: DPOEnvConfig = DPOEnvConfig()
+    train: DPOTrainConfig = DPOTrainConfig()
+    data: DPODataConfig
+    logging: LoggingConfig

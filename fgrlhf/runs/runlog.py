@@ -1,0 +1,362 @@
+"""Run folder: config, versions, metrics.jsonl, samples, seconds and memory by stage, optional trackers.
+
+    <folder>/config.yaml            the config as it was resolved
+    <folder>/run.json               versions, seed, command, git commit: what is needed to repeat the run
+    <folder>/metrics.jsonl          one JSON object per line, `step` first
+    <folder>/samples/step-<n>.jsonl samples to be read
+    <folder>/stages.json            {stage: {seconds, peak_mb}}
+
+Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and
+wandb are copies for who wants them, and neither can stop a run: one that fails is switched off with a line. A
+damaged log does not stop one either: what can be read is kept, and the file is set aside as <name>.damaged.
+Secrets are masked in config.yaml, run.json and what trackers get.
+"""
+
+import json
+import math
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+import yaml
+
+from fgrlhf.kernels import choice as kernels
+from fgrlhf.config import StrictModel, dump_yaml, to_yaml
+from fgrlhf.utils import (
+    MASK, UserError, looks_secret, mask_secrets, mask_tree, parse_json, read_json, shorten, write_json, write_jsonl, write_text)
+
+# en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does (reward_utils.load_segmenter)
+PACKAGES = (
+    "fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "datasets", "spacy", "en_core_web_sm", "numpy")
+
+
+class RunLog:
+    """Writes one run folder.
+
+    `resume_step` is the last step whose log the continued run keeps: metrics and samples of later steps,
+    written before the interruption, are dropped, so that the log becomes that of a run never interrupted.
+    `None` starts afresh and drops what an earlier run left in the folder.
+
+    `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of `wandb.init`
+    (project, entity, name, ...); without a network it logs offline. Raises `UserError` where a tracker that
+    was asked for is not installed. `seed` defaults to the config's `seed` or `train.seed`, `write` to whether
+    this is rank 0.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: StrictModel | Mapping | None = None,
+        resume_step: int | None = None,
+        wandb: Mapping[str, Any] | None = None,
+        tensorboard: bool = False,
+        seed: int | None = None,
+        write: bool | None = None,
+    ):
+        if not str(folder).strip():
+            raise UserError("the run's folder has no name: set logging.save_dir=...")
+        self.folder = Path(folder)
+        self.is_main = is_main_rank() if write is None else write
+        self._trackers: list[_Tracker] = []
+        self._metrics = None
+        if not self.is_main:
+            return
+        settings = config.model_dump(mode="json") if isinstance(config, StrictModel) else dict(config or {})
+        masked = mask_tree(settings)
+        before = {} if resume_step is None else self._read("run.json")
+        if tensorboard:
+            self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(self.folder / "tensorboard", resume_step)))
+        if wandb is not None:
+            arguments = dict(wandb)
+            if isinstance(before.get("wandb_id"), str):
+                arguments |= {"id": before["wandb_id"], "resume": "allow"}
+            self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(config, StrictModel):
+            write_text(self.folder / "config.yaml", to_yaml(config) if masked == settings else dump_yaml(masked))
+        elif config is not None:
+            text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
+            write_text(self.folder / "config.yaml", text)
+        self._drop_after(resume_step)
+        self._write_run(_find_seed(settings) if seed is None else seed, resume_step, before)
+        self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can hold."""
+        if self._metrics is None:
+            return
+        row = {name: _plain(value) for name, value in metrics.items()}
+        self._metrics.write(json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n")
+        self._metrics.flush()
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        for tracker in self._trackers:
+            tracker.call("log", step, numbers)
+
+    def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write samples/step-<step>.jsonl."""
+        if self.is_main:
+            write_jsonl(self.folder / "samples" / f"step-{step}.jsonl", rows)
+
+    @contextmanager
+    def stage(self, name: str):
+        """A line when a stage starts and one when it ends; seconds and peak memory go into stages.json."""
+        if not self.is_main:
+            yield
+            return
+        print(f"{name}: started", flush=True)
+        start = time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            print(
+                f"{name}: stopped by {type(error).__name__} after {time.perf_counter() - start:.1f} s",
+                flush=True,
+            )
+            raise
+        seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
+        print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
+        stages = self._read("stages.json")
+        write_json(self.folder / "stages.json", {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}})
+
+    def close(self) -> None:
+        """Close files and trackers. Logging after this does nothing."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        for tracker in self._trackers:
+            tracker.call("close")
+        self._trackers = []
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _read(self, name: str) -> dict:
+        """What a JSON file of the folder holds. One that is damaged is set aside: it is a log, and the run goes on without it."""
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        try:
+            value = read_json(path)
+        except UserError as error:
+            _set_aside(path, str(error))
+            return {}
+        if isinstance(value, dict):
+            return value
+        _set_aside(path, f"{path} is no JSON object")
+        return {}
+
+    def _drop_after(self, step: int | None) -> None:
+        for path in (self.folder / "samples").glob("step-*.jsonl"):
+            number = path.stem.removeprefix("step-")
+            if number.isdecimal() and (step is None or int(number) > step):  # no other names are ours
+                path.unlink()
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        if step is None:
+            path.unlink()
+            (self.folder / "stages.json").unlink(missing_ok=True)
+            return
+        *lines, _ = path.read_bytes().split(b"\n")  # a last line cut off by a crash goes
+        rows = [_metrics_row(line) for line in lines if line.strip()]
+        damaged = sum(row is None for row in rows)
+        if damaged:
+            _set_aside(path, f"{damaged} of {len(rows)} lines of {path} are damaged; the others are kept")
+        write_jsonl(path, [row for row in rows if row is not None and row["step"] <= step])
+
+    def _write_run(self, seed: int | None, resume_step: int | None, before: Mapping) -> None:
+        resumed = before.get("resumed_at")
+        resumed = resumed if isinstance(resumed, list) else []
+        ids = [tracker.run_id for tracker in self._trackers if tracker.run_id]
+        write_json(
+            self.folder / "run.json",
+            {
+                "command": command_line(),
+                "seed": seed,
+                "versions": versions(),
+                "git_commit": git_commit(),
+                "kernels": kernels.choices(),
+                "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
+            }
+            | ({"wandb_id": ids[0]} if ids else {}),
+        )
+
+
+def _metrics_row(line: bytes) -> dict | None:
+    """A line of metrics.jsonl; None where it is damaged."""
+    try:
+        row = parse_json(line.decode("utf-8"))
+    except ValueError:  # a wrong byte is one, too
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def _set_aside(path: Path, what: str) -> None:
+    os.replace(path, path.with_name(f"{path.name}.damaged"))
+    print(f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on", flush=True)
+
+
+def versions() -> dict[str, str]:
+    """Versions of python and of the packages that decide a result."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the code, with "-modified" where files differ from it; None outside a git checkout."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if not commit:
+        return None
+    return commit + ("-modified" if git("status", "--porcelain", "--untracked-files=no") else "")
+
+
+def command_line() -> str:
+    """The command as typed after the interpreter: paths below the working directory relative to it, secrets masked."""
+    here = str(Path.cwd()) + os.sep
+    return " ".join(["python", *(_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:])])
+
+
+def _masked(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    return f"{key}={MASK}" if equals and value and looks_secret(key) else mask_secrets(argument)
+
+
+def peak_memory_mb() -> float:
+    """Highest resident memory in MB of this process or of any single child it has waited for."""
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
+    return (
+        max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        * unit
+        / 2**20
+    )
+
+
+def is_main_rank() -> bool:
+    """Whether this is the process that writes and speaks."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() == 0
+    return int(os.environ.get("RANK", 0)) == 0  # set by torchrun and accelerate before the process group exists
+
+
+def say(text: str) -> None:
+    """Print a line, from the main process only."""
+    if is_main_rank():
+        print(text, flush=True)
+
+
+def _find_seed(settings: Mapping) -> int | None:
+    return settings.get("seed", (settings.get("train") or {}).get("seed"))
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: tensors and numpy scalars become numbers, non-finite numbers None."""
+    if isinstance(value, str | bool | None):
+        return value
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Tracker:
+    """A copy of the log for who wants one. It is switched off where it fails, with a line: it cannot stop a run."""
+
+    def __init__(self, name: str, start: Callable[[], Any]):
+        self.name, self.target = name, None
+        with self._guarded():
+            self.target = start()
+
+    @property
+    def run_id(self) -> str | None:
+        """By which a continued run finds the same run there."""
+        return getattr(self.target, "run_id", None)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        if self.target is not None:
+            with self._guarded():
+                getattr(self.target, method)(*arguments)
+
+    @contextmanager
+    def _guarded(self):
+        try:
+            yield
+        except UserError:  # not installed, which stops the run before anything is written
+            raise
+        except Exception as error:  # whatever a service, a disk or a library of others comes up with
+            self.target = None
+            print(
+                f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))} ({type(error).__name__}); "
+                "metrics.jsonl goes on", flush=True)
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, resume_step: int | None):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "TensorBoard logging is on and tensorboard is not installed: "
+                "pip install -e '.[tensorboard]', or turn it off in the config's logging section"
+            ) from None
+        # Events after the checkpoint are hidden by the reader, not rewritten.
+        self.writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _Wandb:
+    def __init__(self, folder: Path, arguments: dict, settings: dict):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError(
+                "wandb logging is on and wandb is not installed: "
+                "pip install -e '.[wandb]', or turn it off in the config's logging section"
+            ) from None
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = {"dir": str(folder), "config": settings, **arguments}
+        try:
+            self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
+        except Exception as error:  # no network, no login, a server that refuses: all alike to a run that must go on
+            print(
+                f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see `wandb sync`",
+                flush=True,
+            )
+            self.run = wandb.init(**{**arguments, "mode": "offline"})
+        self.run_id = getattr(self.run, "id", None)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.run.log({**metrics, "step": step})  # not wandb's own step: that one refuses to go back on resume
+
+    def close(self) -> None:
+        self.run.finish()

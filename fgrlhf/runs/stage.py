@@ -1,0 +1,445 @@
+"""Stages that can be run again: finished work is reused, unfinished continues, other settings are refused.
+
+A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path -> digest,
+written at the start) and `result.json` (written last, so its presence means the stage is complete). While a
+process works there it also holds `.lock`, which says who it is (`hold`).
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fgrlhf.config import StrictModel, read_yaml
+from fgrlhf.runs.runlog import command_line, is_main_rank
+from fgrlhf.utils import UserError, first_problems, mask_tree, read_json, sha256, shorten, sync, why_refused, write_json
+
+LOCK = ".lock"
+
+WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json")
+
+
+# ---- one process per folder ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hold(folder: str | Path) -> Iterator[None]:
+    """Keep a run's folder for this process while the block runs, and clear what a killed process left half-written in it.
+
+    Enter it before the folder is looked at. On ranks other than the first it does nothing. Where the file system has no
+    locks (some network disks) a line says so, and the block runs without one. Nothing stays behind: neither the lock nor a
+    folder that was made for it and holds nothing else.
+
+    Raises:
+      UserError: another process works in the folder, or it cannot be written.
+    """
+    if not is_main_rank():
+        yield
+        return
+    folder = _named(folder)
+    made = _folders_to_make(folder)
+    try:
+        lock = _lock(folder)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL or half a character
+        _remove_empty(made)
+        reason = why_refused(error) or f"{shorten(folder)} is no name of a folder: {shorten(error)}. Choose another name."
+        raise UserError(reason) from None
+    except UserError:
+        _remove_empty(made)
+        raise
+    try:
+        _clear_left_overs(folder)
+        yield
+    finally:
+        with suppress(OSError):  # the folder may have been removed by hand
+            if lock is not None and _is_at(lock, folder / LOCK):
+                (folder / LOCK).unlink()
+        if lock is not None:
+            os.close(lock)
+        _remove_empty(made)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Refuse at once what `hold` would refuse later: for a start that loads much before it writes.
+
+    Raises:
+      UserError: another process works in the folder, or it cannot be written.
+    """
+    with hold(folder):
+        pass
+
+
+def folder_of(output_dir: str | Path, *names: str) -> Path:
+    """The folder <output_dir>/<name>/<name>...
+
+    Raises:
+      UserError: a name is not the plain name of a folder, so that it would lead elsewhere.
+    """
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
+            raise UserError(
+                f"`{shorten(name)}` cannot be the name of a folder in {output_dir}: names with a slash lead elsewhere. "
+                "Give a plain name (name=..., split=...)"
+            )
+    return _named(output_dir).joinpath(*names)
+
+
+def _named(folder: str | Path) -> Path:
+    if not str(folder).strip():
+        raise UserError("the output folder has no name: set logging.save_dir=... or output_dir=...")
+    return Path(folder)
+
+
+def _folders_to_make(folder: Path) -> list[Path]:
+    """The folder and those above it that do not exist, innermost first."""
+    with suppress(OSError, ValueError):
+        return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    return []
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError, ValueError):  # it holds something, was never made, or has no possible name
+            folder.rmdir()
+
+
+def _lock(folder: Path) -> int | None:
+    """A locked descriptor of the folder's lock file; None where there are no locks. Raises `UserError` where it is held."""
+    path = folder / LOCK
+    for _ in range(100):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:  # the process before this one has just removed the folder, which was empty
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(lock, path):  # the process before this one has just removed the file
+                os.close(lock)
+                continue
+            _write_holder(lock)
+            return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise UserError(_who_holds(folder)) from None
+        except OSError as error:
+            os.close(lock)
+            path.unlink(missing_ok=True)
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                raise
+            print(f"note: {folder} is on a disk without locks: make sure that no other process writes there", flush=True)
+            return None
+    raise UserError(f"{folder} is removed as soon as it is made: find the program that does so, or name another folder")
+
+
+def _is_at(lock: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _write_holder(lock: int) -> None:
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "command": command_line()}
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, json.dumps(holder).encode(), 0)
+
+
+def _who_holds(folder: Path) -> str:
+    holder: dict = {}
+    for _ in range(20):  # it may have locked the file and not yet written into it
+        with suppress(OSError, ValueError):
+            holder = json.loads((folder / LOCK).read_bytes())
+            break
+        time.sleep(0.05)
+    if not isinstance(holder, dict) or not {"pid", "host", "started", "command"} <= holder.keys():
+        return f"another process works in {folder}. Wait for it to end, or name another folder"
+    return (
+        f"another process works in {folder}: process {holder['pid']} on {holder['host']}, since {holder['started']}, "
+        f"`{shorten(holder['command'])}`. Two would mix their results. "
+        f"Wait for it to end, stop it (kill {holder['pid']}), or name another folder"
+    )
+
+
+def recover(path: str | Path) -> tuple[Path, Path]:
+    """Undo what a process that was killed in `checkpoint.new_folder(path)` left.
+
+    Returns the names that a new folder has before it is whole, and that the old one has while they change places.
+    """
+    path = Path(path)
+    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    if replaced.exists() and not path.exists():  # killed between the two renames
+        replaced.rename(path)
+    for left_over in (temporary, replaced):
+        shutil.rmtree(left_over, ignore_errors=True)
+    return temporary, replaced
+
+
+# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it, folders that `new_folder` was
+# filling. Their folder is held, so nobody else is at work on them; other ranks of this run are alive.
+_TEMPORARY_FILE = re.compile(r"\..+\.(\d+)\.tmp")
+_HALF_A_MODEL = re.compile(r"\.model-[a-z0-9_]{8}")
+_NEW_FOLDER = re.compile(r"\.(best|final|step-\d+)\.(tmp|old)")
+_PLACES = ("", "samples", "checkpoints")
+
+
+def _clear_left_overs(folder: Path) -> None:
+    for place in _PLACES:
+        for path in _entries(folder / place):
+            of_process, new_folder = _TEMPORARY_FILE.fullmatch(path.name), _NEW_FOLDER.fullmatch(path.name)
+            if _HALF_A_MODEL.fullmatch(path.name) and path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif of_process and path.is_file() and not _is_alive(int(of_process[1])):
+                path.unlink(missing_ok=True)
+            elif new_folder:
+                recover(folder / place / new_folder[1])
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()  # this process has only started to write: the number is that of a dead one
+
+
+# ---- what was done before ------------------------------------------------------------------------------------------
+
+
+_digests: dict[tuple, str] = {}  # of files as they were; weights are large, and a start asks twice
+_SETTLED = 2 * 10**9  # nanoseconds; within one tick of a disk's clock a file can change twice
+
+
+def digest(path: str | Path) -> str:
+    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub name.
+
+    Files that have not changed since are not read again by this process.
+    """
+    path = Path(path)
+    if not path.exists():
+        return f"name:{path}"
+    files = [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
+    states = [file.stat() for file in files]
+    key = tuple(
+        (str(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        for file, state in zip(files, states)
+    )
+    if key in _digests:
+        return _digests[key]
+    total = hashlib.blake2b(digest_size=16)
+    for file in files:
+        total.update(file.name.encode())
+        with open(file, "rb") as stream:
+            while block := stream.read(1 << 20):
+                total.update(block)
+    newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
+    if time.time_ns() - newest > _SETTLED:
+        _digests[key] = total.hexdigest()
+    return total.hexdigest()
+
+
+def finished(
+    folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False
+) -> dict | None:
+    """The result of the stage in `folder` if it ran to its end with these settings and inputs, else None.
+
+    `inputs` are the files and checkpoints the stage reads. With `redo`, other work there counts
+    as none instead of being refused: for what takes little time.
+
+    Raises:
+      UserError: the folder holds work of other settings or inputs; the differences are named.
+    """
+    folder = Path(folder)
+    changes = _changes(folder, config, inputs)
+    if changes and not redo:
+        raise UserError(
+            f"{folder} holds a run with other settings or inputs:\n  "
+            + "\n  ".join(first_problems(changes))
+            + "\nRemove that folder to start over, or write to another one."
+        )
+    if changes or not (folder / "result.json").exists():
+        return None
+    try:
+        return read_json(folder / "result.json")
+    except UserError as error:
+        if redo:
+            return None
+        raise UserError(f"{error}. Remove that file to run the stage again") from None
+
+
+def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
+    """Note the inputs and clear what other settings or inputs left. For one process, once all is loaded.
+
+    What the settings are known by goes last: where this is cut off, the next start sees them and clears the rest.
+    """
+    folder, inputs = Path(folder), list(inputs)
+    if _changes(folder, config, inputs):
+        known_by = {folder / "config.yaml", folder / "inputs.json"}
+        for path in _entries(folder):
+            if path not in known_by and path.name != LOCK:
+                _remove(path)
+        for path in known_by:
+            path.unlink(missing_ok=True)
+    write_json(folder / "inputs.json", {str(path): digest(path) for path in inputs})
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def finish(folder: str | Path, result: dict) -> None:
+    """Mark the stage as complete, once all its files are on disk."""
+    for path in _entries(Path(folder)):
+        if path.is_file():
+            sync(path)
+    write_json(Path(folder) / "result.json", result, durable=True)
+
+
+def last_complete_checkpoint(folder: str | Path) -> Path | None:
+    """The newest `checkpoint-<step>` of a transformers Trainer that is whole, or None where there is none yet.
+
+    `sha256.json`, written last, holds the digests of a checkpoint's files: a checkpoint without it was interrupted and
+    is passed over. One whose files differ from their digests, or whose best checkpoint so far is damaged or gone, is
+    passed over with a warning.
+
+    Raises:
+      UserError: there are complete checkpoints and every one is damaged; or `folder` is a file.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file where the folder of checkpoints must be: move it away")
+    numbered = [(match, path) for path in folder.glob("checkpoint-*") if (match := CHECKPOINT_NAME.fullmatch(path.name))]
+    damaged = []
+    for match, path in sorted(numbered, key=lambda item: int(item[0][1]), reverse=True):
+        if not (path / DIGESTS).exists():
+            continue
+        problem = _damage(path, int(match[1]))
+        if problem is None:
+            return path
+        damaged.append(problem)
+        warnings.warn(f"{path} is damaged ({problem}); falling back to the checkpoint before it", stacklevel=2)
+    if damaged:
+        raise UserError(
+            f"every checkpoint in {folder} is damaged ({damaged[0]}): delete that folder to start over from the first step"
+        )
+    return None
+
+
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+DIGESTS = "sha256.json"
+SETTINGS = "settings"  # its entry that is no file
+
+
+def write_digests(checkpoint: Path) -> None:
+    """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
+
+    It also holds the digest of the run's settings, so that a checkpoint of another run is not continued.
+    """
+    files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
+    digests = {path.name: sha256(path) for path in files}
+    settings = _settings_digest(checkpoint)
+    if settings is not None:
+        digests[SETTINGS] = settings
+    write_json(checkpoint / DIGESTS, digests)
+
+
+def _settings_digest(checkpoint: Path) -> str | None:
+    """Digest of the config.yaml beside `checkpoints/checkpoint-<step>`, but for names and places (`logging`); None without it."""
+    path = checkpoint.parent.parent / "config.yaml"
+    if not path.exists():
+        return None
+    settings = read_yaml(path)
+    settings.pop("logging", None)
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _damage(checkpoint: Path, step: int) -> str | None:
+    """What is wrong with a checkpoint, or with the best checkpoint that it names; None where both are whole."""
+    problem = _changed_file(checkpoint)
+    if problem is not None:
+        return problem
+    try:
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if state["global_step"] != step:
+            return f"trainer_state.json is of step {state['global_step']}"
+        best = state.get("best_global_step")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "trainer_state.json cannot be read"
+    if not best or best == step:
+        return None
+    problem = _changed_file(checkpoint.parent / f"checkpoint-{best}")
+    return None if problem is None else f"the best checkpoint, of step {best}: {problem}"
+
+
+def _changed_file(checkpoint: Path) -> str | None:
+    """What differs from the digests of a checkpoint; None where nothing does."""
+    try:
+        digests = json.loads((checkpoint / DIGESTS).read_text(encoding="utf-8"))
+        digests["trainer_state.json"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return f"{DIGESTS} is missing or cannot be read"
+    if digests.pop(SETTINGS, None) not in (None, _settings_digest(checkpoint)):
+        return "it is of a run with other settings"
+    for name, expected in digests.items():
+        try:
+            if sha256(checkpoint / name) != expected:
+                return f"{name} has changed"
+        except (OSError, ValueError):
+            return f"{name} is missing or cannot be read"
+    return None
+
+
+def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
+    """A line for each setting and input in which the work in `folder` differs. Secrets are compared masked."""
+    if not os.path.lexists(folder / "config.yaml"):
+        return []
+    try:
+        before = _flat(mask_tree(read_yaml(folder / "config.yaml")))
+    except UserError as error:
+        return [f"{error}, so its settings are not known"]
+    now = _flat(mask_tree(config.model_dump(mode="json")))
+    changes = [
+        f"{key}: {shorten(before.get(key, 'not set'))} there, {shorten(now.get(key, 'not set'))} now"
+        for key in {**before, **now}
+        if before.get(key) != now.get(key)
+    ]
+    known = {}
+    if (folder / "inputs.json").exists():
+        try:
+            known = read_json(folder / "inputs.json")
+        except UserError as error:
+            return [*changes, f"{error}, so its inputs are not known"]
+    if not isinstance(known, dict):
+        return [*changes, f"{folder / 'inputs.json'} is damaged, so its inputs are not known"]
+    changed = [path for path in map(str, inputs) if path in known and known[path] != digest(path)]
+    return changes + [f"{path}: its contents have changed since" for path in changed]
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
+    return flat

@@ -1,5 +1,0 @@
-#!/usr/bin/env bash
-# Serves the feedback pages to several annotators at once; http://127.0.0.1:8765 unless port=... says otherwise.
-#   bash tasks/qa_feedback/interface_html/serve.sh items=items.json db=feedback.sqlite per_item=3
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-exec python -m tasks.qa_feedback.interface_html.serve "$@"
