@@ -3,7 +3,13 @@ from setuptools import find_packages, setup
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
-TEST = ["pytest>=9", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.60", "axe-playwright-python>=0.1.7"]
+TEST = [
+    "pytest>=9",
+    "pytest-xdist>=3.8",
+    "hypothesis>=6.100",
+    "playwright>=1.60",
+    "axe-playwright-python>=0.1.7",
+]
 CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # what `make feedback-check` adds
 
 setup(
@@ -11,9 +17,12 @@ setup(
     version="0.1.0",
     description="Reinforcement learning from fine-grained human feedback",
     python_requires=">=3.11",
-    packages=find_packages(include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]),
+    packages=find_packages(
+        include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
+    ),
     package_data={"": ["*.j2", "*.yml", "*.html", "*.js", "*.css"]},
-    # Lowest releases these are known to work with; constraints.txt pins the ones `make setup` installs.
+    # Lowest releases these are known to work with; constraints.txt pins the ones `make setup`
+    # installs.
     install_requires=[
         "torch>=2.13",
         "transformers>=5.23,<6",

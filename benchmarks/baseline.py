@@ -1,15 +1,15 @@
 """The other side: one PPO step written as the published code writes it, over the same networks.
 
-What it does with every sample, and we do not: prompts stand padded to the limit, responses to theirs; the
-prompt is encoded again for each sample and in each of policy, reference and critic; a forward pass gives the
-whole log-softmax, the entropy and transformers' own loss, and policy and reference keep their logits; the
-critic computes logits too; attention is transformers' eager one, all that T5 had then; a segment's rewards
-need its text tokenised prefix by prefix, and reward inputs are tokenised twice, then scored in one batch in
-the order given.
+What it does with every sample, and we do not: prompts stand padded to the limit, responses to
+theirs; the prompt is encoded again for each sample and in each of policy, reference and critic; a
+forward pass gives the whole log-softmax, the entropy and transformers' own loss, and policy and
+reference keep their logits; the critic computes logits too; attention is transformers' eager one,
+all that T5 had then; a segment's rewards need its text tokenised prefix by prefix, and reward
+inputs are tokenised twice, then scored in one batch in the order given.
 
-What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and losses.
-`generate` encodes a prompt once for its K samples, because transformers' `num_return_sequences`, which is
-published, does so.
+What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and
+losses. `generate` encodes a prompt once for its K samples, because transformers'
+`num_return_sequences`, which is published, does so.
 """
 
 from dataclasses import dataclass
@@ -68,7 +68,12 @@ class Batch:
         return [row[:length] for row, length in zip(self.response_ids_BT.tolist(), lengths)]
 
     def rows(self, part: slice) -> "Batch":
-        tensors = (self.prompt_ids_BP, self.prompt_mask_BP, self.response_ids_BT, self.response_mask_BT)
+        tensors = (
+            self.prompt_ids_BP,
+            self.prompt_mask_BP,
+            self.response_ids_BT,
+            self.response_mask_BT,
+        )
         return Batch(*(tensor[part] for tensor in tensors), self.texts[part])
 
 
@@ -97,14 +102,19 @@ class Forced(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - 1  # the decoder starts from one start token
-        return torch.full_like(scores, -torch.inf).scatter(-1, self.forced_BT[:, step : step + 1], 0.0)
+        return torch.full_like(scores, -torch.inf).scatter(
+            -1, self.forced_BT[:, step : step + 1], 0.0
+        )
 
 
 def build(size: Size, responses: list[list[int]] | None = None) -> State:
     """Networks and optimiser at step 0; `responses` are those our side sampled."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = workload.config(size)
-    policy, reference = workload.policy_model(size).to(device), workload.reference_model(size).to(device)
+    policy, reference = (
+        workload.policy_model(size).to(device),
+        workload.reference_model(size).to(device),
+    )
     value, head = (module.to(device) for module in workload.value_model(size))
     for model in (policy, reference, value):
         model.set_attn_implementation(size.baseline_attention)
@@ -128,12 +138,14 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
     )
 
 
-# ---- rollout -----------------------------------------------------------------------------------------------
+# ---- rollout -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
-    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the tokens."""
+    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the
+    tokens.
+    """
     size, tokenizer = state.size, state.tokenizer
     prompts = tokenizer(
         [prompt.text for prompt in state.prompts],
@@ -193,7 +205,9 @@ def policy_forward(model: nn.Module, batch: Batch) -> Forward:
 
 def value_forward(state: State, batch: Batch) -> Tensor:
     """values_BT, 0 on padding."""
-    return state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
+    return (
+        state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
+    )
 
 
 @torch.no_grad()
@@ -208,7 +222,7 @@ def score(state: State, batch: Batch) -> Scored:
         )
 
 
-# ---- rewards -----------------------------------------------------------------------------------------------
+# ---- rewards -------------------------------------------------------------------------------------
 
 
 def rewards(state: State, scored: Scored) -> Tensor:
@@ -244,7 +258,9 @@ def _logits(state: State, name: str, inputs: list[list[str]]) -> Tensor:
     )
 
 
-def _segment_rewards(state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]):
+def _segment_rewards(
+    state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
+):
     """(row, (token, +1 or -1)) for every segment."""
     spec, _ = ASPECTS[name]
     segmenter, inputs, tokens = load_segmenter("auto"), [], []
@@ -255,34 +271,44 @@ def _segment_rewards(state: State, name: str, prompts: list[Prompt], texts: list
         tokens.append([min(count, length) - 1 for count in counts])
     logits_BTL = _logits(state, name, inputs)
     for row, words in enumerate(inputs):  # tokenised again to find the marks
-        ids = state.tokenizer(words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH)[
-            "input_ids"
-        ]
+        ids = state.tokenizer(
+            words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH
+        )["input_ids"]
         marks = [i for i, token in enumerate(ids) if token == state.tokenizer.eos_token_id]
         for mark, token in zip(marks, tokens[row]):
             error, ok = logits_BTL[row, mark].tolist()
             yield row, (token, -1.0 if error > ok else 1.0)
 
 
-def _sequence_rewards(state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]):
+def _sequence_rewards(
+    state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
+):
     """(row, (last token, z-score))."""
     spec, _ = ASPECTS[name]
-    inputs = [rm_prefix(prompt, spec.with_passages) + text.split() for prompt, text in zip(prompts, texts)]
+    inputs = [
+        rm_prefix(prompt, spec.with_passages) + text.split() for prompt, text in zip(prompts, texts)
+    ]
     for row, value in enumerate(_logits(state, name, inputs)[:, 0].tolist()):
         yield row, (lengths[row] - 1, (value - spec.mean) / spec.std)
 
 
-# ---- update ------------------------------------------------------------------------------------------------
+# ---- update --------------------------------------------------------------------------------------
 
 
 def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]:
-    """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the epochs."""
+    """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the
+    epochs.
+    """
     ppo, train, mask_BT = state.config.ppo, state.config.train, scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
         rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
     )
     advantages_BT, returns_BT = gae(
-        whiten(penalized_BT, mask_BT, shift_mean=False), scored.values_BT, mask_BT, ppo.gamma, ppo.lam
+        whiten(penalized_BT, mask_BT, shift_mean=False),
+        scored.values_BT,
+        mask_BT,
+        ppo.gamma,
+        ppo.lam,
     )
     advantages_BT = whiten(advantages_BT, mask_BT)
     totals = {"loss/policy": 0.0, "loss/value": 0.0, "entropy": 0.0}
@@ -293,14 +319,20 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
             part = slice(first, first + train.training_batch_size_per_card)
             losses = _micro_batch(state, scored, part, advantages_BT, returns_BT, mask_BT.sum())
             totals = {
-                name: total + losses[name] / train.n_ppo_epoch_per_rollout for name, total in totals.items()
+                name: total + losses[name] / train.n_ppo_epoch_per_rollout
+                for name, total in totals.items()
             }
         state.optimizer.step()
     return totals
 
 
 def _micro_batch(
-    state: State, scored: Scored, part: slice, advantages_BT: Tensor, returns_BT: Tensor, n_tokens: Tensor
+    state: State,
+    scored: Scored,
+    part: slice,
+    advantages_BT: Tensor,
+    returns_BT: Tensor,
+    n_tokens: Tensor,
 ) -> dict[str, float]:
     ppo, batch = state.config.ppo, scored.batch.rows(part)
     with state.precision():
@@ -308,9 +340,13 @@ def _micro_batch(
     policy_BT, _, _ = clipped_policy_loss(
         new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
     )
-    value_BT, _ = clipped_value_loss(values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value)
+    value_BT, _ = clipped_value_loss(
+        values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value
+    )
     tokens = {"loss/policy": policy_BT, "loss/value": value_BT, "entropy": new.entropy_BT}
-    means = {name: masked_sum(x_BT, batch.response_mask_BT) / n_tokens for name, x_BT in tokens.items()}
+    means = {
+        name: masked_sum(x_BT, batch.response_mask_BT) / n_tokens for name, x_BT in tokens.items()
+    }
     (ppo.pg_coef * means["loss/policy"] + ppo.vf_coef * means["loss/value"]).backward()
     return {name: float(mean.detach()) for name, mean in means.items()}
 

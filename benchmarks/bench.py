@@ -1,11 +1,11 @@
-"""`make bench`: seconds, tokens per second and peak memory of a step, ours beside the published way, on equal
-work.
+"""`make bench`: seconds, tokens per second and peak memory of a step, ours beside the published
+way, on equal work.
 
     make bench ARGS="sizes=tiny reps=5"       python -m benchmarks.bench --help lists the keys
 
-Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps; they take turns in
-one process, and what they compute is equal to 1e-4 before anything is timed. Writes `bench.json` and
-`bench.md`.
+Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps; they take
+turns in one process, and what they compute is equal to 1e-4 before anything is timed. Writes
+`bench.json` and `bench.md`.
 """
 
 import ctypes
@@ -39,18 +39,32 @@ from benchmarks.measure import (
 )
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from fgrlhf.cli.command_line import settings_from
 
-OF_SIZE = ("reps", "prompts", "samples", "epochs", "dropout", "baseline_attention", "onednn", "gradient_checkpointing")
-CHECKED_EPOCHS, CHECKED_PROMPTS = 2, 2  # of the equality check: in the second epoch the ratio is not 1
+OF_SIZE = (
+    "reps",
+    "prompts",
+    "samples",
+    "epochs",
+    "dropout",
+    "baseline_attention",
+    "onednn",
+    "gradient_checkpointing",
+)
+CHECKED_EPOCHS, CHECKED_PROMPTS = (
+    2,
+    2,
+)  # of the equality check: in the second epoch the ratio is not 1
 
 
 class Settings(StrictModel):
     """`make bench`."""
 
-    sizes: str = Field("auto", description=f"of {', '.join(SIZES)}, with commas; auto: those of the machine")
+    sizes: str = Field(
+        "auto", description=f"of {', '.join(SIZES)}, with commas; auto: those of the machine"
+    )
     reps: PositiveInt | None = Field(
         None, description="steps of each side, medians are reported; null: the size's own"
     )
@@ -63,13 +77,21 @@ class Settings(StrictModel):
     baseline_attention: Literal["eager", "sdpa"] = Field(
         "eager", description="of its T5s; eager is all that T5 had when the code was published"
     )
-    onednn: bool = Field(True, description="false: ours multiplies matrices with MKL on a CPU, as the baseline")
-    gradient_checkpointing: bool = Field(False, description="ours keeps no activations in updates, layers are computed twice")
+    onednn: bool = Field(
+        True, description="false: ours multiplies matrices with MKL on a CPU, as the baseline"
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="ours keeps no activations in updates, layers are computed twice"
+    )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
-    peak_tflops: PositiveFloat | None = Field(None, description="the GPU's, for the share of it that is used")
+    peak_tflops: PositiveFloat | None = Field(
+        None, description="the GPU's, for the share of it that is used"
+    )
     output_dir: str = "outputs"
-    results: str | None = Field(None, description="a document with a place for `bench`, to put the table in")
+    results: str | None = Field(
+        None, description="a document with a place for `bench`, to put the table in"
+    )
 
     def chosen(self) -> list[Size]:
         auto = (*CPU_SIZES, *GPU_SIZES) if torch.cuda.is_available() else CPU_SIZES
@@ -77,11 +99,7 @@ class Settings(StrictModel):
         unknown = [name for name in names if name not in SIZES]
         if unknown:
             raise UserError(f"unknown size {', '.join(unknown)}: known are {', '.join(SIZES)}")
-        changes = {
-            name: getattr(self, name)
-            for name in OF_SIZE
-            if getattr(self, name) is not None
-        }
+        changes = {name: getattr(self, name) for name in OF_SIZE if getattr(self, name) is not None}
         return [replace(SIZES[name], **changes) for name in names]
 
 
@@ -95,7 +113,7 @@ class Progress:
         print(f"[{perf_counter() - self.started:5.0f} s] {text}", flush=True)
 
 
-# ---- one size ----------------------------------------------------------------------------------------------
+# ---- one size ------------------------------------------------------------------------------------
 
 
 def checked(size: Size, say: Progress) -> Equality:
@@ -108,11 +126,14 @@ def checked(size: Size, say: Progress) -> Equality:
     return equality
 
 
-def timed(size: Size, say: Progress) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
+def timed(
+    size: Size, say: Progress
+) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
     """Steps of both sides in turn, each from the same weights.
 
     Returns:
-      side -> one {phase: seconds} per repetition; the responses; tokens of the reward models' inputs.
+      side -> one {phase: seconds} per repetition; the responses; tokens of the reward models'
+      inputs.
     """
     trainer = ours.build(size)
     generated = ours.generate(trainer)
@@ -130,13 +151,16 @@ def timed(size: Size, say: Progress) -> tuple[dict[str, list[dict[str, float]]],
             weights[name].restore()
             if step.generated.responses() != responses:
                 raise UserError(
-                    f"{size.name}: {name} sampled other tokens than before, so its work is not the same"
+                    f"{size.name}: {name} sampled other tokens than before, so its work is not the"
+                    " same"
                 )
             if rep >= 0:
                 seconds[name].append(with_total(step.seconds))
             del step
         if rep >= 0:
-            latest = ", ".join(f"{name} {steps[-1]['step']:.2f} s" for name, steps in seconds.items())
+            latest = ", ".join(
+                f"{name} {steps[-1]['step']:.2f} s" for name, steps in seconds.items()
+            )
             say(f"{size.name}: repetition {rep + 1} of {size.reps}: {latest}")
     return seconds, responses, judged
 
@@ -150,10 +174,13 @@ def memory_of(
     )  # from the second epoch on Adam's moments are there too
     found = {side: measured(enough, side, threads, responses) for side in ("baseline", "ours")}
     peaks = {
-        side: {**answer["peak_mb"], "step": max(answer["peak_mb"].values())} for side, answer in found.items()
+        side: {**answer["peak_mb"], "step": max(answer["peak_mb"].values())}
+        for side, answer in found.items()
     }
     imports = found["ours"]["imports_mb"]
-    net = [max(peaks[side]["step"] - found[side]["imports_mb"], 1.0) for side in ("baseline", "ours")]
+    net = [
+        max(peaks[side]["step"] - found[side]["imports_mb"], 1.0) for side in ("baseline", "ours")
+    ]
     both = ", ".join(f"{side} {peak['step']:.0f} MB" for side, peak in peaks.items())
     say(f"{size.name}: peak memory: {both}, of which imports {imports:.0f} MB")
     phases = {
@@ -172,7 +199,9 @@ def memory_of(
 
 
 def _free() -> None:
-    """Give memory back: another process needs it now. glibc keeps what was freed until it is asked."""
+    """Give memory back: another process needs it now. glibc keeps what was freed until it is
+    asked.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -181,9 +210,14 @@ def _free() -> None:
 
 
 def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
-    """One size: `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload`, `equality`."""
+    """One size: `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload`,
+    `equality`.
+    """
     prompts = workload.prompt_lengths(size)
-    say(f"{size.name}: {size.samples} samples for each prompt of {', '.join(map(str, prompts))} tokens")
+    say(
+        f"{size.name}: {size.samples} samples for each prompt of {', '.join(map(str, prompts))}"
+        " tokens"
+    )
     equality = checked(size, say)
     _free()
     seconds, responses, judged = timed(size, say)
@@ -214,7 +248,7 @@ def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]
     }
 
 
-# ---- tables ------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def machine(threads: int) -> dict[str, object]:
@@ -233,7 +267,8 @@ def _row(name: str, row: dict[str, float]) -> list[str]:
     cells = [name, *(number(row[key]) for key in ("baseline_s", "ours_s")), f"{row['ratio']:.2f}"]
     for key in ("tokens_per_s", "gflops", "peak_mb"):
         cells += [
-            number(row[f"{side}_{key}"]) if f"{side}_{key}" in row else "" for side in ("baseline", "ours")
+            number(row[f"{side}_{key}"]) if f"{side}_{key}" in row else ""
+            for side in ("baseline", "ours")
         ]
     return cells
 
@@ -255,12 +290,15 @@ def size_table(name: str, result: dict[str, dict]) -> str:
     facts = result["workload"]
     prompt, answer = (statistics.mean(facts[f"{kind}_tokens"]) for kind in ("prompt", "answer"))
     lines = [
-        f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average) with "
-        f"{facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of "
-        f"{facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}, the baseline's "
-        f"attention {facts['baseline_attention']}. It computes {facts['baseline_flops']:.2g} times our FLOPs in updates. "
-        f"{'' if facts['onednn'] else 'Ours without oneDNN. '}"
-        f"{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians of {facts['reps']} steps of each side in turn.",
+        (
+            f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average)"
+            f" with {facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in"
+            f" micro-batches of {facts['micro_batch']}, {facts['precision']}, dropout"
+            f" {facts['dropout']:g}, the baseline's attention {facts['baseline_attention']}. It"
+            f" computes {facts['baseline_flops']:.2g} times our FLOPs in updates."
+            f" {'' if facts['onednn'] else 'Ours without oneDNN. '}{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians"
+            f" of {facts['reps']} steps of each side in turn."
+        ),
         "",
         table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),
     ]
@@ -268,8 +306,10 @@ def size_table(name: str, result: dict[str, dict]) -> str:
         peak = result["peak_mb"]
         lines += [
             "",
-            f"Peak memory {peak['ratio']:.2f} times ours; {peak['ratio_without_imports']:.2f} times without "
-            f"the {peak['imports']:.0f} MB that importing takes.",
+            (
+                f"Peak memory {peak['ratio']:.2f} times ours; {peak['ratio_without_imports']:.2f}"
+                f" times without the {peak['imports']:.0f} MB that importing takes."
+            ),
         ]
     return "\n".join(lines)
 

@@ -1,4 +1,6 @@
-"""One side in a fresh process: seconds and peak memory of its steps. JSON in on stdin, JSON out on stdout."""
+"""One side in a fresh process: seconds and peak memory of its steps. JSON in on stdin, JSON out on
+stdout.
+"""
 
 import json
 import subprocess
@@ -22,13 +24,20 @@ def measured(
     """Run this file on `size` and return what it says.
 
     Returns:
-      imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per repetition, each
+      imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per
+        repetition, each
       from the weights the one before left; peak_mb: {phase: MB}.
 
     Raises:
       UserError: the process failed or was killed.
     """
-    spec = {"size": asdict(size), "side": side, "threads": threads, "responses": responses, "reps": reps}
+    spec = {
+        "size": asdict(size),
+        "side": side,
+        "threads": threads,
+        "responses": responses,
+        "reps": reps,
+    }
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.child"],
         input=json.dumps(spec),
@@ -38,11 +47,14 @@ def measured(
     )
     if done.returncode == -SIGKILL:
         raise UserError(
-            f"{size.name}: the process of {side} was killed, most likely for want of memory: free some, or take a "
-            "smaller size or fewer prompts; make bench also runs without it (memory=false)"
+            f"{size.name}: the process of {side} was killed, most likely for want of memory: free"
+            " some, or take a smaller size or fewer prompts; make bench also runs without it"
+            " (memory=false)"
         )
     if done.returncode:
-        raise UserError(f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}")
+        raise UserError(
+            f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -70,7 +82,9 @@ def main() -> None:
         peak_mb = {name: max(peak, peak_mb.get(name, 0.0)) for name, peak in step.peak_mb.items()}
         del step
     print(
-        json.dumps({"imports_mb": imports_mb, "built_mb": built_mb, "seconds": seconds, "peak_mb": peak_mb})
+        json.dumps(
+            {"imports_mb": imports_mb, "built_mb": built_mb, "seconds": seconds, "peak_mb": peak_mb}
+        )
     )
 
 

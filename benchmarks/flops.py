@@ -1,10 +1,11 @@
-"""Model FLOPs of a step's phases: what the algorithm cannot do without, whoever does it in whatever way.
+"""Model FLOPs of a step's phases: what the algorithm cannot do without, whoever does it in whatever
+way.
 
-A product of (m, k) and (k, n) matrices is 2 m k n FLOPs; norms, softmax and other elementwise work are left
-out, a backward pass is twice its forward pass. Only real tokens count, each prompt is encoded once for all
-its samples, and scoring needs no forward pass of the policy, which has just sampled these tokens. So FLOPs
-per second tell of useful work: a side that computes padding, or a prompt several times, has fewer of them in
-the same time.
+A product of (m, k) and (k, n) matrices is 2 m k n FLOPs; norms, softmax and other elementwise work
+are left out, a backward pass is twice its forward pass. Only real tokens count, each prompt is
+encoded once for all its samples, and scoring needs no forward pass of the policy, which has just
+sampled these tokens. So FLOPs per second tell of useful work: a side that computes padding, or a
+prompt several times, has fewer of them in the same time.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,11 @@ def cross_flops(dims: T5Dims, tokens: int) -> float:
 
 
 def decoder_flops(dims: T5Dims, tokens: int, prompt: int, cached: bool = False) -> float:
-    """t response tokens that attend to themselves and to n prompt tokens: L (2t (6 d i + 2 d f) + 4 t^2 i + 4
-    t n i).
+    """t response tokens that attend to themselves and to n prompt tokens: L (2t (6 d i + 2 d f) + 4
+    t^2 i + 4 t n i).
 
-    `cached`: token by token, each attends to those before it only: 2 t (t + 1) i in place of 4 t^2 i.
+    `cached`: token by token, each attends to those before it only: 2 t (t + 1) i in place of 4 t^2
+      i.
     """
     linear = 6 * dims.d_model * dims.inner + 2 * dims.d_model * dims.d_ff
     own = 2 * tokens * (tokens + 1) if cached else 4 * tokens**2
@@ -40,9 +42,15 @@ def logits_flops(dims: T5Dims, tokens: int) -> float:
 
 
 def forward_flops(
-    dims: T5Dims, prompts: Sequence[int], answers: Sequence[Sequence[int]], logits: bool, cached: bool = False
+    dims: T5Dims,
+    prompts: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    logits: bool,
+    cached: bool = False,
 ) -> float:
-    """A forward pass over each prompt once and all its answers (`answers[g]`: the lengths of g's)."""
+    """A forward pass over each prompt once and all its answers (`answers[g]`: the lengths of
+    g's).
+    """
     total = 0.0
     for prompt, lengths in zip(prompts, answers, strict=True):
         total += encoder_flops(dims, prompt) + cross_flops(dims, prompt)
@@ -54,9 +62,13 @@ def forward_flops(
 
 
 def longformer_flops(dims: RMDims, tokens: int) -> float:
-    """n tokens that attend to w + 1 (or all n, where fewer): L (2n (4 h^2 + 2 h f) + 4 n min(n, w + 1) h)."""
+    """n tokens that attend to w + 1 (or all n, where fewer): L (2n (4 h^2 + 2 h f) + 4 n min(n, w +
+    1) h).
+    """
     linear = 4 * dims.hidden**2 + 2 * dims.hidden * dims.ff
-    return dims.layers * (2 * tokens * linear + 4 * tokens * min(tokens, dims.window + 1) * dims.hidden)
+    return dims.layers * (
+        2 * tokens * linear + 4 * tokens * min(tokens, dims.window + 1) * dims.hidden
+    )
 
 
 def step_flops(
@@ -75,8 +87,12 @@ def step_flops(
 
 
 def padded_update_flops(size: Size) -> float:
-    """What the baseline computes in `updates`: every sample with a prompt of its own, both padded to their limits, logits twice."""
+    """What the baseline computes in `updates`: every sample with a prompt of its own, both padded
+    to their limits, logits twice.
+    """
     rows = size.prompts * size.samples
     prompts, answers = [size.input_limit] * rows, [[size.answer_tokens]] * rows
-    passes = (forward_flops(dims, prompts, answers, logits=True) for dims in (size.policy, size.value))
+    passes = (
+        forward_flops(dims, prompts, answers, logits=True) for dims in (size.policy, size.value)
+    )
     return 3 * size.epochs * sum(passes)

@@ -1,4 +1,6 @@
-"""One step of either side in its four phases: what it takes, and whether both sides compute the same."""
+"""One step of either side in its four phases: what it takes, and whether both sides compute the
+same.
+"""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +20,17 @@ from fgrlhf.utils import UserError
 PHASES = ("generation", "scoring", "rewards", "updates")
 SIDES = {"baseline": baseline, "ours": ours}
 TOLERANCE = 1e-4
-SAMPLED_ALIKE = 0.99  # of the tokens: where two are almost as probable, rounding may order them otherwise
+SAMPLED_ALIKE = (
+    0.99  # of the tokens: where two are almost as probable, rounding may order them otherwise
+)
 MB = 2**20
 
 
 @dataclass
 class Step:
-    """One step's outputs, and what each phase took. `peak_mb` is filled where memory is measured."""
+    """One step's outputs, and what each phase took. `peak_mb` is filled where memory is
+    measured.
+    """
 
     generated: object = None
     scored: object = None
@@ -40,7 +46,9 @@ def _synchronize() -> None:
 
 
 def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
-    """Generation, scoring, rewards, updates, one after the other; the clock stops for nothing in between."""
+    """Generation, scoring, rewards, updates, one after the other; the clock stops for nothing in
+    between.
+    """
     step = Step()
 
     def phase(name: str, function: Callable, *arguments):
@@ -63,7 +71,9 @@ def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
 
 
 class Weights:
-    """The trained weights as they were: every repetition starts from them and samples the same tokens."""
+    """The trained weights as they were: every repetition starts from them and samples the same
+    tokens.
+    """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]):
         self.modules = modules
@@ -80,15 +90,15 @@ class Weights:
             parameter.copy_(self.before[name])
 
 
-
-# ---- memory ------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 class PeakMemory:
-    """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's resident set.
+    """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's
+    resident set.
 
-    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`. Where that
-    is not allowed the mark is that of the whole life of the process.
+    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`.
+    Where that is not allowed the mark is that of the whole life of the process.
     """
 
     def reset(self) -> None:
@@ -110,11 +120,13 @@ class PeakMemory:
             return psutil.Process().memory_info().rss / MB
 
 
-# ---- equality ----------------------------------------------------------------------------------------------
+# ---- equality ------------------------------------------------------------------------------------
 
 
 class Compared(LogitsProcessor):
-    """Draws the recorded responses, and counts how often our sampler would have drawn the same token here."""
+    """Draws the recorded responses, and counts how often our sampler would have drawn the same
+    token here.
+    """
 
     def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
         self.draw, self.force = draw, baseline.Forced(forced_BT)
@@ -137,12 +149,17 @@ def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     """The largest difference; `b_BT` may have more columns of padding, which must hold zeros."""
     T = a_BT.shape[1]
     return max(
-        float((a_BT - b_BT[:, :T]).abs().max()), float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0
+        float((a_BT - b_BT[:, :T]).abs().max()),
+        float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0,
     )
 
 
-def gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Adam's running mean of each parameter's gradients over the steps made; no entry where there were none."""
+def gradients(
+    modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer
+) -> dict[str, Tensor]:
+    """Adam's running mean of each parameter's gradients over the steps made; no entry where there
+    were none.
+    """
     return {
         f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
         for part, module in modules.items()
@@ -154,11 +171,14 @@ def gradients(modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Opt
 def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
     """|g - g'| / |g| over all parameters; one without an entry has gradient 0.
 
-    Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding decides the step.
+    Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding
+    decides the step.
     """
     zero = torch.zeros(())
     names = set(mine) | set(other)
-    squared = sum(float((mine.get(n, zero) - other.get(n, zero)).double().square().sum()) for n in names)
+    squared = sum(
+        float((mine.get(n, zero) - other.get(n, zero)).double().square().sum()) for n in names
+    )
     return (squared / sum(float(g.double().square().sum()) for g in mine.values())) ** 0.5
 
 
@@ -185,8 +205,8 @@ class Equality:
     def require(self, name: str) -> None:
         if self.failures():
             raise UserError(
-                f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}), so "
-                "there is nothing to time"
+                f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}),"
+                " so there is nothing to time"
             )
 
 
@@ -218,7 +238,7 @@ def check(size: Size) -> Equality:
     return Equality(differences, compared.share, responses)
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------
+# ---- numbers -------------------------------------------------------------------------------------
 
 
 def with_total(seconds: Mapping[str, float]) -> dict[str, float]:

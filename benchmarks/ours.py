@@ -1,4 +1,6 @@
-"""Our side: the library's own step in the four phases that are timed. All calls into the loop are here."""
+"""Our side: the library's own step in the four phases that are timed. All calls into the loop are
+here.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +23,9 @@ from fgrlhf.reward import (
     SequenceScorerReward,
 )
 from fgrlhf.reward_models.scoring import load_reward_model
-from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Response, Rollout, TokenReward
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.feedback import rm_prefix
@@ -93,9 +95,13 @@ def _sampling(config: RLConfig) -> Sampling:
 
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
     """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
-    uniform_BT = uniform_rows(response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens)
+    uniform_BT = uniform_rows(
+        response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens
+    )
     sampling = _sampling(workload.config(size))
-    return lambda step, logits_BV: draw(logits_BV, sampling, uniform_BT[:, step].to(logits_BV.device))
+    return lambda step, logits_BV: draw(
+        logits_BV, sampling, uniform_BT[:, step].to(logits_BV.device)
+    )
 
 
 def generate(trainer: PPOTrainer) -> Generated:
@@ -108,7 +114,9 @@ def generate(trainer: PPOTrainer) -> Generated:
         prompt_GP = policy.encode([prompt.text for prompt in trainer.prompts])
         return Generated(
             *prompt_GP,
-            policy.generate(*prompt_GP, _sampling(config), seeds, samples, config.logprob_temperature),
+            policy.generate(
+                *prompt_GP, _sampling(config), seeds, samples, config.logprob_temperature
+            ),
         )
 
 
@@ -141,10 +149,16 @@ def update(trainer: PPOTrainer, rollout: Rollout, token_rewards: TokenReward) ->
 def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:
     """Tokens of every input of every reward model."""
     scorers = [aspect.scorer for aspect in trainer.reward.aspects.values()]
-    return [read.length for scorer in scorers for read in scorer.encode(rollout.prompts, rollout.texts)]
+    return [
+        read.length for scorer in scorers for read in scorer.encode(rollout.prompts, rollout.texts)
+    ]
 
 
 def modules(trainer: PPOTrainer) -> dict[str, nn.Module]:
     """What training changes: the same names and weights on both sides."""
     critic = trainer.actor_critic.value
-    return {"policy": trainer.actor_critic.policy.model, "value": critic.trunk.model, "head": critic.head}
+    return {
+        "policy": trainer.actor_critic.policy.model,
+        "value": critic.trunk.model,
+        "head": critic.head,
+    }

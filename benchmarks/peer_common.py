@@ -1,4 +1,6 @@
-"""What several rows of the comparison need: made-up texts, a small GPT-2 with its tokenizer, a clock."""
+"""What several rows of the comparison need: made-up texts, a small GPT-2 with its tokenizer, a
+clock.
+"""
 
 import random
 from collections.abc import Sequence
@@ -27,7 +29,9 @@ class ModelSize(Protocol):
 
 
 class Words:
-    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and pieces."""
+    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and
+    pieces.
+    """
 
     def __init__(self, size: ModelSize, draw: random.Random):
         syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
@@ -62,7 +66,9 @@ def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
 
 
 def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
-    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint says."""
+    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint
+    says.
+    """
     words = Words(size, random.Random(derive_seed("peers", "rows")))
     tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
     with seeded("peers", "gpt2"):
@@ -87,7 +93,9 @@ def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
 
 
 class Clock(TrainerCallback):
-    """Seconds from the end of the first optimiser step to the end of the last: wall's, processor's."""
+    """Seconds from the end of the first optimiser step to the end of the last: wall's,
+    processor's.
+    """
 
     def __init__(self):
         self.ends: list[tuple[float, float]] = []

@@ -1,8 +1,11 @@
-"""TRL's DPOTrainer beside `fgrlhf/dpo.py`: pairs of answers to a prompt, the reference's log-probabilities computed before.
+"""TRL's DPOTrainer beside `fgrlhf/dpo.py`: pairs of answers to a prompt, the reference's
+log-probabilities computed before.
 
-Both train the same GPT-2 in fp32 on the same texts, with the same optimiser settings and the same pairs in every step, in an order
-that puts pairs of like length together. Neither has dropout, evaluation, logging or activation checkpointing here, and no second model is
-held. TRL reads prompt and answer twice, once for each answer of a pair; ours reads the prompt once and both answers after it.
+Both train the same GPT-2 in fp32 on the same texts, with the same optimiser settings and the same
+pairs in every step, in an order that puts pairs of like length together. Neither has dropout,
+evaluation, logging or activation checkpointing here, and no second model is held. TRL reads prompt
+and answer twice, once for each answer of a pair; ours reads the prompt once and both answers after
+it.
 """
 
 import random
@@ -20,12 +23,12 @@ from transformers.utils import logging as transformers_logging
 
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
+from fgrlhf.config import validate
 from fgrlhf.data.comparisons import Answer, encode_comparisons
 from fgrlhf.data.comparisons import Comparison as Compared
-from fgrlhf.config import validate
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.policy import load_policy
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, derive_seed
 
@@ -35,7 +38,9 @@ BETA, LR = 0.1, 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `pairs` are those of one optimiser step; the first of `steps` is not timed."""
+    """`prompt_words`, `answer_words`: bounds of a length. `pairs` are those of one optimiser step;
+    the first of `steps` is not timed.
+    """
 
     vocab: int = 8192
     width: int = 256
@@ -62,7 +67,9 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Checkpoint and texts. An answer begins with a space, so that it is the same tokens alone and after its prompt."""
+    """Checkpoint and texts. An answer begins with a space, so that it is the same tokens alone and
+    after its prompt.
+    """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -70,13 +77,20 @@ def prepare(folder: Path, size: Size) -> Work:
     draw = random.Random(derive_seed("peers", "dpo"))
     words, made = Words(size, draw), []
     for i in range(size.pairs * size.steps):
-        prompt, *answers = (words.text(draw.randint(*bounds)) for bounds in (size.prompt_words, size.answer_words, size.answer_words))
-        made.append(Compared(Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)))
+        prompt, *answers = (
+            words.text(draw.randint(*bounds))
+            for bounds in (size.prompt_words, size.answer_words, size.answer_words)
+        )
+        made.append(
+            Compared(
+                Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)
+            )
+        )
     made.sort(key=lambda c: len(c.prompt.text))
     return Work(folder, size, made)
 
 
-# ---- the two trainers --------------------------------------------------------------------------------------
+# ---- the two trainers ----------------------------------------------------------------------------
 
 
 class _Ours(DPOTrainer):
@@ -98,14 +112,25 @@ class _Ours(DPOTrainer):
 def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
     """micro: pairs of one forward pass."""
     size = work.size
-    shutil.rmtree(work.folder / "ours", ignore_errors=True)  # else the run before would be continued
+    shutil.rmtree(
+        work.folder / "ours", ignore_errors=True
+    )  # else the run before would be continued
     tree = {
         "model": {"policy_model": {"ckpt": work.ckpt}},
         "dpo": {"beta": BETA},
         "env": {"max_input_len": 1024, "max_generated_len": 1024},
-        "train": {"batch_size": size.pairs, "training_batch_size_per_card": choice["micro"], "lr": LR, "save_interval": size.steps},
+        "train": {
+            "batch_size": size.pairs,
+            "training_batch_size_per_card": choice["micro"],
+            "lr": LR,
+            "save_interval": size.steps,
+        },
         "data": {"dev_file": "none"},
-        "logging": {"save_dir": str(work.folder / "ours"), "log_interval": size.steps + 1, "n_samples": 0},
+        "logging": {
+            "save_dir": str(work.folder / "ours"),
+            "log_interval": size.steps + 1,
+            "n_samples": 0,
+        },
     }
     config = validate(DPOConfig, tree, "the benchmark's settings")
     policy = load_policy(work.ckpt)
@@ -147,7 +172,10 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
         dataloader_num_workers=0,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    rows = [{"prompt": c.prompt.text, "chosen": c.answers[0].text, "rejected": c.answers[1].text} for c in work.comparisons]
+    rows = [
+        {"prompt": c.prompt.text, "chosen": c.answers[0].text, "rejected": c.answers[1].text}
+        for c in work.comparisons
+    ]
     return TRLTrainer(
         GPT2LMHeadModel.from_pretrained(work.ckpt),
         args=arguments,
@@ -159,7 +187,11 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 def run_ours(work: Work, choice: Choice) -> Measured:
     made = our_trainer(work, choice)
     made.train()
-    return Measured(work.size.pairs * (work.size.steps - 1), *made.clock.seconds(), sum(made.losses) / len(made.losses))
+    return Measured(
+        work.size.pairs * (work.size.steps - 1),
+        *made.clock.seconds(),
+        sum(made.losses) / len(made.losses),
+    )
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
@@ -171,22 +203,32 @@ def run_trl(work: Work, choice: Choice) -> Measured:
     return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss)
 
 
-# ---- equal work --------------------------------------------------------------------------------------------
+# ---- equal work ----------------------------------------------------------------------------------
 
 
 def check(work: Work) -> dict[str, Any]:
-    """Both read the same tokens, give them the same reference log-probabilities, and have learned the same after all steps."""
+    """Both read the same tokens, give them the same reference log-probabilities, and have learned
+    the same after all steps.
+    """
     ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1})
     rows, reference = list(peer.train_dataset), ours.reference_logprobs()
     for row, mine, logprobs in zip(rows, ours.comparisons, reference, strict=True):
-        if (row["prompt_ids"], [row["chosen_ids"], row["rejected_ids"]]) != (mine.prompt_ids, mine.answer_ids):
+        if (row["prompt_ids"], [row["chosen_ids"], row["rejected_ids"]]) != (
+            mine.prompt_ids,
+            mine.answer_ids,
+        ):
             raise UserError("the sides read other tokens: nothing to time")
         for name, logprobs_T in zip(("ref_chosen_logps", "ref_rejected_logps"), logprobs):
             if abs(row[name] - float(logprobs_T.sum())) > TOLERANCE * len(logprobs_T):
-                raise UserError(f"{name} differ, ours {float(logprobs_T.sum()):.6f} and TRL's {row[name]:.6f}: nothing to time")
+                raise UserError(
+                    f"{name} differ, ours {float(logprobs_T.sum()):.6f} and TRL's {row[name]:.6f}:"
+                    " nothing to time"
+                )
     learned = {"ours": run_ours(work, {"micro": 1}).loss, "peer": run_trl(work, {"micro": 1}).loss}
     if not abs(learned["ours"] - learned["peer"]) <= TOLERANCE:
-        raise UserError(f"the losses over {work.size.steps} steps differ, {learned}: nothing to time")
+        raise UserError(
+            f"the losses over {work.size.steps} steps differ, {learned}: nothing to time"
+        )
     answers = [ids for c in ours.comparisons for ids in c.answer_ids]
     prompts = sum(len(c.prompt_ids) for c in ours.comparisons)
     return {
@@ -205,8 +247,10 @@ def comparison(size: Size = Size()) -> Comparison:
         package="trl",
         unit="pairs",
         at_least=1.3,
-        what=f"TRL's DPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32, reference log-probabilities "
-        f"computed before, {size.pairs} pairs a step",
+        what=(
+            f"TRL's DPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32,"
+            f" reference log-probabilities computed before, {size.pairs} pairs a step"
+        ),
         prepare=lambda folder: prepare(folder, size),
         check=check,
         ours=Side(run_ours, micros),

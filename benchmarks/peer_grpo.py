@@ -1,9 +1,12 @@
-"""TRL's GRPOTrainer beside our on-policy loop with `algorithm.name: grpo`: K responses to each prompt, one update on them.
+"""TRL's GRPOTrainer beside our on-policy loop with `algorithm.name: grpo`: K responses to each
+prompt, one update on them.
 
-Both train the same GPT-2 in fp32 on the same prompts in the same order, sample as many tokens (the end of sequence is never among the
-`TOP_K` allowed), ask the same cheap reward function, hold the same reference for the KL, and make one optimiser step per rollout. TRL
-samples by transformers' generate, without vLLM. All prompts are as long, for TRL numbers a GPT-2's positions from the padding on.
-Samples differ, their number of tokens does not; to see that both compute the same, `check` lets TRL learn from our samples.
+Both train the same GPT-2 in fp32 on the same prompts in the same order, sample as many tokens (the
+end of sequence is never among the `TOP_K` allowed), ask the same cheap reward function, hold the
+same reference for the KL, and make one optimiser step per rollout. TRL samples by transformers'
+generate, without vLLM. All prompts are as long, for TRL numbers a GPT-2's positions from the
+padding on. Samples differ, their number of tokens does not; to see that both compute the same,
+`check` lets TRL learn from our samples.
 """
 
 import random
@@ -38,7 +41,9 @@ TOP_K, BETA, LR = 20, 0.04, 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompts` of one step, each with `samples` responses of `tokens` tokens. The first of `steps` is not timed."""
+    """`prompts` of one step, each with `samples` responses of `tokens` tokens. The first of `steps`
+    is not timed.
+    """
 
     vocab: int = 8192
     width: int = 256
@@ -70,7 +75,9 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """A model whose special tokens have the logit 0, which is never among the largest: every response has all its tokens."""
+    """A model whose special tokens have the logit 0, which is never among the largest: every
+    response has all its tokens.
+    """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
@@ -81,8 +88,13 @@ def prepare(folder: Path, size: Size) -> Work:
     model.save_pretrained(folder / "start")
     draw = random.Random(derive_seed("peers", "grpo"))
     tokenizer = load_policy(folder / "start").tokenizer
-    whole = [word for word in Words(size, draw).words if len(tokenizer(" " + word)["input_ids"]) == 1]
-    texts = ["".join(" " + word for word in draw.choices(whole, k=size.prompt_tokens)) for _ in range(size.prompts * size.steps)]
+    whole = [
+        word for word in Words(size, draw).words if len(tokenizer(" " + word)["input_ids"]) == 1
+    ]
+    texts = [
+        "".join(" " + word for word in draw.choices(whole, k=size.prompt_tokens))
+        for _ in range(size.prompts * size.steps)
+    ]
     return Work(folder, size, [Prompt(str(i), text) for i, text in enumerate(texts)])
 
 
@@ -96,11 +108,13 @@ class _Letters:
         return [[SegmentScore(0, None, reward_of(text))] for text in texts]
 
 
-# ---- the two trainers --------------------------------------------------------------------------------------
+# ---- the two trainers ----------------------------------------------------------------------------
 
 
 class _Ours(OnPolicyTrainer):
-    """The library's loop on the prompts as they come, with a clock. `sampled` keeps each step's response ids."""
+    """The library's loop on the prompts as they come, with a clock. `sampled` keeps each step's
+    response ids.
+    """
 
     clock: Clock
     sampled: list[list[list[int]]]
@@ -112,7 +126,9 @@ class _Ours(OnPolicyTrainer):
         rollout, rewards = super().collect_and_score()
         self.sampled.append(rollout.response_ids_BT.tolist())
         if not bool(rollout.response_mask_BT.all()):
-            raise UserError("a response ended early: the sides would sample different numbers of tokens")
+            raise UserError(
+                "a response ended early: the sides would sample different numbers of tokens"
+            )
         return rollout, rewards
 
     def _log_step(self, *args) -> None:
@@ -143,7 +159,9 @@ def our_config(work: Work, micro: int) -> RLConfig:
 
 def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
     """micro: responses of one forward pass."""
-    shutil.rmtree(work.folder / "ours", ignore_errors=True)  # else the run before would be continued
+    shutil.rmtree(
+        work.folder / "ours", ignore_errors=True
+    )  # else the run before would be continued
     config = our_config(work, choice["micro"])
     policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -155,7 +173,9 @@ def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
 
 
 def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> Trainer:
-    """micro: responses of one forward pass. replay: response ids of every step, instead of sampling."""
+    """micro: responses of one forward pass. replay: response ids of every step, instead of
+    sampling.
+    """
     from trl import GRPOConfig, GRPOTrainer
 
     size = work.size
@@ -216,14 +236,16 @@ def run_trl(work: Work, choice: Choice) -> Measured:
     return Measured(work.size.responses * (work.size.steps - 1), *clock.seconds())
 
 
-# ---- equal work --------------------------------------------------------------------------------------------
+# ---- equal work ----------------------------------------------------------------------------------
 
 
 def check(work: Work) -> dict[str, Any]:
-    """From the same samples both learn the same: the gradients of the first step (see `gradients_apart`).
+    """From the same samples both learn the same: the gradients of the first step (see
+    `gradients_apart`).
 
-    Of the first only: advantages of a group sum to 0, so words that nobody said have gradients of rounding alone, which Adam makes as
-    large as any. After three steps that is 0.3 % of the gradients.
+    Of the first only: advantages of a group sum to 0, so words that nobody said have gradients of
+    rounding alone, which Adam makes as large as any. After three steps that is 0.3 % of the
+    gradients.
     """
     work = replace(work, size=replace(work.size, steps=1))
     ours = our_trainer(work, {"micro": work.size.samples})
@@ -235,8 +257,15 @@ def check(work: Work) -> dict[str, Any]:
     theirs = gradients({"policy": peer.accelerator.unwrap_model(peer.model)}, peer.optimizer)
     apart = gradients_apart(mine, theirs)
     if not apart <= TOLERANCE:
-        raise UserError(f"from the same samples the gradients are {apart:.2g} of themselves apart: the sides do not learn the same")
-    return {**asdict(work.size), "gradients apart": apart, "parameters": sum(p.numel() for p in ours.policy.parameters())}
+        raise UserError(
+            f"from the same samples the gradients are {apart:.2g} of themselves apart: the sides do"
+            " not learn the same"
+        )
+    return {
+        **asdict(work.size),
+        "gradients apart": apart,
+        "parameters": sum(p.numel() for p in ours.policy.parameters()),
+    }
 
 
 def comparison(size: Size = Size()) -> Comparison:
@@ -246,8 +275,11 @@ def comparison(size: Size = Size()) -> Comparison:
         package="trl",
         unit="responses",
         at_least=1.3,
-        what=f"TRL's GRPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32, {size.samples} responses of "
-        f"{size.tokens} tokens to each of {size.prompts} prompts, one update, no vLLM",
+        what=(
+            f"TRL's GRPOTrainer and ours, GPT-2 of {size.layers} layers, d {size.width}, fp32,"
+            f" {size.samples} responses of {size.tokens} tokens to each of {size.prompts} prompts,"
+            " one update, no vLLM"
+        ),
         prepare=lambda folder: prepare(folder, size),
         check=check,
         ours=Side(run_ours, micros),

@@ -1,9 +1,11 @@
-"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers each.
+"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers
+each.
 
-Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL, cut by our
-`RMInputs`), with the same optimiser settings and the same pairs in every step. What neither does here:
-dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads both texts of every pair, 12
-of a question; ours reads the question's four and takes the six differences of their scores.
+Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL,
+cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. What
+neither does here: dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads
+both texts of every pair, 12 of a question; ours reads the question's four and takes the six
+differences of their scores.
 """
 
 import random
@@ -32,8 +34,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser step; the
-    first of `steps` is not timed.
+    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser
+    step; the first of `steps` is not timed.
     """
 
     vocab: int = 8192
@@ -64,7 +66,7 @@ class Work:
         return self.size.questions * len(PAIRS)
 
 
-# ---- the work ----------------------------------------------------------------------------------------------
+# ---- the work ------------------------------------------------------------------------------------
 
 
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
@@ -82,7 +84,10 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
             {
                 "question": words.text(12),
                 "passages": passages,
-                **{f"prediction {i + 1}": words.text(draw.randint(*size.answer_words)) for i in range(4)},
+                **{
+                    f"prediction {i + 1}": words.text(draw.randint(*size.answer_words))
+                    for i in range(4)
+                },
                 "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
             }
         )
@@ -108,10 +113,12 @@ def prepare(folder: Path, size: Size) -> Work:
     config = validate(PreferenceRMConfig, tree, "the benchmark's settings")
     _, tokenizer = load_network(config.model, "sequence")
     inputs = RMInputs(tokenizer, "causal", "sequence", size.max_length)
-    return Work(folder, size, config, inputs, encode(inputs, read_pair_rows(file), with_passages=True))
+    return Work(
+        folder, size, config, inputs, encode(inputs, read_pair_rows(file), with_passages=True)
+    )
 
 
-# ---- the two trainers --------------------------------------------------------------------------------------
+# ---- the two trainers ----------------------------------------------------------------------------
 
 
 def _network(work: Work):
@@ -121,10 +128,16 @@ def _network(work: Work):
 
 
 def _arguments(work: Work, micro: int):
-    """run_pref_rm.py's, less evaluation, checkpoints and logging. micro: questions of one forward pass."""
+    """run_pref_rm.py's, less evaluation, checkpoints and logging. micro: questions of one forward
+    pass.
+    """
     train = work.config.train.model_copy(update={"micro_batch_size": micro})
-    arguments = training_arguments(work.config.model_copy(update={"train": train}), work.folder / "ours")
-    arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = IntervalStrategy.NO
+    arguments = training_arguments(
+        work.config.model_copy(update={"train": train}), work.folder / "ours"
+    )
+    arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = (
+        IntervalStrategy.NO
+    )
     arguments.load_best_model_at_end = False
     arguments.train_sampling_strategy = "sequential"  # the pairs of a step are those of the peer's
     return arguments
@@ -143,7 +156,9 @@ def our_trainer(work: Work, choice: Choice) -> Trainer:
 
 
 def trl_rows(work: Work) -> list[dict[str, Any]]:
-    """TRL's pretokenised form, question by question; its collator reads the ids, its sampler the length."""
+    """TRL's pretokenised form, question by question; its collator reads the ids, its sampler the
+    length.
+    """
     rows = []
     for read, preference in work.examples:
         for (i, j), better in zip(PAIRS, preference, strict=True):
@@ -168,14 +183,16 @@ def _same_start(work: Work) -> GPT2ForSequenceClassification:
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
-    """micro: pairs of one forward pass. sampling: their order, `sequential` is question by question."""
+    """micro: pairs of one forward pass. sampling: their order, `sequential` is question by
+    question.
+    """
     from trl import RewardConfig, RewardTrainer
 
     same = _arguments(work, 1)
     names = (
-        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 "
-        "adam_epsilon max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy save_strategy "
-        "logging_strategy"
+        "max_steps learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2"
+        " adam_epsilon max_grad_norm optim seed use_cpu dataloader_pin_memory eval_strategy"
+        " save_strategy logging_strategy"
     )
     arguments = RewardConfig(
         output_dir=str(work.folder / "peer"),
@@ -186,7 +203,8 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
         remove_unused_columns=False,  # else the sampler finds no lengths
         max_length=None,  # TRL drops what is longer; ours has cut the prompts already
         bf16=False,
-        activation_checkpointing=False,  # `gradient_checkpointing` until 5.22; TRL turns it on by default
+        # `gradient_checkpointing` until 5.22; TRL turns it on by default
+        activation_checkpointing=False,
         dataloader_num_workers=0,
         report_to="none",
         disable_tqdm=True,
@@ -209,7 +227,7 @@ def _run(trainer: Trainer, work: Work) -> Measured:
     return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss)
 
 
-# ---- equal work --------------------------------------------------------------------------------------------
+# ---- equal work ----------------------------------------------------------------------------------
 
 
 def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
@@ -222,24 +240,39 @@ def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
 
 
 def check(work: Work) -> dict[str, Any]:
-    """The loss of one step's pairs is the same on both sides, and so it is when all steps are done."""
+    """The loss of one step's pairs is the same on both sides, and so it is when all steps are
+    done.
+    """
     size = work.size
-    ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1, "sampling": "sequential"})
-    (mine, _, read), (other, _, peer_read) = _first_loss(ours, size.questions), _first_loss(peer, work.pairs)
+    ours, peer = (
+        our_trainer(work, {"micro": 1}),
+        trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
+    )
+    (mine, _, read), (other, _, peer_read) = (
+        _first_loss(ours, size.questions),
+        _first_loss(peer, work.pairs),
+    )
     learned = [_run(trainer, work).loss for trainer in (ours, peer)]
     if ours.model.is_activation_checkpointing or peer.model.is_activation_checkpointing:
         raise UserError("a side computes its activations twice: nothing to time")
     for what, a, b in (("before training", mine, other), (f"over {size.steps} steps", *learned)):
         if not abs(a - b) <= TOLERANCE:
-            raise UserError(f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time")
-    weights = sum(p.numel() for p in ours.model.parameters()), sum(p.numel() for p in peer.model.parameters())
+            raise UserError(
+                f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time"
+            )
+    weights = (
+        sum(p.numel() for p in ours.model.parameters()),
+        sum(p.numel() for p in peer.model.parameters()),
+    )
     return {
         **asdict(size),
         "pairs_per_step": work.pairs,
         "loss": {"ours": mine, "peer": other},
         "loss_over_steps": dict(zip(("ours", "peer"), learned)),
         "tokens_of_first_step": {"ours": read, "peer": peer_read},
-        "text_tokens_mean": sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4,
+        "text_tokens_mean": (
+            sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4
+        ),
         "parameters": dict(zip(("ours", "peer"), weights)),
     }
 
@@ -252,11 +285,16 @@ def comparison(size: Size = Size()) -> Comparison:
         package="trl",
         unit="pairs",
         at_least=1.3,
-        what=f"TRL's RewardTrainer and run_pref_rm, GPT-2 of {size.layers} layers, d {size.width}, fp32, "
-        f"six decided pairs of four answers to a question, {pairs} pairs a step",
+        what=(
+            f"TRL's RewardTrainer and run_pref_rm, GPT-2 of {size.layers} layers, d {size.width},"
+            f" fp32, six decided pairs of four answers to a question, {pairs} pairs a step"
+        ),
         prepare=lambda folder: prepare(folder, size),
         check=check,
-        ours=Side(lambda work, choice: _run(our_trainer(work, choice), work), [{"micro": m} for m in micros]),
+        ours=Side(
+            lambda work, choice: _run(our_trainer(work, choice), work),
+            [{"micro": m} for m in micros],
+        ),
         peer=Side(
             lambda work, choice: _run(trl_trainer(work, choice), work),
             [

@@ -2,14 +2,15 @@
 
     python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
 
-A row of the table is a `Comparison`: two sides that do the same work in one process, one after the other and
-the other way round in the next round, so that whatever else the machine does meets both. Reported are the
-medians, the ratio of every round and their median, and each side's peak memory in a process of its own.
-Before anything is timed the row's own `check` must find that both sides compute the same.
+A row of the table is a `Comparison`: two sides that do the same work in one process, one after the
+other and the other way round in the next round, so that whatever else the machine does meets both.
+Reported are the medians, the ratio of every round and their median, and each side's peak memory in
+a process of its own. Before anything is timed the row's own `check` must find that both sides
+compute the same.
 
-`--tune` first tries every setting that a row names for its sides and times the fastest ones; without it each
-side's first setting is taken. Written are `bench_peers.json` and `bench_peers.md`, the table of
-benchmarks/PEERS.md.
+`--tune` first tries every setting that a row names for its sides and times the fastest ones;
+without it each side's first setting is taken. Written are `bench_peers.json` and `bench_peers.md`,
+the table of benchmarks/PEERS.md.
 
 The peers are the extra `peers` of setup.py, never a dependency. To add a row: a module that gives a
 `Comparison`, and a line in `ROWS`.
@@ -37,7 +38,11 @@ import torch
 from fgrlhf.utils import UserError, run_main, write_json, write_text
 
 # row -> the module whose `comparison()` gives it, read when the row is run
-ROWS = {"reward_trainer": "benchmarks.peer_reward_trainer", "dpo": "benchmarks.peer_dpo", "grpo": "benchmarks.peer_grpo"}
+ROWS = {
+    "reward_trainer": "benchmarks.peer_reward_trainer",
+    "dpo": "benchmarks.peer_dpo",
+    "grpo": "benchmarks.peer_grpo",
+}
 SIDES = ("ours", "peer")
 INSTALL = "pip install -c constraints.txt -e '.[peers]'"
 ROOT = Path(__file__).parents[1]
@@ -80,7 +85,8 @@ class Comparison:
 
     package: what must be installed. unit: what a rate counts.
     prepare: a folder -> the work, the same in every process.
-    check: raises `UserError` where the sides do not compute the same, else gives facts about the work.
+    check: raises `UserError` where the sides do not compute the same, else gives facts about the
+      work.
     """
 
     name: str
@@ -99,7 +105,9 @@ class Comparison:
 
 def require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise UserError(f"{package} is not installed (it is optional, for this comparison only): {INSTALL}")
+        raise UserError(
+            f"{package} is not installed (it is optional, for this comparison only): {INSTALL}"
+        )
 
 
 def row(name: str) -> Comparison:
@@ -108,7 +116,7 @@ def row(name: str) -> Comparison:
     return importlib.import_module(ROWS[name]).comparison()
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------
+# ---- numbers -------------------------------------------------------------------------------------
 
 
 def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]:
@@ -137,7 +145,8 @@ def alternate(
             found[side].append(comparison.side(side).run(work, choices[side]))
         ours, peer = (found[side][-1].rate for side in SIDES)
         print(
-            f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g} {comparison.unit}/s",
+            f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g}"
+            f" {comparison.unit}/s",
             flush=True,
         )
     return paired(found["ours"], found["peer"])
@@ -156,11 +165,13 @@ def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[
     return best, tried
 
 
-# ---- memory ------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def peak_mb() -> float:
-    """This process's largest memory so far: the GPU's where there is one, else what was resident."""
+    """This process's largest memory so far: the GPU's where there is one, else what was
+    resident.
+    """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / MB
     try:  # not getrusage: its mark is handed down by the process that started this one
@@ -176,19 +187,31 @@ def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, 
         before = 0.0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / MB
         comparison.side(side).run(work, choice)
     peak = peak_mb()
-    return {"peak_mb": peak, "added_mb": max(peak - before, 0.0)}  # Linux counts the two a little differently
+    return {
+        "peak_mb": peak,
+        "added_mb": max(peak - before, 0.0),
+    }  # Linux counts the two a little differently
 
 
 def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
     """The same in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.peers", "--rows", name, "--memory", side, json.dumps(choice)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.peers",
+        "--rows",
+        name,
+        "--memory",
+        side,
+        json.dumps(choice),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise UserError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-# ---- the table ---------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:
@@ -205,7 +228,9 @@ def machine() -> dict[str, Any]:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -238,23 +263,28 @@ def compare(
 
 
 HEAD = (
-    "| | peer | ours | peer's | ratio (rounds) | of CPU time | goal | peak memory, ours / peer's |\n"
-    "|---|---|---|---|---|---|---|---|"
+    "| | peer | ours | peer's | ratio (rounds) | of CPU time | goal | peak memory, ours / peer's"
+    " |\n|---|---|---|---|---|---|---|---|"
 )
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line per row: medians of the rates and of the rounds' ratios, in brackets the extreme ones."""
+    """A line per row: medians of the rates and of the rounds' ratios, in brackets the extreme
+    ones.
+    """
     lines = [HEAD]
     for name, found in results.items():
         goal = found["at_least"]
-        verdict = "" if goal is None else f"{goal:g}: {'met' if found['ratio'] >= goal else 'missed'}"
+        verdict = (
+            "" if goal is None else f"{goal:g}: {'met' if found['ratio'] >= goal else 'missed'}"
+        )
         low, high = min(found["ratio_rounds"]), max(found["ratio_rounds"])
         ours, peer = (found["memory"][side]["peak_mb"] for side in SIDES)
         lines.append(
-            f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g} {found['unit']}/s "
-            f"| {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}** ({low:.2f} to {high:.2f}) "
-            f"| {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} / {peer:.0f} MB |"
+            f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g}"
+            f" {found['unit']}/s | {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}**"
+            f" ({low:.2f} to {high:.2f}) | {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} /"
+            f" {peer:.0f} MB |"
         )
     return "\n".join(lines) + "\n"
 
@@ -262,8 +292,12 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 def main() -> None:
     # Nothing is fetched, and TRL reports its use to nobody: read when huggingface_hub is imported.
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", default=list(ROWS), help=f"of {', '.join(ROWS)}; default: all")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--rows", nargs="+", default=list(ROWS), help=f"of {', '.join(ROWS)}; default: all"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tune", action="store_true", help="try every setting of both sides first")
     parser.add_argument("--out", type=Path, default=Path("outputs"))

@@ -1,5 +1,5 @@
-"""`make profile`: where our step's time goes: seconds of the phases, then the operators with the largest
-shares.
+"""`make profile`: where our step's time goes: seconds of the phases, then the operators with the
+largest shares.
 
 make profile ARGS="size=t5_small prompts=1 top=20"
 """
@@ -16,9 +16,9 @@ from benchmarks import ours, workload
 from benchmarks.measure import PHASES, SIDES, run_step
 from benchmarks.tables import number, table
 from benchmarks.workload import SIZES, Size
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_text
-from fgrlhf.cli.command_line import settings_from
 
 
 class Settings(StrictModel):
@@ -30,13 +30,19 @@ class Settings(StrictModel):
     epochs: PositiveInt | None = Field(1, description="null: the size's own")
     top: PositiveInt = Field(12, description="operators shown of each phase")
     threads: PositiveInt = Field(2, description="CPU threads")
-    trace: str | None = Field(None, description="a file for chrome://tracing or https://ui.perfetto.dev")
+    trace: str | None = Field(
+        None, description="a file for chrome://tracing or https://ui.perfetto.dev"
+    )
 
     def chosen(self) -> Size:
         if self.size not in SIZES or self.side not in SIDES:
-            raise UserError(f"unknown size or side: sizes are {', '.join(SIZES)}, sides {', '.join(SIDES)}")
+            raise UserError(
+                f"unknown size or side: sizes are {', '.join(SIZES)}, sides {', '.join(SIDES)}"
+            )
         changes = {
-            name: getattr(self, name) for name in ("prompts", "epochs") if getattr(self, name) is not None
+            name: getattr(self, name)
+            for name in ("prompts", "epochs")
+            if getattr(self, name) is not None
         }
         return replace(SIZES[self.size], **changes)
 
@@ -59,7 +65,9 @@ class _Recorded:
 
 
 def _phase_of(event) -> str | None:
-    """The phase an event ran in, by the events around it. None: a backward pass runs in another thread."""
+    """The phase an event ran in, by the events around it. None: a backward pass runs in another
+    thread.
+    """
     while event is not None:
         if event.name.startswith("phase/"):
             return event.name.removeprefix("phase/")
@@ -68,7 +76,9 @@ def _phase_of(event) -> str | None:
 
 
 def operators(events) -> dict[str, dict[str, tuple[float, int]]]:
-    """phase -> operator -> (its own seconds, calls). What is in no phase is the updates' backward pass."""
+    """phase -> operator -> (its own seconds, calls). What is in no phase is the updates' backward
+    pass.
+    """
     found: dict[str, dict[str, tuple[float, int]]] = {phase: {} for phase in PHASES}
     gpu = torch.cuda.is_available()
     for event in events:
@@ -105,17 +115,23 @@ def run(settings: Settings) -> str:
     state = side.build(size, responses)
     run_step(side, state)
     seconds = run_step(side, state).seconds
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    activities = [
+        ProfilerActivity.CPU,
+        *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
+    ]
     with profile(activities=activities) as profiled:
         run_step(_Recorded(side), state)
     if settings.trace:
         profiled.export_chrome_trace(settings.trace)
     total, prompts = sum(seconds.values()), ", ".join(map(str, workload.prompt_lengths(size)))
     parts = [
-        f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, "
-        f"{size.epochs} epochs",
+        (
+            f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, "
+            f"{size.epochs} epochs"
+        ),
         table(
-            ["phase", "s", "share"], [[name, number(s), f"{s / total:.1%}"] for name, s in seconds.items()]
+            ["phase", "s", "share"],
+            [[name, number(s), f"{s / total:.1%}"] for name, s in seconds.items()],
         ),
     ]
     for phase, row in operators(profiled.events()).items():

@@ -1,11 +1,11 @@
-"""How our step's cost grows: seconds and memory against prompt length, answer length, K, batch and model
-size.
+"""How our step's cost grows: seconds and memory against prompt length, answer length, K, batch and
+model size.
 
     python -m benchmarks.scaling axes=prompt_tokens,samples reps=3        --help lists the keys
 
-One axis at a time around one base; every point is a process of its own. The slope of log(cost) against
-log(x), fitted over the largest points of an axis, says how cost grows there: 1 is linear. Writes
-`scaling.json`, one picture an axis.
+One axis at a time around one base; every point is a process of its own. The slope of log(cost)
+against log(x), fitted over the largest points of an axis, says how cost grows there: 1 is linear.
+Writes `scaling.json`, one picture an axis.
 """
 
 import math
@@ -22,9 +22,9 @@ from benchmarks.child import measured
 from benchmarks.measure import PHASES, with_total
 from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from fgrlhf.cli.command_line import settings_from
 
 
 def _t5(width: int) -> T5Dims:
@@ -33,7 +33,10 @@ def _t5(width: int) -> T5Dims:
 
 def _sized(size: Size, width: int) -> Size:
     return replace(
-        size, policy=_t5(width), value=_t5(width), reward=RMDims(width, 2 * width, width // 16, 2, 128)
+        size,
+        policy=_t5(width),
+        value=_t5(width),
+        reward=RMDims(width, 2 * width, width // 16, 2, 128),
     )
 
 
@@ -69,7 +72,9 @@ class Settings(StrictModel):
     """How cost grows."""
 
     axes: str = Field("all", description=f"of {', '.join(AXES)}, with commas")
-    points: PositiveInt | None = Field(None, description="the first ones of every axis only; null: all")
+    points: PositiveInt | None = Field(
+        None, description="the first ones of every axis only; null: all"
+    )
     reps: PositiveInt = Field(
         3, description="steps of a point; the first is not counted where there are several"
     )
@@ -140,7 +145,9 @@ def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
         right.plot(xs, [point["peak_mb"] for point in points], "o-", markersize=3, color="black")
         for panel, name in ((left, "step"), (right, "peak_mb")):
             last = points[-1]
-            panel.plot(xs, [last[name] * x / last["x"] for x in xs], ":", color="grey", label="linear")
+            panel.plot(
+                xs, [last[name] * x / last["x"] for x in xs], ":", color="grey", label="linear"
+            )
             panel.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
             panel.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
             panel.minorticks_off()
@@ -180,16 +187,18 @@ def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     )
 
 
-def document(results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path) -> str:
+def document(
+    results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path
+) -> str:
     """Table and pictures, their links relative to `folder`."""
     pictures = [
         f"![cost against {AXES[axis][0]}]({os.path.relpath(plots / f'{axis}.svg', folder)})"
         for axis in results
     ]
     base = (
-        f"Around {BASE.prompts} prompts of {BASE.prompt_tokens} tokens, {BASE.samples} samples of "
-        f"{BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last six columns "
-        "are slopes."
+        f"Around {BASE.prompts} prompts of {BASE.prompt_tokens} tokens, {BASE.samples} samples of"
+        f" {BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last"
+        " six columns are slopes."
     )
     return "\n\n".join([base, growth_table(results), *pictures]) + "\n"
 
@@ -202,12 +211,17 @@ def run(settings: Settings) -> dict[str, list[dict[str, float]]]:
         for value in AXES[axis][1][: settings.points]:
             results[axis].append(measure_point(axis, value, settings))
             point = results[axis][-1]
-            say(f"{axis} {point['x']:,}: step {point['step']:.2f} s, {point['peak_mb']:.0f} MB above imports")
+            say(
+                f"{axis} {point['x']:,}: step {point['step']:.2f} s, {point['peak_mb']:.0f} MB"
+                " above imports"
+            )
         plot(axis, results[axis], plots / f"{axis}.svg")
         write_json(folder / "scaling.json", results)
     write_text(folder / "scaling.md", document(results, plots, folder))
     if settings.results:
-        replace_part(settings.results, "scaling", document(results, plots, Path(settings.results).parent))
+        replace_part(
+            settings.results, "scaling", document(results, plots, Path(settings.results).parent)
+        )
     print(f"\n{growth_table(results)}\n", flush=True)
     return results
 

@@ -1,8 +1,9 @@
-"""What both sides of the benchmark run on: sizes, prompts of real lengths, random weights, one set of
-settings.
+"""What both sides of the benchmark run on: sizes, prompts of real lengths, random weights, one set
+of settings.
 
-Nothing is downloaded and no data is read. Words are made up and each is one token, so lengths are exact: a
-prompt is `question: ... context: wikipage: ... text: ...` with as many tokens as a real row has.
+Nothing is downloaded and no data is read. Words are made up and each is one token, so lengths are
+exact: a prompt is `question: ... context: wikipage: ... text: ...` with as many tokens as a real
+  row has.
 """
 
 import random
@@ -31,9 +32,10 @@ from fgrlhf.utils import derive_seed
 from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_words_prefix
 
-# Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of the 300 rows of qa-feedback that we
-# have, `</s>` included, cut at 1,024, mean 657. T5's own vocabulary could not be had offline: the tokenizer
-# is a Unigram trained on these texts with T5's normalisation (16.7 k pieces, 1.38 tokens a word).
+# Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of the 300 rows of
+# qa-feedback that we have, `</s>` included, cut at 1,024, mean 657. T5's own vocabulary could not
+# be had offline: the tokenizer is a Unigram trained on these texts with T5's normalisation (16.7 k
+# pieces, 1.38 tokens a word).
 PROMPT_TOKENS = (
     15,
     262,
@@ -115,10 +117,12 @@ class Size:
     """One workload. `prompt_tokens=None`: lengths of real rows. `eos_every=None`: every answer is
     `answer_tokens` long.
 
-    `eos_every`: every so many words of the vocabulary one ends an answer. With the seeds used here answers
+    `eos_every`: every so many words of the vocabulary one ends an answer. With the seeds used here
+      answers
     have 97 (tiny) and 95 (t5_small) tokens on average, as sampled answers of real rows have (97).
     `reps`: steps of each side that are timed.
-    `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than `eager`.
+    `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than
+      `eager`.
     `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/kernels/layers.py).
     `gradient_checkpointing`: whether ours computes layers twice in updates.
     """
@@ -150,7 +154,8 @@ _T5_LARGE = T5Dims(1024, 4096, 64, 16, 24, 32_128)
 _RM_SMALL = RMDims(256, 1024, 4, 6, 512)
 _LONGFORMER_BASE = RMDims(768, 3072, 12, 12, 512)
 
-# The reward models of `t5_small` are to it what longformer-base is to t5-large: an eighth of its weights.
+# The reward models of `t5_small` are to it what longformer-base is to t5-large: an eighth of its
+# weights.
 SIZES = {
     size.name: size
     for size in (
@@ -163,11 +168,13 @@ SIZES = {
 CPU_SIZES, GPU_SIZES = ("tiny", "t5_small"), ("t5_base", "t5_large")
 
 
-# ---- words, prompts ----------------------------------------------------------------------------------------
+# ---- words, prompts ------------------------------------------------------------------------------
 
 
 def _word(i: int) -> str:
-    """A made-up word. One in 12 ends a sentence, one in 9 a clause: answers have segments as real ones do."""
+    """A made-up word. One in 12 ends a sentence, one in 9 a clause: answers have segments as real
+    ones do.
+    """
     syllables, rest = "", i
     while rest or len(syllables) < 4:
         rest, digit = divmod(rest, 70)
@@ -181,26 +188,38 @@ def words(vocab: int) -> tuple[str, ...]:
 
 
 def tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """Every word a token; `</s>` is put at the end. Policies and reward models share the vocabulary."""
+    """Every word a token; `</s>` is put at the end. Policies and reward models share the
+    vocabulary.
+    """
     listed = [*SPECIAL, *("▁" + word for word in (*MARKS, *words(vocab)))]
     model = Tokenizer(WordLevel({token: i for i, token in enumerate(listed)}, unk_token="<unk>"))
     model.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     model.decoder = decoders.Metaspace(prepend_scheme="always")
-    model.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    model.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", padding_side="right"
+        tokenizer_object=model,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        padding_side="right",
     )
 
 
 def eos_ids(size: Size) -> list[int]:
-    """Ids that end an answer. Random weights do not choose `</s>` by themselves: many words stand for it."""
+    """Ids that end an answer. Random weights do not choose `</s>` by themselves: many words stand
+    for it.
+    """
     if size.eos_every is None:
         return [SPECIAL.index("</s>")]
     return list(range(len(SPECIAL) + len(MARKS) + 7, size.policy.vocab, size.eos_every))
 
 
 def prompt_lengths(size: Size) -> list[int]:
-    """Tokens of each prompt: evenly spaced quantiles of the real rows, in an order of no meaning."""
+    """Tokens of each prompt: evenly spaced quantiles of the real rows, in an order of no
+    meaning.
+    """
     if size.prompt_tokens is not None:
         return [size.prompt_tokens] * size.prompts
     lengths = []
@@ -208,14 +227,18 @@ def prompt_lengths(size: Size) -> list[int]:
         place = (i + 0.5) / size.prompts * (len(PROMPT_TOKENS) - 1)
         low = int(place)
         lengths.append(
-            round(PROMPT_TOKENS[low] + (place - low) * (PROMPT_TOKENS[low + 1] - PROMPT_TOKENS[low]))
+            round(
+                PROMPT_TOKENS[low] + (place - low) * (PROMPT_TOKENS[low + 1] - PROMPT_TOKENS[low])
+            )
         )
     random.Random(0).shuffle(lengths)
     return [min(length, size.input_limit) for length in lengths]
 
 
 def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
-    """Prompt i with `tokens` tokens, `</s>` included: a question, then passages as long as they fit."""
+    """Prompt i with `tokens` tokens, `</s>` included: a question, then passages as long as they
+    fit.
+    """
     draw = random.Random(derive_seed("benchmark prompt", i))
     budget = tokens - 2  # `question:` and `</s>`
     length = budget if budget < QUESTION + 16 else QUESTION
@@ -224,9 +247,13 @@ def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
     passages = []
     while budget > 0:
         size = min(budget, 2 + TITLE + SENTENCE * SENTENCES)
-        size = budget if budget - size < 2 + TITLE + 1 else size  # the rest is no passage of its own
+        size = (
+            budget if budget - size < 2 + TITLE + 1 else size
+        )  # the rest is no passage of its own
         content = draw.choices(words(vocab), k=size - 2)  # less `wikipage:` and `text:`
-        sentences = [" ".join(content[at : at + SENTENCE]) for at in range(TITLE, len(content), SENTENCE)]
+        sentences = [
+            " ".join(content[at : at + SENTENCE]) for at in range(TITLE, len(content), SENTENCE)
+        ]
         passages.append([" ".join(content[:TITLE]), *sentences])
         budget -= size
     text = " ".join(rm_words_prefix(" ".join(question), passages)[:-1])
@@ -234,19 +261,22 @@ def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
 
 
 def prompts(size: Size) -> list[Prompt]:
-    return [make_prompt(size.policy.vocab, i, length) for i, length in enumerate(prompt_lengths(size))]
+    return [
+        make_prompt(size.policy.vocab, i, length) for i, length in enumerate(prompt_lengths(size))
+    ]
 
 
-# ---- models ------------------------------------------------------------------------------------------------
+# ---- models --------------------------------------------------------------------------------------
 
 
 def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
     """A random T5 whose next token depends on what it has read.
 
-    A random T5 with tied embeddings repeats the token it has just read, for that is the one most like its
-    hidden state: random signs in the last norm undo this. In deep ones the token read is lost among what the
-    layers add, so that the same 20 tokens are always the most probable: the decoder's layers add 0.3 times as
-    much. Special tokens have zero embeddings, hence a logit of 0, and are never among the 20.
+    A random T5 with tied embeddings repeats the token it has just read, for that is the one most
+    like its hidden state: random signs in the last norm undo this. In deep ones the token read is
+    lost among what the layers add, so that the same 20 tokens are always the most probable: the
+    decoder's layers add 0.3 times as much. Special tokens have zero embeddings, hence a logit of 0,
+    and are never among the 20.
     """
     torch.manual_seed(derive_seed("benchmark t5", seed))
     model = T5ForConditionalGeneration(
@@ -286,7 +316,9 @@ def reference_model(size: Size) -> T5ForConditionalGeneration:
 
 
 def value_model(size: Size) -> tuple[T5ForConditionalGeneration, ValueHead]:
-    """Trunk and head. The head's last layer is random: a fresh one would hide the trunk behind zeros."""
+    """Trunk and head. The head's last layer is random: a fresh one would hide the trunk behind
+    zeros.
+    """
     trunk = t5(size.value, size, seed=1)
     head = ValueHead(size.value.d_model)
     nn.init.normal_(head.layers[-1].weight, std=size.value.d_model**-0.5)
@@ -313,12 +345,18 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
         initializer_range=0.1,
         num_labels=2 if kind == "segment" else 1,
     )
-    network = LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification
+    network = (
+        LongformerForTokenClassification
+        if kind == "segment"
+        else LongformerForSequenceClassification
+    )
     return network(config).eval().requires_grad_(False)
 
 
 def _segments(level: str, with_passages: bool) -> RewardModelSpec:
-    return RewardModelSpec("segment", "encoder", level, with_passages, RM_LENGTH, ("ERR", "O"), "ERR", "O")
+    return RewardModelSpec(
+        "segment", "encoder", level, with_passages, RM_LENGTH, ("ERR", "O"), "ERR", "O"
+    )
 
 
 # aspect -> what its reward model is, and what a good and a bad segment earn
@@ -332,11 +370,13 @@ ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
 }
 
 
-# ---- settings ----------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
-    """The published hyper-parameters at this size; advantages and loss as the library has them by default."""
+    """The published hyper-parameters at this size; advantages and loss as the library has them by
+    default.
+    """
     generation = {"do_sample": True, "top_k": 20, "temperature": 0.7}
     tree = {
         "model": {

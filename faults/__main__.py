@@ -1,12 +1,14 @@
 """`make faults`: run the campaign and print its table.
 
-    python -m faults [kinds=kill,rows] [seed=0] [scale=1] [only=1234] [lanes=2] [output_dir=outputs/faults]
+python -m faults [kinds=kill,rows] [seed=0] [scale=1] [only=1234] [lanes=2]
+[output_dir=outputs/faults]
 """
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS",
-    "1")  # before numpy and torch: no thread may run when a child is forked
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # before numpy and torch: no thread may run when a child is forked
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -24,10 +26,9 @@ from faults import world
 from faults.campaign import Bench, Failure, Kind, Tally, in_child, run_kind, table, table_rows
 from faults.child import warm_up
 from faults.kinds import KINDS
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json, write_text
-from fgrlhf.cli.command_line import settings_from
-
 
 SHOWN = 3  # failures of a kind and verdict that are printed; faults.md has all
 
@@ -38,7 +39,9 @@ class Settings(StrictModel):
     kinds: str = Field(",".join(KINDS), description="with commas")
     seed: int = 0
     scale: PositiveFloat = Field(1.0, description="0.1: a tenth of the trials")
-    only: NonNegativeInt | None = Field(None, description="the one trial of this index, of one kind")
+    only: NonNegativeInt | None = Field(
+        None, description="the one trial of this index, of one kind"
+    )
     sample: bool = Field(False, description="the few trials that `make test` runs")
     lanes: PositiveInt = Field(2, description="trials at the same time")
     output_dir: str = "outputs/faults"
@@ -48,7 +51,9 @@ class Settings(StrictModel):
         unknown = [name for name in names if name not in KINDS]
         if unknown:
             raise UserError(
-                f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
+                f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are"
+                f" {', '.join(KINDS)}"
+            )
         if self.only is not None and len(names) != 1:
             raise UserError("only=... is a trial of one kind: add kinds=...")
         return [KINDS[name] for name in names]
@@ -82,14 +87,17 @@ def run(settings: Settings) -> list[Tally]:
         count = kind.count()
         if settings.only is not None and settings.only >= count:
             raise UserError(
-                f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}")
+                f"only={settings.only}: {kind.name} has {count} trials at scale={settings.scale:g}"
+            )
         indices = range(count) if settings.only is None else [settings.only]
         indices = kind.sampled() if settings.sample else indices
         print(f"{kind.name}: {len(indices)} trials", flush=True)
         kind.prepare(indices)
         tallies.append(run_kind(kind, indices, settings.lanes))
         failed = len(tallies[-1].failures)
-        print(f"{kind.name}: done in {tallies[-1].seconds / 60:.1f} min, {failed} failed", flush=True)
+        print(
+            f"{kind.name}: done in {tallies[-1].seconds / 60:.1f} min, {failed} failed", flush=True
+        )
         write(settings, tallies, time.monotonic() - started)
     return tallies
 
@@ -99,14 +107,21 @@ def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
     folder = Path(settings.output_dir)
     failures = [failure for tally in tallies for failure in tally.failures]
     listed = [
-        {"kind": f.kind, "index": f.index, "verdict": f.outcome.verdict, "note": f.outcome.note[:2000],
+        {
+            "kind": f.kind,
+            "index": f.index,
+            "verdict": f.outcome.verdict,
+            "note": f.outcome.note[:2000],
             "folder": f.folder,
-         "command": f.command}
+            "command": f.command,
+        }
         for f in failures
     ]
     record = {"seed": settings.seed, "scale": settings.scale, "minutes": round(seconds / 60, 1)}
-    write_json(folder / "faults.json",
-        {**record, "table": table_rows(tallies), "failures": _printable(listed)})
+    write_json(
+        folder / "faults.json",
+        {**record, "table": table_rows(tallies), "failures": _printable(listed)},
+    )
     lines = [table(tallies), "", f"{len(failures)} failures."]
     lines += [f"- `{f.command}`: {f.outcome.verdict}: {_line(f.outcome.note)}" for f in failures]
     write_text(folder / "faults.md", _printable("\n".join(lines) + "\n"))
@@ -132,7 +147,9 @@ def _printable(value):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):
         return [_printable(item) for item in value]
-    return {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def main() -> None:
@@ -142,10 +159,14 @@ def main() -> None:
     shutil.rmtree(Path(settings.output_dir) / "trials", ignore_errors=True)
     print(f"\n{table(tallies)}\n")
     for failure in first_of_each(failures):
-        print(f"{failure.command}\n    {failure.outcome.verdict}: {_printable(_line(failure.outcome.note))}")
+        print(
+            f"{failure.command}\n    {failure.outcome.verdict}:"
+            f" {_printable(_line(failure.outcome.note))}"
+        )
     print(
         f"{len(failures)} failures; {settings.output_dir}/faults.md and faults.json; "
-        f"failed trials in {settings.output_dir}/failed")
+        f"failed trials in {settings.output_dir}/failed"
+    )
     sys.exit(1 if failures else 0)
 
 

@@ -1,8 +1,8 @@
 """Trials, their outcomes, the processes they run in, and the table.
 
-A trial is a pure function of (kind, seed, scale, index). It runs in a forked process of its own, or with
-the others of its batch; should that process die, the trial it was at has failed and the rest of the batch
-goes on in a new one.
+A trial is a pure function of (kind, seed, scale, index). It runs in a forked process of its own, or
+with the others of its batch; should that process die, the trial it was at has failed and the rest
+of the batch goes on in a new one.
 """
 
 import json
@@ -72,7 +72,9 @@ class Kind:
         self.bench = bench
 
     def prepare(self, indices: Sequence[int]) -> None:
-        """What these trials need, such as uninterrupted runs. Models run in forked children only."""
+        """What these trials need, such as uninterrupted runs. Models run in forked children
+        only.
+        """
 
     def count(self) -> int:
         return max(1, round(self.trials * self.bench.scale))
@@ -122,7 +124,9 @@ class Tally:
 
 
 def in_child(function, *arguments: Any) -> Any:
-    """Call a function in a forked process; its JSON-able result. Raises `RuntimeError` if it fails."""
+    """Call a function in a forked process; its JSON-able result. Raises `RuntimeError` if it
+    fails.
+    """
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
@@ -140,7 +144,9 @@ def in_child(function, *arguments: Any) -> Any:
     with open(reader) as pipe:
         text = pipe.read()
     if os.waitpid(pid, 0)[1] != 0:
-        raise RuntimeError(f"{getattr(function, '__name__', 'a function')} failed; its traceback is above")
+        raise RuntimeError(
+            f"{getattr(function, '__name__', 'a function')} failed; its traceback is above"
+        )
     return json.loads(text)
 
 
@@ -221,7 +227,9 @@ def _work(kind: Kind, indices: list[int], writer: int) -> None:
             try:
                 outcome = kind.run(index, folder)
             except Exception:
-                outcome = Outcome(kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}")
+                outcome = Outcome(
+                    kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}"
+                )
             os.write(writer, json.dumps([index, asdict(outcome)]).encode() + b"\n")
         code = 0
     except BaseException:
@@ -279,14 +287,22 @@ def table_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
             bad = [f"{counts[verdict]:,} {verdict}" for verdict in kind.bad]
             marked = [f"**{text}**" if not text.startswith("0 ") else text for text in bad]
             failed = sum(counts[verdict] for verdict in kind.bad)
-            rows.append({
-                "kind": name, "tried": tried, "result": ", ".join([*good, *marked]), "failed": failed,
-                "counts": dict(counts)})
+            rows.append(
+                {
+                    "kind": name,
+                    "tried": tried,
+                    "result": ", ".join([*good, *marked]),
+                    "failed": failed,
+                    "counts": dict(counts),
+                }
+            )
     return rows
 
 
 def table(tallies: Sequence[Tally]) -> str:
     """The table in markdown."""
     lines = ["| kind | tried | result |", "|---|---|---|"]
-    lines += [f"| {row['kind']} | {row['tried']} | {row['result']} |" for row in table_rows(tallies)]
+    lines += [
+        f"| {row['kind']} | {row['tried']} | {row['result']} |" for row in table_rows(tallies)
+    ]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """checkpoints: an interrupted run's checkpoints are damaged, then the same command runs again.
 
-It has to end with the uninterrupted run's weights (from the checkpoint before, or from the start), or to
-refuse with a message.
+It has to end with the uninterrupted run's weights (from the checkpoint before, or from the start),
+or to refuse with a message.
 """
 
 import json
@@ -15,9 +15,13 @@ from faults.campaign import Bench, Kind, Outcome
 from faults.child import CrashPoint, run
 from faults.compare import compare, snapshot
 
-STAGES = {  # stage -> the change at which it is interrupted: two checkpoints are there, a third is begun
-    "oracle": r"checkpoints/.*step-4", "sft": r"checkpoint-6", "fg_rm": r"checkpoint-6",
-    "pref_rm": r"checkpoint-6"}
+# stage -> the change at which it is interrupted: two checkpoints are there, a third is begun
+STAGES = {
+    "oracle": r"checkpoints/.*step-4",
+    "sft": r"checkpoint-6",
+    "fg_rm": r"checkpoint-6",
+    "pref_rm": r"checkpoint-6",
+}
 TITLES = {"oracle": "RL", "sft": "SFT", "fg_rm": "reward models", "pref_rm": "reward models"}
 
 
@@ -45,7 +49,9 @@ def weights_of(checkpoint: Path) -> Path:
 
 
 def state_of(checkpoint: Path) -> Path:
-    return checkpoint / ("state.json" if (checkpoint / "state.json").exists() else "trainer_state.json")
+    return checkpoint / (
+        "state.json" if (checkpoint / "state.json").exists() else "trainer_state.json"
+    )
 
 
 def flip(path: Path, rng: random.Random) -> None:
@@ -123,17 +129,29 @@ def _as_folder(path: Path) -> None:
 
 
 def _log(name: str, action: Callable[[Path], None]) -> Callable:
-    return lambda checkpoints, run, rng, foreign: action(run / name) if (run / name).exists() else None
+    return lambda checkpoints, run, rng, foreign: (
+        action(run / name) if (run / name).exists() else None
+    )
 
 
 DAMAGES = (
     *(Damage(f"a flipped bit, {i}", _each_file(flip)) for i in range(8)),
     *(
-        Damage(f"a file cut to {share:.0%}, {i}", _each_file(lambda path, rng, share=share: cut(path,
-        share))) for share in (0, 0.5, 0.99) for i in (0, 1)
+        Damage(
+            f"a file cut to {share:.0%}, {i}",
+            _each_file(lambda path, rng, share=share: cut(path, share)),
+        )
+        for share in (0, 0.5, 0.99)
+        for i in (0, 1)
     ),
-    *(Damage(f"a file missing, {i}", _each_file(lambda path, rng: path.unlink())) for i in range(4)),
-    *(Damage(f"a folder for a file, {i}", _each_file(lambda path, rng: _as_folder(path))) for i in range(2)),
+    *(
+        Damage(f"a file missing, {i}", _each_file(lambda path, rng: path.unlink()))
+        for i in range(4)
+    ),
+    *(
+        Damage(f"a folder for a file, {i}", _each_file(lambda path, rng: _as_folder(path)))
+        for i in range(2)
+    ),
     Damage("a bit of the weights", _newest(lambda path: flip_late(weights_of(path)))),
     Damage("a bit of all weights", _all(lambda path: flip_late(weights_of(path)))),
     Damage("weights cut", _newest(lambda path: cut(weights_of(path), 0.5))),
@@ -147,7 +165,9 @@ DAMAGES = (
     Damage("state null", _newest(lambda path: replace_by(state_of(path), "null"))),
     Damage("state deep", _newest(lambda path: replace_by(state_of(path), "[" * 100_000))),
     Damage("state not UTF-8", _newest(lambda path: replace_by(state_of(path), b"\xff\xfe"))),
-    Damage("state with 5,000 digits", _newest(lambda path: replace_by(state_of(path), "9" * 5_000))),
+    Damage(
+        "state with 5,000 digits", _newest(lambda path: replace_by(state_of(path), "9" * 5_000))
+    ),
     Damage("all states a list", _all(lambda path: replace_by(state_of(path), "[]"))),
     Damage("no step", _state(lambda tree: _steps(tree, None))),
     Damage("a step as text", _state(lambda tree: _steps(tree, "9"))),
@@ -162,32 +182,65 @@ DAMAGES = (
     Damage("history a number", _state(lambda tree: tree.update({"log_history": 3}))),
     Damage("a file for a checkpoint", _newest(_put_file)),
     Damage("files for all checkpoints", _all(_put_file)),
-    Damage("a foreign checkpoint",
-        lambda checkpoints, run, rng, foreign: swap_tree(checkpoints[-1], foreign)),
+    Damage(
+        "a foreign checkpoint",
+        lambda checkpoints, run, rng, foreign: swap_tree(checkpoints[-1], foreign),
+    ),
     Damage("an empty checkpoint", _newest(lambda path: (shutil.rmtree(path), path.mkdir()))),
-    Damage("a checkpoint of no number", lambda checkpoints, run, rng, foreign: shutil.copytree(
-        checkpoints[-1], checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-x"))),
-    Damage("a checkpoint under another number",
-        _newest(lambda path: move(path, path.name.partition("-")[0] + "-5"))),
-    Damage("a checkpoint of step 0", lambda checkpoints, run, rng, foreign: shutil.copytree(
-        checkpoints[-1], checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-0"))),
+    Damage(
+        "a checkpoint of no number",
+        lambda checkpoints, run, rng, foreign: shutil.copytree(
+            checkpoints[-1],
+            checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-x"),
+        ),
+    ),
+    Damage(
+        "a checkpoint under another number",
+        _newest(lambda path: move(path, path.name.partition("-")[0] + "-5")),
+    ),
+    Damage(
+        "a checkpoint of step 0",
+        lambda checkpoints, run, rng, foreign: shutil.copytree(
+            checkpoints[-1],
+            checkpoints[-1].with_name(checkpoints[-1].name.partition("-")[0] + "-0"),
+        ),
+    ),
     Damage("no checkpoints", _all(shutil.rmtree)),
     Damage("metrics damaged", _log("metrics.jsonl", lambda path: flip_first_line(path)), log=True),
-    Damage("metrics with NUL bytes",
-        _log("metrics.jsonl", lambda path: replace_by(path, path.read_bytes() + b"\0" * 64)), log=True),
-    Damage("metrics without step",
-        _log("metrics.jsonl", lambda path: replace_by(path, '{"loss": 1}\n' + path.read_text())), log=True),
-    Damage("metrics not UTF-8",
-        _log("metrics.jsonl", lambda path: replace_by(path, b"\xff\n" + path.read_bytes())), log=True),
+    Damage(
+        "metrics with NUL bytes",
+        _log("metrics.jsonl", lambda path: replace_by(path, path.read_bytes() + b"\0" * 64)),
+        log=True,
+    ),
+    Damage(
+        "metrics without step",
+        _log("metrics.jsonl", lambda path: replace_by(path, '{"loss": 1}\n' + path.read_text())),
+        log=True,
+    ),
+    Damage(
+        "metrics not UTF-8",
+        _log("metrics.jsonl", lambda path: replace_by(path, b"\xff\n" + path.read_bytes())),
+        log=True,
+    ),
     Damage("run.json empty", _log("run.json", lambda path: replace_by(path, "")), log=True),
     Damage("run.json a list", _log("run.json", lambda path: replace_by(path, "[]")), log=True),
-    Damage("inputs.json a list", _log("inputs.json", lambda path: replace_by(path, "[]")), log=True),
+    Damage(
+        "inputs.json a list", _log("inputs.json", lambda path: replace_by(path, "[]")), log=True
+    ),
     Damage("inputs.json cut", _log("inputs.json", lambda path: cut(path, 0.5)), log=True),
-    Damage("stages.json a list", _log("stages.json", lambda path: replace_by(path, "[]")), log=True),
+    Damage(
+        "stages.json a list", _log("stages.json", lambda path: replace_by(path, "[]")), log=True
+    ),
     Damage("config.yaml gone", _log("config.yaml", lambda path: path.unlink()), log=True),
     Damage("config.yaml cut", _log("config.yaml", lambda path: cut(path, 0.5)), log=True),
-    Damage("config.yaml not UTF-8", _log("config.yaml", lambda path: replace_by(path, b"\xff")), log=True),
-    Damage("a sample of no step", lambda checkpoints, run, rng, foreign: _stray_sample(run), log=True),
+    Damage(
+        "config.yaml not UTF-8",
+        _log("config.yaml", lambda path: replace_by(path, b"\xff")),
+        log=True,
+    ),
+    Damage(
+        "a sample of no step", lambda checkpoints, run, rng, foreign: _stray_sample(run), log=True
+    ),
 )
 
 
@@ -241,22 +294,35 @@ class Checkpoints(Kind):
         folder = self.bench.folder / "reference" / f"{name}-{what}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        ended = run(self.bench.world.stage(name, *overrides).command, folder, folder / "log.txt",
-            crash=CrashPoint(near=STAGES[name]))
+        ended = run(
+            self.bench.world.stage(name, *overrides).command,
+            folder,
+            folder / "log.txt",
+            crash=CrashPoint(near=STAGES[name]),
+        )
         if not ended.killed or len(checkpoints_in(folder / "run")) != 2:
             raise RuntimeError(
-                f"{name} was not interrupted with two checkpoints (exit {ended.code}):\n{ended.output}")
+                f"{name} was not interrupted with two checkpoints (exit"
+                f" {ended.code}):\n{ended.output}"
+            )
 
     def run(self, index: int, folder: Path) -> Outcome:
         name, damage = self.place(index)
         before = self.bench.folder / "reference"
         shutil.copytree(before / f"{name}-interrupted" / "run", folder / "run")
         foreign = checkpoints_in(before / f"{name}-foreign" / "run")[-1]
-        damage.apply(checkpoints_in(folder / "run"), folder / "run" / name,
-            self.bench.rng(self.name, index), foreign)
+        damage.apply(
+            checkpoints_in(folder / "run"),
+            folder / "run" / name,
+            self.bench.rng(self.name, index),
+            foreign,
+        )
         stage = self.bench.world.stage(name)
         ended = run(stage.command, folder, folder / "logs/0.txt")
-        note, row = f"{name}, {damage.what}: exit {ended.code}", f"damaged checkpoints: {TITLES[name]}"
+        note, row = (
+            f"{name}, {damage.what}: exit {ended.code}",
+            f"damaged checkpoints: {TITLES[name]}",
+        )
         if ended.has_traceback:
             return Outcome("traceback", f"{note}\n{ended.output[-3_000:]}", row)
         if ended.code != 0:
@@ -266,5 +332,8 @@ class Checkpoints(Kind):
             return Outcome("wrong weights", f"{note}: {difference}", row)
         if difference.other and not damage.log:
             return Outcome("other content", f"{note}: {difference}", row)
-        return Outcome("lost files" if difference.lost and not damage.log else "equal",
-            f"{note}: {difference}", row)
+        return Outcome(
+            "lost files" if difference.lost and not damage.log else "equal",
+            f"{note}: {difference}",
+            row,
+        )

@@ -1,8 +1,8 @@
 """Runs a program of this repository in a forked child, which may die at a chosen place.
 
-A child starts from a process that has imported everything, so a run costs what it computes and not ten
-seconds of imports. The module is run as `python -m module` would run it, with a working directory, an
-environment and a log of its own.
+A child starts from a process that has imported everything, so a run costs what it computes and not
+ten seconds of imports. The module is run as `python -m module` would run it, with a working
+directory, an environment and a log of its own.
 """
 
 import gc
@@ -54,7 +54,9 @@ class Command:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Die at the `at`-th change (from 1) below a folder, or at the first of a path that matches `near`."""
+    """Die at the `at`-th change (from 1) below a folder, or at the first of a path that matches
+    `near`.
+    """
 
     at: int = 0
     near: str = ""
@@ -68,7 +70,9 @@ class CrashPoint:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: exit code (negative: the signal), output, CPU time, the changes it made."""
+    """How a child ended: exit code (negative: the signal), output, CPU time, the changes it
+    made.
+    """
 
     code: int
     output: str
@@ -85,7 +89,9 @@ class Ended:
 
     @property
     def has_traceback(self) -> bool:
-        """Whether a user would have seen a traceback, or an exit code that no program here gives."""
+        """Whether a user would have seen a traceback, or an exit code that no program here
+        gives.
+        """
         if self.code not in GOOD_CODES and not self.killed:
             return True
         return "Traceback (most recent call last)" in self.output
@@ -132,7 +138,9 @@ def changed_paths(event: str, arguments: tuple) -> list[str]:
 
 
 def absolute(path: Any, folder: int = -1) -> str:
-    """A path without `..`; `folder` is the open folder it is relative to, -1 the working directory."""
+    """A path without `..`; `folder` is the open folder it is relative to, -1 the working
+    directory.
+    """
     text = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(text):
         text = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
@@ -193,7 +201,8 @@ def start(
       log: where its output goes; outside of what is compared.
       below: the part of `folder` whose changes are counted.
       crash: where to die.
-      die_after: seconds of CPU after which to die. It is no clock: a busy machine makes no difference.
+      die_after: seconds of CPU after which to die. It is no clock: a busy machine makes no
+        difference.
       answers: what stands on its standard input; None: nothing.
       file_limit: bytes a file may have at most.
       before: called in the child before the program.
@@ -253,7 +262,9 @@ def _run(command: Command, die_after: float | None, file_limit: int | None) -> i
     """What `python -m` does; the exit code."""
     sys.argv = [command.module, *command.arguments]
     sys.orig_argv = ["python", "-m", command.module, *command.arguments]
-    sys.modules.pop(command.module, None)  # it is run as __main__; imported before, it would be there twice
+    sys.modules.pop(
+        command.module, None
+    )  # it is run as __main__; imported before, it would be there twice
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_limit is not None:
@@ -285,9 +296,10 @@ def _exit_code(program: Callable[[], Any]) -> int:
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Import what the children will need, on one thread, and keep the garbage collector off shared pages."""
+    """Import what the children will need, on one thread, and keep the garbage collector off shared
+    pages.
+    """
     import torch
-
     from transformers.utils import logging
 
     torch.set_num_threads(1)  # a pool of threads would not survive a fork

@@ -33,11 +33,16 @@ class Difference:
 
     def __str__(self) -> str:
         parts = [(name, getattr(self, name)) for name in ("lost", "stray", "other")]
-        return "; ".join(f"{name}: {', '.join(files[:5])}" for name, files in parts if files) or "equal"
+        return (
+            "; ".join(f"{name}: {', '.join(files[:5])}" for name, files in parts if files)
+            or "equal"
+        )
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Relative path -> digest of every file below a folder. Empty folders count as files that end in `/`."""
+    """Relative path -> digest of every file below a folder. Empty folders count as files that end
+    in `/`.
+    """
     taken = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -65,7 +70,9 @@ def digest(path: Path) -> str:
 
 def _without_timings(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_timings(item) for key, item in value.items() if not TIMINGS.search(key)}
+        return {
+            key: _without_timings(item) for key, item in value.items() if not TIMINGS.search(key)
+        }
     if isinstance(value, list):
         return [_without_timings(item) for item in value]
     return value

@@ -1,8 +1,8 @@
-"""configs: mutations of every shipped YAML through the loader of its stage. configs-run: accepted ones are
-run.
+"""configs: mutations of every shipped YAML through the loader of its stage. configs-run: accepted
+ones are run.
 
-Whole files (not UTF-8, bombs, wrong shapes), forms of overrides, override values for every key, misspelt
-keys.
+Whole files (not UTF-8, bombs, wrong shapes), forms of overrides, override values for every key,
+misspelt keys.
 """
 
 import random
@@ -40,8 +40,8 @@ class Mutation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One of these a refusal must hold: the last part of the key, or where that is odd any part of
-        it."""
+        """One of these a refusal must hold: the last part of the key, or where that is odd any part
+        of it."""
         parts = [part for part in self.key.split(".") if part.strip()]
         plain = parts[-1:] if self.misspelt or self.what.startswith(self.key) else parts
         return tuple(part.encode("utf-8", "backslashreplace").decode() for part in plain)
@@ -69,8 +69,12 @@ def config_class(path: Path):
 
 
 def shipped() -> list[Path]:
-    """Every YAML of the task that is a stage's config. mini_compare_config.yml is compare.py's own table."""
-    return [path for path in sorted((ROOT / "tasks").rglob("*.yml")) if config_class(path) is not None]
+    """Every YAML of the task that is a stage's config. mini_compare_config.yml is compare.py's own
+    table.
+    """
+    return [
+        path for path in sorted((ROOT / "tasks").rglob("*.yml")) if config_class(path) is not None
+    ]
 
 
 # ---- whole files ---------------------------------------------------------------------------------
@@ -80,45 +84,78 @@ def whole_files(text: str) -> Iterator[Mutation]:
     """Files of other shapes, and the shipped one with something hostile in it."""
     first = text.split("\n")[1] if text.startswith("#") else text.split("\n")[0]
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10))
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
+    )
     wide = "model: &m {ckpt: x}\n" + "".join(f"k{i}: *m\n" for i in range(5_000))
     texts = {
-        "empty": "", "white space": " \n\n", "comment": "# nothing\n", "null": "null\n",
-        "a list": "- a\n- b\n", "a text": "hello\n",
-        "a number": "3\n", "an empty mapping": "{}\n", "two documents": f"{text}\n---\n{text}",
+        "empty": "",
+        "white space": " \n\n",
+        "comment": "# nothing\n",
+        "null": "null\n",
+        "a list": "- a\n- b\n",
+        "a text": "hello\n",
+        "a number": "3\n",
+        "an empty mapping": "{}\n",
+        "two documents": f"{text}\n---\n{text}",
         "nested lists": "a: " + "[" * NESTED,
         "closed nested lists": "a: " + "[" * NESTED + "]" * NESTED,
         "nested mappings": "{a: " * NESTED + "1" + "}" * NESTED,
-        "nested blocks": "".join(" " * i + "a:\n" for i in range(600)), "an anchor bomb": bomb,
+        "nested blocks": "".join(" " * i + "a:\n" for i in range(600)),
+        "an anchor bomb": bomb,
         "many aliases": wide,
-        "a recursive anchor": "a: &a [*a]\n", "a recursive mapping": "model: &m {policy_model: *m}\n",
+        "a recursive anchor": "a: &a [*a]\n",
+        "a recursive mapping": "model: &m {policy_model: *m}\n",
         "an unknown alias": "a: *b\n",
-        "an unhashable key": "? [1]\n: 2\n", "an unhashable key in a flow": "{[1]: 2}\n",
+        "an unhashable key": "? [1]\n: 2\n",
+        "an unhashable key in a flow": "{[1]: 2}\n",
         "a mapping as key": "{{a: 1}: 2}\n",
-        "a bad date": f"{text}\nx: 2024-13-45\n", "a bad time": f"{text}\nx: 2024-01-01 99:99:99\n",
+        "a bad date": f"{text}\nx: 2024-13-45\n",
+        "a bad time": f"{text}\nx: 2024-01-01 99:99:99\n",
         "5,000 digits": f"{text}\nx: {'9' * 5_000}\n",
         "5,000 digits after a sign": f"{text}\nx: -{'9' * 5_000}\n",
         "5,000 hexadecimal digits": f"{text}\nx: 0x{'f' * 5_000}\n",
         "5,000 digits in a float": f"{text}\nx: {'9' * 5_000}.5\n",
-        "1e999999": f"{text}\nx: 1e999999\n", "a duplicate key": f"{text}\n{first}\n",
+        "1e999999": f"{text}\nx: 1e999999\n",
+        "a duplicate key": f"{text}\n{first}\n",
         "duplicate keys in a section": "model: {ckpt: a, ckpt: b}\n",
-        "a NUL": f"{text}\0", "a tab": f"\t{text}", "a bell": f"{text}\nx: \a\n",
+        "a NUL": f"{text}\0",
+        "a tab": f"\t{text}",
+        "a bell": f"{text}\nx: \a\n",
         "an object": "x: !!python/object/apply:os.system [true]\n",
-        "a name": "x: !!python/name:os.system\n", "an unknown tag": "x: !secret 1\n",
+        "a name": "x: !!python/name:os.system\n",
+        "an unknown tag": "x: !secret 1\n",
         "a merge of a text": "<<: hello\n",
-        "a merge": "model: {<<: {ckpt: x}}\n", "a set": "!!set {a, b}\n", "an omap": "!!omap [a: 1]\n",
+        "a merge": "model: {<<: {ckpt: x}}\n",
+        "a set": "!!set {a, b}\n",
+        "an omap": "!!omap [a: 1]\n",
         "binary": "x: !!binary abc\n",
-        "a number as section": "model: 3\nlogging: 4\n", "a list as section": "model: [1]\nlogging: [2]\n",
+        "a number as section": "model: 3\nlogging: 4\n",
+        "a list as section": "model: [1]\nlogging: [2]\n",
         "null sections": "model:\nlogging:\n",
-        "number keys": "1: 2\n3.5: 4\nnull: 5\ntrue: 6\n", "a long key": f"{'k' * 200_000}: 1\n",
+        "number keys": "1: 2\n3.5: 4\nnull: 5\ntrue: 6\n",
+        "a long key": f"{'k' * 200_000}: 1\n",
         "a long text": f"x: {'k' * 200_000}\n",
         "5,000 keys": "".join(f"k{i}: 1\n" for i in range(5_000)),
         "a variable that is not set": f"{text}\nx: ${{FAULTS_NOT_SET}}\n",
-        "half a flow": "model: {ckpt: x\n", "half a quote": "model: 'x\n",
+        "half a flow": "model: {ckpt: x\n",
+        "half a quote": "model: 'x\n",
         "a line separator": f"{text}\nx: a\u2028b\n",
-        "a date as key": "2024-01-01: 1\n", "a sexagesimal": "model: 1:30:00\n"}
-    for tag in ("int x", "float x", "bool x", "timestamp x", "null x", "seq x", "map x", "str [1]",
-        "int ''", "float ''", "bool ''"):
+        "a date as key": "2024-01-01: 1\n",
+        "a sexagesimal": "model: 1:30:00\n",
+    }
+    for tag in (
+        "int x",
+        "float x",
+        "bool x",
+        "timestamp x",
+        "null x",
+        "seq x",
+        "map x",
+        "str [1]",
+        "int ''",
+        "float ''",
+        "bool ''",
+    ):
         texts[f"!!{tag}"] = f"{text}\nx: !!{tag}\n"
     for what, content in texts.items():
         yield Mutation(what, content.encode("utf-8", "surrogatepass"))
@@ -135,32 +172,136 @@ def whole_files(text: str) -> Iterator[Mutation]:
 # ---- overrides -----------------------------------------------------------------------------------
 
 ODD = (
-    "", " ", "null", "~", "true", "false", "yes", "0", "1", "-1", "3.0", "2.5", '"12"', "1e24", "1e30",
-    "1e308", "1e309", "-1e308", "1e-320",
-    "1e-400", ".inf", "-.inf", ".nan", "nan", "NaN", "inf", "9" * 5_000, "-" + "9" * 5_000,
-    "0x" + "f" * 5_000, "0x1F", "0o17", "1:30",
-    "1_000", "2024-13-45", "2024-01-01", "!!int x", "!!float x", "!!bool x", "!!timestamp x", "!!binary x",
-    "!!python/name:os.system", "[]",
-    "[1, 2]", "{}", "{a: 1}", "{[1]: 2}", "? [1]", "&a [*a]", "*a", "[" * NESTED,
-    "[" * NESTED + "]" * NESTED, "a\0b", "a\nb", "a: b",
-    "a #b", "\u2028", "\ud800", "x" * 200_000, "../../../evil", "${FAULTS_NOT_SET}", "${", "'", '"', "%",
-    "- a", "é", "1e5x", "None")
+    "",
+    " ",
+    "null",
+    "~",
+    "true",
+    "false",
+    "yes",
+    "0",
+    "1",
+    "-1",
+    "3.0",
+    "2.5",
+    '"12"',
+    "1e24",
+    "1e30",
+    "1e308",
+    "1e309",
+    "-1e308",
+    "1e-320",
+    "1e-400",
+    ".inf",
+    "-.inf",
+    ".nan",
+    "nan",
+    "NaN",
+    "inf",
+    "9" * 5_000,
+    "-" + "9" * 5_000,
+    "0x" + "f" * 5_000,
+    "0x1F",
+    "0o17",
+    "1:30",
+    "1_000",
+    "2024-13-45",
+    "2024-01-01",
+    "!!int x",
+    "!!float x",
+    "!!bool x",
+    "!!timestamp x",
+    "!!binary x",
+    "!!python/name:os.system",
+    "[]",
+    "[1, 2]",
+    "{}",
+    "{a: 1}",
+    "{[1]: 2}",
+    "? [1]",
+    "&a [*a]",
+    "*a",
+    "[" * NESTED,
+    "[" * NESTED + "]" * NESTED,
+    "a\0b",
+    "a\nb",
+    "a: b",
+    "a #b",
+    "\u2028",
+    "\ud800",
+    "x" * 200_000,
+    "../../../evil",
+    "${FAULTS_NOT_SET}",
+    "${",
+    "'",
+    '"',
+    "%",
+    "- a",
+    "é",
+    "1e5x",
+    "None",
+)
 
 
 def override_forms() -> Iterator[Mutation]:
     """Overrides that are none, or lead nowhere."""
     forms = (
-        "", "=", "=1", "a", "a.b", ".=1", "..=1", "model.=1", ".model=1", "model..ckpt=1", " =1",
-        "model =1", "model=", "model=1", "model=null",
-        "model=[]", "model.ckpt.x=1", "logging.save_dir.x.y=1", "train.lr.x=1", "train=1", "train.=1",
-        "a=b=c", "--help", "-h", "train.lr==1",
-        "train[0]=1", "train.0=1", "1=1", "null=1", "true=1", "é=1", "\u2028=1", "\ud800=1", "a\0b=1",
-        "a\nb=1", "x" * 200_000 + "=1",
-        "a." * 2_000 + "b=1", "<<=1", "__class__=1", "__init__.x=1", "model.__dict__=1",
-        "train.__class__=1", "model_config=1", "*=1", "&a=1",
-        "train.lr", "train lr=1", "TRAIN.lr=1", "train.LR=1", "train.lr:1", "train/lr=1")
+        "",
+        "=",
+        "=1",
+        "a",
+        "a.b",
+        ".=1",
+        "..=1",
+        "model.=1",
+        ".model=1",
+        "model..ckpt=1",
+        " =1",
+        "model =1",
+        "model=",
+        "model=1",
+        "model=null",
+        "model=[]",
+        "model.ckpt.x=1",
+        "logging.save_dir.x.y=1",
+        "train.lr.x=1",
+        "train=1",
+        "train.=1",
+        "a=b=c",
+        "--help",
+        "-h",
+        "train.lr==1",
+        "train[0]=1",
+        "train.0=1",
+        "1=1",
+        "null=1",
+        "true=1",
+        "é=1",
+        "\u2028=1",
+        "\ud800=1",
+        "a\0b=1",
+        "a\nb=1",
+        "x" * 200_000 + "=1",
+        "a." * 2_000 + "b=1",
+        "<<=1",
+        "__class__=1",
+        "__init__.x=1",
+        "model.__dict__=1",
+        "train.__class__=1",
+        "model_config=1",
+        "*=1",
+        "&a=1",
+        "train.lr",
+        "train lr=1",
+        "TRAIN.lr=1",
+        "train.LR=1",
+        "train.lr:1",
+        "train/lr=1",
+    )
     for form in forms:
-        yield Mutation(f"override {form[:40]!r}", overrides=(form,), key=form.partition("=")[0].strip()[:40])
+        yield Mutation(
+            f"override {form[:40]!r}", overrides=(form,), key=form.partition("=")[0].strip()[:40]
+        )
 
 
 def leaves(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -186,15 +327,26 @@ def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
         if len(leaf) < 3:
             continue
         at = rng.randrange(1, len(leaf) - 1)
-        for wrong in (leaf[:at] + leaf[at + 1 :], leaf[:at] + leaf[at] + leaf[at:],
-            leaf[: at - 1] + leaf[at] + leaf[at - 1] + leaf[at + 1 :]):
+        for wrong in (
+            leaf[:at] + leaf[at + 1 :],
+            leaf[:at] + leaf[at] + leaf[at:],
+            leaf[: at - 1] + leaf[at] + leaf[at - 1] + leaf[at + 1 :],
+        ):
             path = f"{head}.{wrong}".lstrip(".")
-            if wrong != leaf and path not in keys and not (key.startswith(free) and key.count(".") < 2):
-                yield Mutation(f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True)
+            if (
+                wrong != leaf
+                and path not in keys
+                and not (key.startswith(free) and key.count(".") < 2)
+            ):
+                yield Mutation(
+                    f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True
+                )
 
 
 def mutations(path: Path, rng: random.Random) -> list[Mutation]:
-    """Every mutation of a shipped YAML in a shuffled order; those that are few before those of every key."""
+    """Every mutation of a shipped YAML in a shuffled order; those that are few before those of
+    every key.
+    """
     text = path.read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
     few = [*whole_files(text), *override_forms()]
@@ -231,16 +383,21 @@ class Configs(Kind):
         self.mutations: dict[Path, list[Mutation]] = {}
 
     def place(self, index: int) -> tuple[Path, Mutation]:
-        """The file and mutation of an index: the files in turn, each one's mutations in their order."""
+        """The file and mutation of an index: the files in turn, each one's mutations in their
+        order.
+        """
         path, number = self.files[index % len(self.files)], index // len(self.files)
         if path not in self.mutations:
-            self.mutations[path] = mutations(path, random.Random(f"{self.bench.seed}/configs/{path.name}"))
+            self.mutations[path] = mutations(
+                path, random.Random(f"{self.bench.seed}/configs/{path.name}")
+            )
         return path, self.mutations[path][number % len(self.mutations[path])]
 
-
     def died(self, code: int) -> Outcome:
-        return Outcome("over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}")
+        return Outcome(
+            "over a second" if code == -signal.SIGXCPU else "traceback",
+            f"the process ended with {code}",
+        )
 
     def run(self, index: int, folder: Path) -> Outcome:
         path, mutation = self.place(index)
@@ -255,7 +412,13 @@ class Configs(Kind):
 
 RUN_STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "ppo", "dpo")
 PATHS = ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file")
-HOW_LONG = ("epochs", "max_steps", "total_episodes", "eval_interval", "save_interval")  # long is no fault
+HOW_LONG = (
+    "epochs",
+    "max_steps",
+    "total_episodes",
+    "eval_interval",
+    "save_interval",
+)  # long is no fault
 RUN_CPU = 25.0
 
 
@@ -272,7 +435,10 @@ class AcceptedConfigs(Kind):
         override = accepted_override(self.bench, name, self.bench.rng(self.name, index))
         stage = self.bench.world.stage(name, override)
         ended = run(stage.command, folder, folder / "logs/run.txt")
-        note = f"{name} {override[:80]!r}: exit {ended.code}, {ended.cpu:.1f} s\n{ended.output[-2_000:]}"
+        note = (
+            f"{name} {override[:80]!r}: exit {ended.code}, {ended.cpu:.1f}"
+            f" s\n{ended.output[-2_000:]}"
+        )
         if ended.has_traceback:
             return Outcome("traceback", note, "configs accepted, run")
         if ended.cpu > RUN_CPU and not any(key in override.partition("=")[0] for key in HOW_LONG):
@@ -304,5 +470,9 @@ def config_class_of_stage(name: str):
     from tasks.qa_feedback.training.reward import QAConfig
     from tasks.qa_feedback.training.train_dpo import QADPOConfig
 
-    return {"sft": SFTConfig, "fg_rm": SegmentRMConfig, "pref_rm": PreferenceRMConfig,
-        "dpo": QADPOConfig}.get(name, QAConfig)
+    return {
+        "sft": SFTConfig,
+        "fg_rm": SegmentRMConfig,
+        "pref_rm": PreferenceRMConfig,
+        "dpo": QADPOConfig,
+    }.get(name, QAConfig)

@@ -1,9 +1,9 @@
 """disk: a disk that is full or read-only, a file in the folder's place, a name that is too long.
 
 A stage has to end with a message, and after room was made the same command has to leave what an
-uninterrupted run leaves. The full disk is a tmpfs of some kB in a mount namespace of the trial's own. Where
-mounting is not allowed it is a limit on the size of a file (RLIMIT_FSIZE), and the read-only trials need a
-user other than root.
+uninterrupted run leaves. The full disk is a tmpfs of some kB in a mount namespace of the trial's
+own. Where mounting is not allowed it is a limit on the size of a file (RLIMIT_FSIZE), and the
+read-only trials need a user other than root.
 """
 
 import ctypes
@@ -18,7 +18,13 @@ from faults.compare import compare, snapshot
 from faults.world import Stage
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
-SHARES = (0.02, 0.3, 0.7, 1.0, 1.7)  # of the bytes an uninterrupted run leaves; while it runs it needs more
+SHARES = (
+    0.02,
+    0.3,
+    0.7,
+    1.0,
+    1.7,
+)  # of the bytes an uninterrupted run leaves; while it runs it needs more
 CLONE_NEWNS, MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x20000, 1, 32, 0x4000, 0x40000
 ROOM = "64m"
 
@@ -50,7 +56,10 @@ def _mount(target: Path, flags: int, options: str) -> None:
 def mount_small_disk(target: Path, size: int) -> None:
     """A tmpfs of `size` bytes that only this process and its children see."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+    if (
+        libc.unshare(CLONE_NEWNS) != 0
+        or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0
+    ):
         raise OSError(ctypes.get_errno(), "a mount namespace")
     _mount(target, 0, f"size={size}")
 
@@ -95,7 +104,9 @@ class Disk(Kind):
 
     def prepare(self, indices) -> None:
         if self.no_mount:
-            print(f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True)
+            print(
+                f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True
+            )
         for index in indices:
             if self.trouble(index).what == "full":
                 self.bench.references.of(self.bench.world.stage(self.trouble(index).stage))

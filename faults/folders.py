@@ -1,7 +1,7 @@
 """folders: hostile model folders and reward_model.json.
 
-They have to be refused with a reason. No code may run, also with `y` on standard input, and no traceback
-may show.
+They have to be refused with a reason. No code may run, also with `y` on standard input, and no
+traceback may show.
 """
 
 import json
@@ -34,16 +34,20 @@ class EvilTokenizer(PreTrainedTokenizerFast):
     pass
 """
 AUTO_MAP = {
-    "AutoConfig": "evil.Evil", "AutoModelForSeq2SeqLM": "evil.EvilModel",
-    "AutoModelForCausalLM": "evil.EvilModel", "AutoModel": "evil.EvilModel",
-    "AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"]}
+    "AutoConfig": "evil.Evil",
+    "AutoModelForSeq2SeqLM": "evil.EvilModel",
+    "AutoModelForCausalLM": "evil.EvilModel",
+    "AutoModel": "evil.EvilModel",
+    "AutoTokenizer": ["evil.EvilTokenizer", "evil.EvilTokenizer"],
+}
 
 
 @dataclass(frozen=True)
 class Hostile:
     """what it is; apply(folder, canary): makes a sound folder hostile.
 
-    refused: whether it has to be refused; otherwise it may also be used, as long as nothing bad happens.
+    refused: whether it has to be refused; otherwise it may also be used, as long as nothing bad
+      happens.
     """
 
     what: str
@@ -98,8 +102,11 @@ def torch_pickled(folder: Path, canary: Path) -> None:
 def weights(folder: Path, change: Callable[[dict], dict]) -> None:
     """Change the tensors."""
     path = folder / "model.safetensors"
-    save_file({name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()}, path,
-        {"format": "pt"})
+    save_file(
+        {name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()},
+        path,
+        {"format": "pt"},
+    )
 
 
 def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
@@ -118,7 +125,9 @@ def without(part: str = "", share: float = 0.0) -> Callable[[Path, Path], None]:
 
     def change(tensors: dict) -> dict:
         names = sorted(tensors)
-        left_out = {name for name in names if part and part in name} or set(names[: int(share * len(names))])
+        left_out = {name for name in names if part and part in name} or set(
+            names[: int(share * len(names))]
+        )
         return {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
     return lambda folder, canary: weights(folder, change)
@@ -143,7 +152,11 @@ def index_of(files: Any) -> Callable[[Path, Path], None]:
         names = load_file(folder / "model.safetensors")
         (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
         weight_map = {name: files for name in names} if isinstance(files, str) else files
-        put(folder, "model.safetensors.index.json", json.dumps({"metadata": {}, "weight_map": weight_map}))
+        put(
+            folder,
+            "model.safetensors.index.json",
+            json.dumps({"metadata": {}, "weight_map": weight_map}),
+        )
 
     return change
 
@@ -154,11 +167,15 @@ def header(length: int, text: bytes = b"{}") -> bytes:
 
 
 def _config(**changes: Any) -> Callable[[Path, Path], None]:
-    """Changes of config.json; in a reward model on a language model, of the language model's own part."""
+    """Changes of config.json; in a reward model on a language model, of the language model's own
+    part.
+    """
 
     def change(folder: Path, canary: Path) -> None:
         trunk = json.loads((folder / "config.json").read_text()).get("trunk")
-        edit(folder, "config.json", **(changes if trunk is None else {"trunk": {**trunk, **changes}}))
+        edit(
+            folder, "config.json", **(changes if trunk is None else {"trunk": {**trunk, **changes}})
+        )
 
     return change
 
@@ -191,20 +208,49 @@ def _loop(folder: Path, canary: Path) -> None:
 
 
 SHARED = (  # of policies and of reward models
-    Hostile("code for an unknown type", lambda folder, canary: auto_map(folder, canary, model_type="evil")),
+    Hostile(
+        "code for an unknown type",
+        lambda folder, canary: auto_map(folder, canary, model_type="evil"),
+    ),
     Hostile("code and no type", lambda folder, canary: auto_map(folder, canary, model_type=None)),
-    Hostile("code of a hub name", lambda folder, canary: (with_code(folder, canary), edit(
-        folder, "config.json", model_type="evil", auto_map={"AutoConfig": "some/repo--evil.Evil"}))),
+    Hostile(
+        "code of a hub name",
+        lambda folder, canary: (
+            with_code(folder, canary),
+            edit(
+                folder,
+                "config.json",
+                model_type="evil",
+                auto_map={"AutoConfig": "some/repo--evil.Evil"},
+            ),
+        ),
+    ),
     Hostile("code for a known type", auto_map, refused=False),
-    Hostile("code for the tokenizer", lambda folder, canary: (with_code(folder, canary), edit(
-        folder, "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]},
-        tokenizer_class="EvilTokenizer")), refused=False),
+    Hostile(
+        "code for the tokenizer",
+        lambda folder, canary: (
+            with_code(folder, canary),
+            edit(
+                folder,
+                "tokenizer_config.json",
+                auto_map={"AutoTokenizer": ["evil.EvilTokenizer", None]},
+                tokenizer_class="EvilTokenizer",
+            ),
+        ),
+        refused=False,
+    ),
     Hostile("a pickle", pickled),
     Hostile("a pickle of torch", torch_pickled),
-    Hostile("a pickle beside safetensors", lambda folder, canary: pickled(folder, canary, only=False),
-        refused=False),
-    Hostile("pickled arguments",
-        lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False), refused=False),
+    Hostile(
+        "a pickle beside safetensors",
+        lambda folder, canary: pickled(folder, canary, only=False),
+        refused=False,
+    ),
+    Hostile(
+        "pickled arguments",
+        lambda folder, canary: pickled(folder, canary, "training_args.bin", only=False),
+        refused=False,
+    ),
     Hostile("weights behind a link", linked_out("model.safetensors")),
     Hostile("a config behind a link", linked_out("config.json")),
     Hostile("a tokenizer behind a link", linked_out("tokenizer.json")),
@@ -236,13 +282,22 @@ SHARED = (  # of policies and of reward models
     Hostile("a vocabulary of 5", _config(vocab_size=5)),
     Hostile("an odd dtype", _config(dtype="float9000", torch_dtype="float9000"), refused=False),
     Hostile("an odd start token", _config(decoder_start_token_id="x")),
-    Hostile("quantized",
-        _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}), refused=False),
-    Hostile("an odd attention", _config(_attn_implementation="evil", attn_implementation="some/repo"),
-        refused=False),
-    Hostile("tokenizer gone",
-        lambda folder, canary: [_gone(name)(folder, canary) for name in ("tokenizer.json",
-        "tokenizer_config.json")]),
+    Hostile(
+        "quantized",
+        _config(quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True}),
+        refused=False,
+    ),
+    Hostile(
+        "an odd attention",
+        _config(_attn_implementation="evil", attn_implementation="some/repo"),
+        refused=False,
+    ),
+    Hostile(
+        "tokenizer gone",
+        lambda folder, canary: [
+            _gone(name)(folder, canary) for name in ("tokenizer.json", "tokenizer_config.json")
+        ],
+    ),
     Hostile("tokenizer empty", _file("tokenizer.json", "{}")),
     Hostile("tokenizer a list", _file("tokenizer.json", "[]")),
     Hostile("tokenizer cut", _file("tokenizer.json", '{"version": "1.0", "model": {')),
@@ -256,47 +311,78 @@ SHARED = (  # of policies and of reward models
     Hostile("NaN in a late tensor", filled(float("nan"), "layer_norm")),
     Hostile("half of the tensors", without(share=0.5)),
     Hostile("a layer missing", without("decoder")),
-    Hostile("other shapes",
-        lambda folder, canary: weights(folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in
-        ts.items()})),
-    Hostile("whole numbers",
-        lambda folder, canary: weights(folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}),
-        refused=False),
-    Hostile("other names",
-        lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()})),
-    Hostile("more tensors",
-        lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}), refused=False),
+    Hostile(
+        "other shapes",
+        lambda folder, canary: weights(
+            folder, lambda ts: {n: t[:1] if t.dim() > 1 else t for n, t in ts.items()}
+        ),
+    ),
+    Hostile(
+        "whole numbers",
+        lambda folder, canary: weights(
+            folder, lambda ts: {n: t.to(torch.int64) for n, t in ts.items()}
+        ),
+        refused=False,
+    ),
+    Hostile(
+        "other names",
+        lambda folder, canary: weights(folder, lambda ts: {f"x.{n}": t for n, t in ts.items()}),
+    ),
+    Hostile(
+        "more tensors",
+        lambda folder, canary: weights(folder, lambda ts: {**ts, "evil": torch.zeros(3)}),
+        refused=False,
+    ),
     Hostile("no weights", _gone("model.safetensors")),
     Hostile("empty weights", _file("model.safetensors", b"")),
     Hostile("weights of zeros", _file("model.safetensors", b"\0" * 4_096)),
     Hostile("a header of 2**63 bytes", _file("model.safetensors", header(2**63 - 1))),
     Hostile("a header that is a list", _file("model.safetensors", header(2, b"[]"))),
-    Hostile("weights cut",
-        lambda folder, canary: put(folder, "model.safetensors", (folder /
-        "model.safetensors").read_bytes()[:-100])),
-    Hostile("weights a folder",
-        lambda folder, canary: (_gone("model.safetensors")(folder, canary), (folder /
-        "model.safetensors").mkdir())),
+    Hostile(
+        "weights cut",
+        lambda folder, canary: put(
+            folder, "model.safetensors", (folder / "model.safetensors").read_bytes()[:-100]
+        ),
+    ),
+    Hostile(
+        "weights a folder",
+        lambda folder, canary: (
+            _gone("model.safetensors")(folder, canary),
+            (folder / "model.safetensors").mkdir(),
+        ),
+    ),
     Hostile("a file for the folder", _as_file),
     Hostile("an empty folder", _empty),
     Hostile("a folder that links to itself", _loop),
     Hostile("generation config a list", _file("generation_config.json", "[]"), refused=False),
-    Hostile("generation config of odd types",
-        _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'), refused=False),
-    Hostile("an adapter",
-        _file("adapter_config.json", '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}'),
-        refused=False),
+    Hostile(
+        "generation config of odd types",
+        _file("generation_config.json", '{"eos_token_id": "x", "max_length": "y"}'),
+        refused=False,
+    ),
+    Hostile(
+        "an adapter",
+        _file(
+            "adapter_config.json",
+            '{"base_model_name_or_path": "../elsewhere", "peft_type": "LORA"}',
+        ),
+        refused=False,
+    ),
     Hostile("an adapter a list", _file("adapter_config.json", "[]"), refused=False),
 )
 TEMPLATE = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
 POLICIES = (
     *SHARED,
     Hostile("a template that looks into classes", _tokenizer(chat_template=TEMPLATE)),
-    Hostile("a template that does not end",
-        _tokenizer(chat_template="{% for i in range(10**12) %}{% endfor %}")),
+    Hostile(
+        "a template that does not end",
+        _tokenizer(chat_template="{% for i in range(10**12) %}{% endfor %}"),
+    ),
     Hostile("a template that is none", _tokenizer(chat_template="{% for %}")),
     Hostile("a template that is a number", _tokenizer(chat_template=5)),
-    Hostile("a template of the user's file", _tokenizer(chat_template="{% include '/etc/passwd' %}")),
+    Hostile(
+        "a template of the user's file", _tokenizer(chat_template="{% include '/etc/passwd' %}")
+    ),
     Hostile("a template without the prompt", _tokenizer(chat_template="hello"), refused=False),
     Hostile("a template file", _file("chat_template.jinja", TEMPLATE)),
 )
@@ -325,8 +411,17 @@ WRONG: dict[str, tuple] = {  # values that reward_model.json must not have
     "labels": (None, 5, "NF-ERR", [1, 2], [], ["O"], ["NF-ERR", "O", "x"], {"a": 1}),
     "error_label": (None, 5, "x", ["NF-ERR"]),
     "ok_label": (None, 5, "x"),
-    "segmenter": ([], ["a"], "pip", 5, {}, {"version": "1"}, {"name": "pip", "version": "1"},
-        {"name": "pytest", "version": "1"}, {"name": 5}),
+    "segmenter": (
+        [],
+        ["a"],
+        "pip",
+        5,
+        {},
+        {"version": "1"},
+        {"name": "pip", "version": "1"},
+        {"name": "pytest", "version": "1"},
+        {"name": 5},
+    ),
 }
 MOMENTS: dict[str, tuple] = {
     "mean": (None, "a", float("nan"), float("inf"), [0], True, 10**400),
@@ -349,12 +444,17 @@ SPEC_FILES = (
 
 def _wrong_values(table: dict[str, tuple]) -> tuple[Hostile, ...]:
     pairs = [(key, value) for key, values in table.items() for value in values]
-    return tuple(Hostile(f"{key} = {str(value)[:20]!r}", _spec(**{key: value})) for key, value in pairs)
+    return tuple(
+        Hostile(f"{key} = {str(value)[:20]!r}", _spec(**{key: value})) for key, value in pairs
+    )
 
 
 SEGMENT_MODELS = (*_wrong_values(WRONG), *SPEC_FILES, Hostile("no head", without("head")))
-SEQUENCE_MODELS = (*_wrong_values(MOMENTS), Hostile("no head", without("head")),
-    Hostile("NaN in the head", filled(float("nan"), "head")))
+SEQUENCE_MODELS = (
+    *_wrong_values(MOMENTS),
+    Hostile("no head", without("head")),
+    Hostile("NaN in the head", filled(float("nan"), "head")),
+)
 
 
 @dataclass(frozen=True)
@@ -392,8 +492,13 @@ class Folders(Kind):
         target, hostile = CASES[index * len(CASES) // self.count() % len(CASES)]
         model, canary = folder / "model", folder / CANARY
         in_child(make_hostile, self.bench.world.folder / target.folder, model, canary, hostile)
-        ended = run(self._command(target, model, folder), folder, folder / "logs/0.txt", answers="y\n" * 50)
-        note = f"{target.name}, {hostile.what}: exit {ended.code}, {ended.cpu:.1f} s\n{ended.output[-3_000:]}"
+        ended = run(
+            self._command(target, model, folder), folder, folder / "logs/0.txt", answers="y\n" * 50
+        )
+        note = (
+            f"{target.name}, {hostile.what}: exit {ended.code}, {ended.cpu:.1f}"
+            f" s\n{ended.output[-3_000:]}"
+        )
         if canary.exists():
             return Outcome("code ran", note, target.title)
         if ended.has_traceback:
@@ -407,18 +512,22 @@ class Folders(Kind):
     def _command(self, target: Target, model: Path, folder: Path):
         world = self.bench.world
         if target.name == "policy":
-            return world.stage("generate", f"policy={model}", "name=hostile", "max_examples=1",
-                "num_samples=1").command
+            return world.stage(
+                "generate", f"policy={model}", "name=hostile", "max_examples=1", "num_samples=1"
+            ).command
         tree = yaml.safe_load(world.config("rl").read_text())
         aspect = {"sequence": "completeness_model"}.get(target.name, "relevance_model")
         tree["reward"] = {aspect: {**tree["reward"][aspect], "ckpt": str(model)}}
         (folder / "rl.yml").write_text(yaml.safe_dump(tree))
-        return world.stage("evaluate", f"config={folder / 'rl.yml'}", "max_examples=1",
-            "num_samples=1").command
+        return world.stage(
+            "evaluate", f"config={folder / 'rl.yml'}", "max_examples=1", "num_samples=1"
+        ).command
 
 
 def make_hostile(sound: Path, model: Path, canary: Path, hostile: Hostile) -> None:
-    """Copy a sound model and make it hostile. Safetensors are read and written, so a child does it."""
+    """Copy a sound model and make it hostile. Safetensors are read and written, so a child does
+    it.
+    """
     shutil.copytree(sound, model)
     shutil.rmtree(model / "samples", ignore_errors=True)
     hostile.apply(model, canary)

@@ -1,9 +1,9 @@
 """kill: a run is killed, once or more, and started again until it ends.
 
-It has to leave what an uninterrupted run leaves. There are two kinds of deaths. A crash point is kill -9
-before the n-th change of a file below the run's folder: the trials are spread over all of them. A random
-death comes after a share of the CPU time the whole run takes, so it also falls into the middle of writes
-and of computations.
+It has to leave what an uninterrupted run leaves. There are two kinds of deaths. A crash point is
+kill -9 before the n-th change of a file below the run's folder: the trials are spread over all of
+them. A random death comes after a share of the CPU time the whole run takes, so it also falls into
+the middle of writes and of computations.
 """
 
 import os
@@ -17,14 +17,29 @@ from faults.reference import Reference
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
-    "sft": 90, "fg_rm": 50, "pref_rm": 50, "ppo": 40, "grpo": 25, "oracle": 30, "generate": 90,
-    "evaluate": 95, "dpo": 30,
-    "pipeline": 20}
+    "sft": 90,
+    "fg_rm": 50,
+    "pref_rm": 50,
+    "ppo": 40,
+    "grpo": 25,
+    "oracle": 30,
+    "generate": 90,
+    "evaluate": 95,
+    "dpo": 30,
+    "pipeline": 20,
+}
 TITLES = {
-    "sft": "kill: SFT", "fg_rm": "kill: reward models", "pref_rm": "kill: reward models", "ppo": "kill: RL",
+    "sft": "kill: SFT",
+    "fg_rm": "kill: reward models",
+    "pref_rm": "kill: reward models",
+    "ppo": "kill: RL",
     "grpo": "kill: RL",
-    "oracle": "kill: RL", "generate": "kill: generate", "evaluate": "kill: evaluate", "dpo": "kill: DPO",
-    "pipeline": "kill: pipeline"}
+    "oracle": "kill: RL",
+    "generate": "kill: generate",
+    "evaluate": "kill: evaluate",
+    "dpo": "kill: DPO",
+    "pipeline": "kill: pipeline",
+}
 SAMPLED = ("sft", "fg_rm", "oracle", "generate", "evaluate")
 MOST_RUNS = 8
 
@@ -42,7 +57,9 @@ class Kill(Kind):
         for name in sorted(names - {"pipeline"}):
             self.bench.references.of(self.bench.world.stage(name))
         if "pipeline" in names:
-            self.pipeline_changes = in_child(pipeline_changes, self.bench.folder / "reference" / "pipeline")
+            self.pipeline_changes = in_child(
+                pipeline_changes, self.bench.folder / "reference" / "pipeline"
+            )
 
     def place(self, index: int) -> tuple[str, int, int]:
         """(stage, the trial's number among those of its stage, how many there are)."""
@@ -83,7 +100,11 @@ class Kill(Kind):
 
     def _kill_pipeline(self, index: int, number: int, count: int, folder: Path) -> Outcome:
         rng = self.bench.rng(self.name, index)
-        at = 1 + int((number + rng.random()) / max(count, 1) * self.pipeline_changes) % self.pipeline_changes
+        at = (
+            1
+            + int((number + rng.random()) / max(count, 1) * self.pipeline_changes)
+            % self.pipeline_changes
+        )
         return pipeline_trial(folder, at, TITLES["pipeline"])
 
 
@@ -97,17 +118,23 @@ def kill_trial(
         ended = run(stage.command, folder, folder / "logs" / f"{number}.txt", **plan)
         notes.append(_told(plan, ended))
         if ended.has_traceback:
-            return Outcome("traceback", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills})
+            return Outcome(
+                "traceback", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills}
+            )
         if ended.killed:
             kills += 1
         elif ended.code == 0:
             difference = compare(reference.files, snapshot(folder / "run"))
             lost_rows = _lost_rows(difference.other, folder, reference)
             note = f"{'; '.join(notes)}: {difference}{lost_rows}"
-            return Outcome(difference.verdict if difference else "equal", note, row, {"kills": kills})
+            return Outcome(
+                difference.verdict if difference else "equal", note, row, {"kills": kills}
+            )
         elif number >= len(deaths):
             break
-    return Outcome("does not end", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills})
+    return Outcome(
+        "does not end", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills}
+    )
 
 
 def _told(plan: dict, ended: Ended) -> str:
@@ -135,13 +162,17 @@ STAGES = 3
 
 def run_pipeline(folder: str, at: str) -> None:
     """A pipeline of small scripts; the program of the children below."""
-    from fgrlhf.pipeline.stages import Pipeline, Stage as PipelineStage
+    from fgrlhf.pipeline.stages import Pipeline
+    from fgrlhf.pipeline.stages import Stage as PipelineStage
 
     root, out = Path(folder), Path(folder) / "run"
     chain = [
         PipelineStage(
-            f"stage-{i}", (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt")),
-            (f"stage-{i - 1}",) if i else (), (f"{i}.txt",))
+            f"stage-{i}",
+            (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt")),
+            (f"stage-{i - 1}",) if i else (),
+            (f"{i}.txt",),
+        )
         for i in range(STAGES)
     ]
     Pipeline(chain, root, out, {}, lanes=1).run()
@@ -161,7 +192,9 @@ def pipeline_changes(folder: Path) -> int:
 
 
 def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
-    """Kill a pipeline before its `at`-th change, run it again, and look at its records and outputs."""
+    """Kill a pipeline before its `at`-th change, run it again, and look at its records and
+    outputs.
+    """
     command = _pipeline_command(folder)
     first = run(command, folder, folder / "logs/0.txt", crash=CrashPoint(at))
     second = run(command, folder, folder / "logs/1.txt")

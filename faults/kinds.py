@@ -11,5 +11,15 @@ from faults.together import Together
 
 KINDS = {
     kind.name: kind
-    for kind in (Kill, Configs, AcceptedConfigs, Rows, Disk, Checkpoints, Folders, Together, Numbers)
+    for kind in (
+        Kill,
+        Configs,
+        AcceptedConfigs,
+        Rows,
+        Disk,
+        Checkpoints,
+        Folders,
+        Together,
+        Numbers,
+    )
 }

@@ -1,5 +1,5 @@
-"""numbers: runs that diverge or degenerate. They are refused or survive with finite weights; no NaN ends in
-a result."""
+"""numbers: runs that diverge or degenerate. They are refused or survive with finite weights; no NaN
+ends in a result."""
 
 import json
 import math
@@ -38,23 +38,42 @@ class Degenerate:
 
 def _cases() -> tuple[Degenerate, ...]:
     cases = [Degenerate(stage, (f"train.lr={rate}",)) for rate in RATES for stage in TRAINED]
-    cases += [Degenerate(stage, ("train.lr=1e308", "train.max_grad_norm=1e308")) for stage in TRAINED]
-    cases += [Degenerate("sft", ("train.lr=1e308", "evaluation.metric=loss")),
-        Degenerate("sft", ("train.lr=1e308", "data.dev_file=null"))]
-    cases += [Degenerate(stage, (), model) for model in ("NaN", "infinite", "huge") for stage in USERS]
+    cases += [
+        Degenerate(stage, ("train.lr=1e308", "train.max_grad_norm=1e308")) for stage in TRAINED
+    ]
+    cases += [
+        Degenerate("sft", ("train.lr=1e308", "evaluation.metric=loss")),
+        Degenerate("sft", ("train.lr=1e308", "data.dev_file=null")),
+    ]
+    cases += [
+        Degenerate(stage, (), model) for model in ("NaN", "infinite", "huge") for stage in USERS
+    ]
     cases += [Degenerate(stage, (), "NaN reward") for stage in ("ppo", "evaluate")]
     ending = ("ppo", "oracle", "grpo", "generate", "evaluate", "sft")
     cases += [Degenerate(stage, (), "all EOS") for stage in ending]
     for name in ("ppo", "grpo", "rloo", "gpg", "reinforce", "a2c", "nlpo"):
         epochs = () if name in ("ppo", "nlpo", "grpo") else ("train.n_ppo_epoch_per_rollout=1",)
-        cases.append(Degenerate("oracle", (f"algorithm.name={name}", "reward.gold.scale=1e-30", *epochs)))
-        cases.append(Degenerate("oracle", (f"algorithm.name={name}", "env.max_generated_len=1", *epochs)))
-    few = ("train.sampling_batch_size_per_card=1", "train.training_batch_size_per_card=1",
-        "env.train_num_samples_per_input=1")
-    cases += [Degenerate("oracle", few), Degenerate("oracle", ("reward.gold.scale=1e308",)),
-        Degenerate("oracle", ("ppo.kl_coef=1e308",))]
-    cases += [Degenerate("dpo", ("dpo.beta=1e308",)), Degenerate("generate", ("temperature=1e-300",)),
-        Degenerate("generate", ("temperature=1e308",))]
+        cases.append(
+            Degenerate("oracle", (f"algorithm.name={name}", "reward.gold.scale=1e-30", *epochs))
+        )
+        cases.append(
+            Degenerate("oracle", (f"algorithm.name={name}", "env.max_generated_len=1", *epochs))
+        )
+    few = (
+        "train.sampling_batch_size_per_card=1",
+        "train.training_batch_size_per_card=1",
+        "env.train_num_samples_per_input=1",
+    )
+    cases += [
+        Degenerate("oracle", few),
+        Degenerate("oracle", ("reward.gold.scale=1e308",)),
+        Degenerate("oracle", ("ppo.kl_coef=1e308",)),
+    ]
+    cases += [
+        Degenerate("dpo", ("dpo.beta=1e308",)),
+        Degenerate("generate", ("temperature=1e-300",)),
+        Degenerate("generate", ("temperature=1e308",)),
+    ]
     return tuple(cases)
 
 
@@ -85,8 +104,11 @@ class Numbers(Kind):
             return Outcome("drew from NaN", note, row)
         wrong = in_child(not_finite, str(folder / "run"))
         if wrong:
-            return Outcome("NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file",
-                f"{wrong[0]}: {note}", row)
+            return Outcome(
+                "NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file",
+                f"{wrong[0]}: {note}",
+                row,
+            )
         return Outcome("survived", note, row)
 
     def _command(self, case: Degenerate, folder: Path):
@@ -101,9 +123,16 @@ class Numbers(Kind):
             overrides.append(f"reward.relevance_model.ckpt={folder / 'model'}")
         elif case.model:
             in_child(spoil, str(world.policy), str(folder / "model"), case.model)
-            keys = {"generate": "policy", "evaluate": "policy", "sft": "model.ckpt", "fg_rm": "model.ckpt",
-                "pref_rm": "model.ckpt"}
-            overrides.append(f"{keys.get(case.stage, 'model.policy_model.ckpt')}={folder / 'model'}")
+            keys = {
+                "generate": "policy",
+                "evaluate": "policy",
+                "sft": "model.ckpt",
+                "fg_rm": "model.ckpt",
+                "pref_rm": "model.ckpt",
+            }
+            overrides.append(
+                f"{keys.get(case.stage, 'model.policy_model.ckpt')}={folder / 'model'}"
+            )
             if case.stage in ("ppo", "oracle"):
                 overrides.append(f"model.value_model.ckpt={folder / 'model'}")
         return world.stage(case.stage, *overrides).command
@@ -116,7 +145,9 @@ def spoil(sound: str, target: str, how: str) -> None:
         return
     shutil.copytree(sound, target)
     if how == "huge":
-        weights(Path(target), lambda tensors: {name: tensor * 1e30 for name, tensor in tensors.items()})
+        weights(
+            Path(target), lambda tensors: {name: tensor * 1e30 for name, tensor in tensors.items()}
+        )
     else:
         filled(float(how.replace("infinite", "inf")))(Path(target), Path())
 
@@ -126,12 +157,24 @@ def always_ends(sound: Path, folder: Path) -> None:
     rows = [row for name in SPLITS for row in read_json(sound.parent / "data" / f"{name}.json")]
     tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
     torch.manual_seed(0)
-    model = BartForConditionalGeneration(BartConfig(
-        vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=256, pad_token_id=0, bos_token_id=1,
-        eos_token_id=1,
-        decoder_start_token_id=1, forced_eos_token_id=None))
+    model = BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=len(tokenizer),
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            max_position_embeddings=256,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=1,
+            decoder_start_token_id=1,
+            forced_eos_token_id=None,
+        )
+    )
     model.final_logits_bias[:, tokenizer.eos_token_id] = 1e4
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -33,13 +33,22 @@ def reference_run(stage: Stage, folder: Path) -> Reference:
     started = time.monotonic()
     ended = run(stage.command, folder, folder / "log.txt")
     if ended.code != 0:
-        raise RuntimeError(f"the uninterrupted run of {stage.name} failed ({ended.code}):\n{ended.output}")
-    return Reference(snapshot(folder / "run"), ended.changes, ended.cpu, time.monotonic() - started,
-        folder / "run")
+        raise RuntimeError(
+            f"the uninterrupted run of {stage.name} failed ({ended.code}):\n{ended.output}"
+        )
+    return Reference(
+        snapshot(folder / "run"),
+        ended.changes,
+        ended.cpu,
+        time.monotonic() - started,
+        folder / "run",
+    )
 
 
 class References:
-    """The uninterrupted runs of stages, each made when first asked for. Ask before trials are forked."""
+    """The uninterrupted runs of stages, each made when first asked for. Ask before trials are
+    forked.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.known = folder, {}

@@ -1,7 +1,8 @@
 """rows: mutations of data rows and of whole data files through every reader.
 
-A base file of a few good rows is made by the mini world; one row, or all of them, or the file itself is
-damaged. A reader has to accept it with every row there, or to refuse it with a message that names the file.
+A base file of a few good rows is made by the mini world; one row, or all of them, or the file
+itself is damaged. A reader has to accept it with every row there, or to refuse it with a message
+that names the file.
 """
 
 import copy
@@ -28,7 +29,8 @@ LONG = 20_000
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of data: its base rows, whether they are JSON lines, and what is called on a file of them.
+    """A reader of data: its base rows, whether they are JSON lines, and what is called on a file of
+    them.
 
     read: (file, bench) -> how many rows were read; None where a reader may leave rows out.
     """
@@ -59,14 +61,22 @@ def samples() -> list[dict]:
     rows = []
     for i, (example, row) in enumerate(zip(examples(), feedback())):
         predictions = [row[f"prediction {k}"] for k in range(1, 5)]
-        rows.append({"id": str(i), "question": example["question"], "passages": example["passages"],
-            "predictions": predictions})
+        rows.append(
+            {
+                "id": str(i),
+                "question": example["question"],
+                "passages": example["passages"],
+                "predictions": predictions,
+            }
+        )
     return rows
 
 
 def segments() -> list[dict]:
     words = "question: who made it answer: </s> the film was made by Bor </s> and the novel by Dan".split()
-    tags = ["NF-ERR" if i == 5 else "O" if words[i] == "</s>" else "Ignore" for i in range(len(words))]
+    tags = [
+        "NF-ERR" if i == 5 else "O" if words[i] == "</s>" else "Ignore" for i in range(len(words))
+    ]
     return [{"id": str(i), "text": words, "feedback_tags": tags} for i in range(4)]
 
 
@@ -163,7 +173,9 @@ def corrected(path: Path, bench: Bench) -> None:
     from tasks.qa_feedback.feedback import load_examples, read_feedback
     from tasks.qa_feedback.training.comparisons import corrected_examples
 
-    corrected_examples(read_feedback(path), load_examples(bench.world.data / "train.json"), str(path))
+    corrected_examples(
+        read_feedback(path), load_examples(bench.world.data / "train.json"), str(path)
+    )
 
 
 READERS = (
@@ -192,17 +204,81 @@ def _policy(bench: Bench):
 # ---- damage to rows ------------------------------------------------------------------------------
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 2, 3, 7, 1.0, 2.5, -0.0, 10**30, -(10**30), 1e308, -1e308, 1e-320,
-    float("nan"), float("inf"), "", " ", "\n",
-    "\t\t", "0", "1", "null", "\u00a0", "\u2028", "a\u2028b", "\u0085", "\ud800", "a\udfffb", "\0",
-    "\x1b[31m", "</s>", "</s> </s>", "<script>",
-    "{", "{}", "[]", '{"passage_id": 1}', '{"passage_id": 1, "sentence_id": [0]}', "{" * 20_000,
-    '{"a":' * 20_000, "9" * 5_000, "x" * 100_000,
-    "word " * 20_000, "no full stop " * 10_000, [], [[]], [None], [0], [""], ["a"], [1, 2, 3, 4, 5, 6],
-    [True] * 6, [1.0] * 6, [0] * 6, [3] * 6,
-    ["0"] * 6, [1] * 5, [1] * 7, {}, {"a": 1}, {"wikipage": 1, "content": 2},
-    {"wikipage": "", "content": ""}, {"text": None}, [["T", "S."]],
-    [[]], [[""]], [["T", 1]], "🙂" * 50, "é" * 50, "\U0010ffff")
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    1.0,
+    2.5,
+    -0.0,
+    10**30,
+    -(10**30),
+    1e308,
+    -1e308,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+    "\n",
+    "\t\t",
+    "0",
+    "1",
+    "null",
+    "\u00a0",
+    "\u2028",
+    "a\u2028b",
+    "\u0085",
+    "\ud800",
+    "a\udfffb",
+    "\0",
+    "\x1b[31m",
+    "</s>",
+    "</s> </s>",
+    "<script>",
+    "{",
+    "{}",
+    "[]",
+    '{"passage_id": 1}',
+    '{"passage_id": 1, "sentence_id": [0]}',
+    "{" * 20_000,
+    '{"a":' * 20_000,
+    "9" * 5_000,
+    "x" * 100_000,
+    "word " * 20_000,
+    "no full stop " * 10_000,
+    [],
+    [[]],
+    [None],
+    [0],
+    [""],
+    ["a"],
+    [1, 2, 3, 4, 5, 6],
+    [True] * 6,
+    [1.0] * 6,
+    [0] * 6,
+    [3] * 6,
+    ["0"] * 6,
+    [1] * 5,
+    [1] * 7,
+    {},
+    {"a": 1},
+    {"wikipage": 1, "content": 2},
+    {"wikipage": "", "content": ""},
+    {"text": None},
+    [["T", "S."]],
+    [[]],
+    [[""]],
+    [["T", 1]],
+    "🙂" * 50,
+    "é" * 50,
+    "\U0010ffff",
+)
 
 
 def paths(value: Any, prefix: tuple = ()) -> list[tuple]:
@@ -233,8 +309,19 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
     places = paths(row)
     # the short places are few and the ones that matter most
     path = min(rng.sample(places, min(2, len(places))), key=len)
-    ways = ("value", "value", "value", "value", "delete", "swap", "rename", "extra", "splice", "whole",
-        "wrap")
+    ways = (
+        "value",
+        "value",
+        "value",
+        "value",
+        "delete",
+        "swap",
+        "rename",
+        "extra",
+        "splice",
+        "whole",
+        "wrap",
+    )
     way = rng.choice(ways)
     told = ".".join(map(str, path))
     if way == "value":
@@ -253,17 +340,34 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
         return row, f"{told} and {'.'.join(map(str, other))} swapped"
     if way == "rename":
         key = rng.choice(list(row))
-        row[rng.choice((key.upper(), key + " ", key[:-1], "")) ] = row.pop(key)
+        row[rng.choice((key.upper(), key + " ", key[:-1], ""))] = row.pop(key)
         return row, f"{key} renamed"
     if way == "extra":
-        row[rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))] = rng.choice(VALUES)
+        row[rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))] = (
+            rng.choice(VALUES)
+        )
         return row, "a further key"
     if way == "splice":
         text = at(row, path)
         if isinstance(text, str) and text:
             place = rng.randrange(len(text))
-            odd = rng.choice(("\u2028", "\u00a0", "\u0085", "\ud800", "\0", "</s>", "\r", "\x0b", "   ",
-                "🙂", "\u202e", "e\u0301", "." * 5_000))
+            odd = rng.choice(
+                (
+                    "\u2028",
+                    "\u00a0",
+                    "\u0085",
+                    "\ud800",
+                    "\0",
+                    "</s>",
+                    "\r",
+                    "\x0b",
+                    "   ",
+                    "🙂",
+                    "\u202e",
+                    "e\u0301",
+                    "." * 5_000,
+                )
+            )
             put(row, path, text[:place] + odd + text[place:])
             return row, f"{told} with {odd[:5]!r} inside"
         put(row, path, [copy.deepcopy(text)] * 2)
@@ -276,7 +380,9 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
 
 
 def to_text(rows: list, lines: bool, plain: bool = True) -> str:
-    """Rows as the text of a file; with `plain=False` characters beyond ASCII stand in it as they are."""
+    """Rows as the text of a file; with `plain=False` characters beyond ASCII stand in it as they
+    are.
+    """
     if lines:
         return "".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in rows)
     return json.dumps(rows, ensure_ascii=plain)
@@ -314,7 +420,9 @@ def damage_file(path: Path, text: str, lines: bool, rng: random.Random) -> str:
         "braces": lambda: path.write_bytes(b'{"a":' * DEEP),
         "5,000 digits": lambda: path.write_bytes(b"9" * 5_000),
         "5,000 digits in a row": lambda: path.write_bytes(b'[{"text": ' + b"9" * 5_000 + b"}]"),
-        "5,000 digits in a line": lambda: path.write_bytes(content + b'{"text": ' + b"9" * 5_000 + b"}\n"),
+        "5,000 digits in a line": lambda: path.write_bytes(
+            content + b'{"text": ' + b"9" * 5_000 + b"}\n"
+        ),
         "NaN": lambda: path.write_bytes(b"NaN"),
         "a number": lambda: path.write_bytes(b"3"),
         "a text": lambda: path.write_bytes(b'"hello"'),
@@ -323,12 +431,16 @@ def damage_file(path: Path, text: str, lines: bool, rng: random.Random) -> str:
         "a list of lists": lambda: path.write_bytes(b"[[], []]"),
         "null": lambda: path.write_bytes(b"null"),
         "a page": lambda: path.write_bytes(b"<!DOCTYPE html><html><body>404</body></html>"),
-        "the other form": lambda: path.write_text(f"[{text}]" if lines else to_text(json.loads(text), True)),
+        "the other form": lambda: path.write_text(
+            f"[{text}]" if lines else to_text(json.loads(text), True)
+        ),
         "one long line": lambda: path.write_bytes(b"x" * 3_000_000),
         "a cut character": lambda: path.write_bytes(content + "é".encode()[:1]),
         "lines cut off": lambda: path.write_bytes(content.rstrip(b"]\n")[:-5]),
         "a FIFO's name": lambda: path.symlink_to("/dev/null"),
-        "duplicate keys": lambda: path.write_bytes(content.replace(b"{", b'{"text": 1, "text": 2, ', 1)),
+        "duplicate keys": lambda: path.write_bytes(
+            content.replace(b"{", b'{"text": 1, "text": 2, ', 1)
+        ),
     }
     way = rng.choice(sorted(ways))
     ways[way]()
@@ -350,8 +462,10 @@ class Rows(Kind):
         self.base = {reader.name: reader.rows() for reader in READERS}
 
     def died(self, code: int) -> Outcome:
-        return Outcome("over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}")
+        return Outcome(
+            "over a second" if code == -signal.SIGXCPU else "traceback",
+            f"the process ended with {code}",
+        )
 
     def run(self, index: int, folder: Path) -> Outcome:
         reader = READERS[index % len(READERS)]
@@ -367,7 +481,11 @@ class Rows(Kind):
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
         called = call(lambda: _quietly(reader.read, path, self.bench), (path.name,), f"{folder}/")
         verdict, note = called.verdict, f"{reader.name}, {what}: {called.note}"
-        if verdict == "accepted" and None not in (expected, called.value) and called.value != expected:
+        if (
+            verdict == "accepted"
+            and None not in (expected, called.value)
+            and called.value != expected
+        ):
             verdict, note = "lost rows", f"{note} {called.value} of {expected} rows were read"
         return Outcome(verdict, note, "rows, whole files" if whole_file else "rows")
 
@@ -376,7 +494,9 @@ def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
     """Damage one row, or now and then many; what was done, and how many rows there are."""
     if rng.random() < 0.02:
         damaged, what = damage_row(rows[0], rng)
-        many = MANY if len(json.dumps(damaged)) < LONG else len(rows)  # tens of MB may take their second
+        many = (
+            MANY if len(json.dumps(damaged)) < LONG else len(rows)
+        )  # tens of MB may take their second
         rows[:] = [damaged] * many
         return f"{many} rows with {what}", many
     at_row = rng.randrange(len(rows))

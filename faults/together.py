@@ -1,7 +1,8 @@
-"""together: a stage started two or three times in one folder; what a killed pipeline leaves running.
+"""together: a stage started two or three times in one folder; what a killed pipeline leaves
+running.
 
-One does the work; another that meets it refuses, naming it, or finds the work done. Nothing is lost, and
-what is left equals the run alone.
+One does the work; another that meets it refuses, naming it, or finds the work done. Nothing is
+lost, and what is left equals the run alone.
 """
 
 import os
@@ -28,8 +29,16 @@ class Together(Kind):
 
     name = "together"
     good = ("equal", "orphan ended")
-    bad = ("traceback", "other content", "lost files", "stray files", "both wrote", "other not named",
-        "nobody finished", "orphan lives on")
+    bad = (
+        "traceback",
+        "other content",
+        "lost files",
+        "stray files",
+        "both wrote",
+        "other not named",
+        "nobody finished",
+        "orphan lives on",
+    )
     trials = len(STAGES) * len(OFFSETS) + ORPHANS
 
     def __init__(self, bench: Bench):
@@ -98,7 +107,9 @@ def both_wrote(ended: list[Ended]) -> bool:
 
     One that refused does not count: it may have looked whether it can write.
     """
-    spans = sorted((end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0)
+    spans = sorted(
+        (end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0
+    )
     return any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:]))
 
 
@@ -118,7 +129,8 @@ def sleeping_stage(started: str) -> None:
 
 def orphan_pipeline(folder: str) -> None:
     """A pipeline of one stage that sleeps below a shell, as the stages' scripts run below one."""
-    from fgrlhf.pipeline.stages import Pipeline, Stage as PipelineStage
+    from fgrlhf.pipeline.stages import Pipeline
+    from fgrlhf.pipeline.stages import Stage as PipelineStage
 
     program = f"'{sys.executable}' -m faults.together sleep '{folder}/started'; true"
     stage = PipelineStage("sleeps", ("bash", "-c", program), (), ("x",))
@@ -128,7 +140,9 @@ def orphan_pipeline(folder: str) -> None:
 def orphan_trial(folder: Path, index: int) -> Outcome:
     """Kill a pipeline while its stage runs: the stage and what it started have to end."""
     row, mark = "orphans of a killed pipeline", f"{folder}/started"
-    child = start(Command("faults.together", ("pipeline", str(folder))), folder, folder / "logs/0.txt")
+    child = start(
+        Command("faults.together", ("pipeline", str(folder))), folder, folder / "logs/0.txt"
+    )
     has_started = _until((folder / "started").exists, STARTS)
     child.kill()
     output = child.wait().output[-1_000:]
@@ -137,8 +151,11 @@ def orphan_trial(folder: Path, index: int) -> Outcome:
         os.kill(pid, signal.SIGKILL)
     if not has_started:
         return Outcome("nobody finished", f"the pipeline started nothing:\n{output}", row)
-    return Outcome("orphan lives on" if alive else "orphan ended",
-        f"the stage of trial {index} {'lived on' if alive else 'ended'}", row)
+    return Outcome(
+        "orphan lives on" if alive else "orphan ended",
+        f"the stage of trial {index} {'lived on' if alive else 'ended'}",
+        row,
+    )
 
 
 def _until(condition, seconds: float) -> bool:

@@ -32,8 +32,9 @@ class Called:
 def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "") -> Called:
     """Call a reader of a user's file or setting.
 
-    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything). How long
-    the name of `folder` is does not count. The time is the CPU's, so a busy machine makes no difference.
+    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything).
+    How long the name of `folder` is does not count. The time is the CPU's, so a busy machine makes
+    no difference.
     """
     started = time.process_time()
     try:
@@ -45,7 +46,9 @@ def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "")
     except MemoryError:
         return Called("traceback", None, "MemoryError")
     except BaseException as error:  # tokenizers' panics are no `Exception`s
-        reason = why_refused(error) if isinstance(error, Exception) else None  # what `run_main` makes of it
+        reason = (
+            why_refused(error) if isinstance(error, Exception) else None
+        )  # what `run_main` makes of it
         if reason is None:
             return Called("traceback", None, traceback.format_exc(limit=-6))
         value, verdict, text = None, "refused", reason

@@ -1,4 +1,6 @@
-"""A tiny world to run every stage in: rows, feedback, a policy, reward models, configs, commands."""
+"""A tiny world to run every stage in: rows, feedback, a policy, reward models, configs,
+commands.
+"""
 
 import random
 from dataclasses import dataclass
@@ -98,8 +100,14 @@ def stages(world: World) -> dict[str, Stage]:
             trained("grpo", TRAIN_RL, "oracle", *grpo),
             trained("oracle", TRAIN_RL, "oracle"),
             trained("dpo", "tasks.qa_feedback.training.train_dpo", "dpo"),
-            used("generate", "max_input_len=192", "max_generated_len=8", "num_samples=4", "batch_size=1",
-                "split=train"),
+            used(
+                "generate",
+                "max_input_len=192",
+                "max_generated_len=8",
+                "num_samples=4",
+                "batch_size=1",
+                "split=train",
+            ),
             used("evaluate", f"config={world.config('rl')}", "do_sample=true", "num_samples=2"),
         )
     }
@@ -125,13 +133,17 @@ def _write_data(world: World) -> None:
         path = world.data / f"{split}.json"
         write_json(path, [with_odd_spaces(row) for row in read_json(path)])
     for split, count in (("train", 12), ("dev", 6)):
-        write_feedback(world.data / f"{split}_feedback.json", [feedback_row(split, i) for i in range(count)])
+        write_feedback(
+            world.data / f"{split}_feedback.json", [feedback_row(split, i) for i in range(count)]
+        )
     settings = create_rm_files.Settings(data_dir=str(world.data), segmenter="blank_en_sentencizer")
     create_rm_files.create_rm_files(settings)
 
 
 def with_odd_spaces(row: dict) -> dict:
-    """The row with a line separator and a next-line character in its passage, as scraped pages have them."""
+    """The row with a line separator and a next-line character in its passage, as scraped pages have
+    them.
+    """
     passage = row["passages"][0]
     odd = passage["content"].replace(" ", "\u2028", 1).replace(". ", ".\u0085", 1)
     text = row["text"].replace(passage["content"], odd)
@@ -154,11 +166,22 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
     tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
     torch.manual_seed(seed)
     settings = {
-        "vocab_size": len(tokenizer), "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 16, "num_layers": 1,
-        "num_decoder_layers": 1, "dropout_rate": 0.1, "pad_token_id": 0, "eos_token_id": 1,
-        "decoder_start_token_id": 0}
+        "vocab_size": len(tokenizer),
+        "d_model": 16,
+        "d_kv": 8,
+        "num_heads": 2,
+        "d_ff": 16,
+        "num_layers": 1,
+        "num_decoder_layers": 1,
+        "dropout_rate": 0.1,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
     model = T5ForConditionalGeneration(T5Config(**{**settings, **changes}))
-    model.get_input_embeddings().weight.data.mul_(0.05)  # a random tied T5 otherwise echoes its own input
+    model.get_input_embeddings().weight.data.mul_(
+        0.05
+    )  # a random tied T5 otherwise echoes its own input
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer
@@ -185,31 +208,56 @@ def shrunk(shipped: Path, changes: dict[str, Any]) -> dict[str, Any]:
 def _write_configs(world: World) -> None:
     evaluated = {"logging.log_interval": 1, "logging.save_dir": "run/unnamed"}
     sft = evaluated | {
-        "model.ckpt": "${OUTPUT_DIR}/sft", "model.max_input_len": 192, "model.max_generated_len": 8,
+        "model.ckpt": "${OUTPUT_DIR}/sft",
+        "model.max_input_len": 192,
+        "model.max_generated_len": 8,
         "data.dev_examples": 3,
-        "train.max_steps": 6, "train.batch_size": 2, "train.warmup_steps": 0,
-        "train.lr_schedule": "constant_with_warmup",
-        "evaluation.every_steps": 2, "evaluation.batch_size": 3}
-    reward_model = evaluated | {
-        "model.max_length": 192, "model.lm_logprob_feature": False, "train.max_steps": 6,
+        "train.max_steps": 6,
         "train.batch_size": 2,
-        "evaluation.every_steps": 2, "evaluation.batch_size": 8}
+        "train.warmup_steps": 0,
+        "train.lr_schedule": "constant_with_warmup",
+        "evaluation.every_steps": 2,
+        "evaluation.batch_size": 3,
+    }
+    reward_model = evaluated | {
+        "model.max_length": 192,
+        "model.lm_logprob_feature": False,
+        "train.max_steps": 6,
+        "train.batch_size": 2,
+        "evaluation.every_steps": 2,
+        "evaluation.batch_size": 8,
+    }
     rl = evaluated | {
-        "env.max_input_len": 192, "env.max_generated_len": 8, "env.train_num_samples_per_input": 2,
+        "env.max_input_len": 192,
+        "env.max_generated_len": 8,
+        "env.train_num_samples_per_input": 2,
         "train.total_episodes": 20,
-        "train.eval_interval": 2, "train.eval_examples": 2, "train.save_interval": 1,
-        "train.sampling_batch_size_per_card": 2,
-        "train.training_batch_size_per_card": 4, "train.n_minibatches": 1, "logging.n_samples": 2}
-    dpo = evaluated | {
-        "env.max_input_len": 192, "env.max_generated_len": 16, "train.epochs": 1, "train.batch_size": 3,
         "train.eval_interval": 2,
-        "train.eval_examples": 2, "train.save_interval": 1, "train.n_warmup_steps": 0,
-        "logging.n_samples": 2}
+        "train.eval_examples": 2,
+        "train.save_interval": 1,
+        "train.sampling_batch_size_per_card": 2,
+        "train.training_batch_size_per_card": 4,
+        "train.n_minibatches": 1,
+        "logging.n_samples": 2,
+    }
+    dpo = evaluated | {
+        "env.max_input_len": 192,
+        "env.max_generated_len": 16,
+        "train.epochs": 1,
+        "train.batch_size": 3,
+        "train.eval_interval": 2,
+        "train.eval_examples": 2,
+        "train.save_interval": 1,
+        "train.n_warmup_steps": 0,
+        "logging.n_samples": 2,
+    }
     configs = {
         "sft": shrunk(TRAINING / "mini_sft_config.yml", sft),
         "fg_rm": shrunk(REWARD_MODELING / "mini_rel_rm_config.yml", reward_model),
         "pref_rm": shrunk(REWARD_MODELING / "mini_comp_rm_config.yml", reward_model),
-        "rl": shrunk(TRAINING / "mini_fine_grained_config.yml", rl | {"reward.factuality_model": None}),
+        "rl": shrunk(
+            TRAINING / "mini_fine_grained_config.yml", rl | {"reward.factuality_model": None}
+        ),
         "oracle": shrunk(TRAINING / "mini_oracle_config.yml", rl),
         "dpo": shrunk(TRAINING / "mini_dpo_config.yml", dpo),
     }

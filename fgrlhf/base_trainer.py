@@ -1,4 +1,6 @@
-"""What every training loop shares: the optimiser, the learning rate, evaluation, the best policy, the checkpoint's progress."""
+"""What every training loop shares: the optimiser, the learning rate, evaluation, the best policy,
+the checkpoint's progress.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,10 +12,10 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf.runs import checkpoint
-from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.kernels.layers import recompute_layers
 from fgrlhf.policy import Policy
+from fgrlhf.runs import checkpoint
+from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic
 
@@ -21,26 +23,40 @@ from fgrlhf.value import ActorCritic
 class BaseTrainer:
     """A policy (with or without a critic), its optimiser and its run folder.
 
-    A subclass has the loop, `total_steps`, and a config with `train.{lr, adam_eps, n_warmup_steps, lr_schedule, best_metric, clip_grad,
-    max_grad_norm}` and `logging.save_dir`.
+    A subclass has the loop, `total_steps`, and a config with `train.{lr, adam_eps, n_warmup_steps,
+    lr_schedule, best_metric, clip_grad, max_grad_norm}` and `logging.save_dir`.
 
     Args:
-      evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name -> value.
+      evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name ->
+        value.
     Raises:
-      UserError: the processes were started in a way that cannot train a model (DeepSpeed, FSDP, ...).
+      UserError: the processes were started in a way that cannot train a model (DeepSpeed, FSDP,
+        ...).
     """
 
     total_steps: int
 
-    def __init__(self, config, actor_critic: ActorCritic, evaluate: Callable[[Policy], dict[str, float]] | None, accelerator: Accelerator):
+    def __init__(
+        self,
+        config,
+        actor_critic: ActorCritic,
+        evaluate: Callable[[Policy], dict[str, float]] | None,
+        accelerator: Accelerator,
+    ):
         check_launcher(accelerator.distributed_type)
         self.config, self.evaluate, self.accelerator = config, evaluate, accelerator
         self.folder = Path(config.logging.save_dir)
         self.actor_critic = actor_critic.to(accelerator.device)
         if config.train.gradient_checkpointing:
             recompute_layers(self.actor_critic)
-        self.optimizer = torch.optim.AdamW(self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True)
-        self.model = accelerator.prepare_model(self.actor_critic) if accelerator.num_processes > 1 else self.actor_critic
+        self.optimizer = torch.optim.AdamW(
+            self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True
+        )
+        self.model = (
+            accelerator.prepare_model(self.actor_critic)
+            if accelerator.num_processes > 1
+            else self.actor_critic
+        )
         self.step = 0
         self.best: dict | None = None
 
@@ -54,7 +70,9 @@ class BaseTrainer:
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
 
     def lr_factor(self, step: int, first: int = 0) -> float:
-        """Linear warm-up over n_warmup_steps steps from step `first` on, then linear to 0 at the end (or constant)."""
+        """Linear warm-up over n_warmup_steps steps from step `first` on, then linear to 0 at the
+        end (or constant).
+        """
         train, begin = self.config.train, first + self.config.train.n_warmup_steps
         if step < begin:
             return (step - first + 1) / (train.n_warmup_steps + 1)
@@ -62,7 +80,7 @@ class BaseTrainer:
             return 1.0
         return (self.total_steps - step) / max(self.total_steps - begin, 1)
 
-    # ---- what a checkpoint holds beside weights and optimiser ------------------------------------------------------
+    # ---- what a checkpoint holds beside weights and optimiser ------------------------------------
 
     def progress(self) -> dict:
         """JSON-able; `restore` is its inverse."""
@@ -71,10 +89,11 @@ class BaseTrainer:
     def restore(self, state: dict) -> None:
         self.step, self.best = state["step"], state["best"]
 
-    # ---- an optimiser step -----------------------------------------------------------------------------------------
+    # ---- an optimiser step -----------------------------------------------------------------------
 
     def _clip_and_step(self) -> dict[str, float]:
-        """Step on the gradient that is there. Each group of the optimiser, the policy and then the critic, is clipped by itself.
+        """Step on the gradient that is there. Each group of the optimiser, the policy and then the
+        critic, is clipped by itself.
 
         Returns:
           `grad_norm`, and with a critic `grad_norm/value`: the norms before clipping.
@@ -94,12 +113,16 @@ class BaseTrainer:
     def _check_finite(self, grad_norm: Tensor) -> None:
         if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
             raise UserError(
-                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy the model, so it was not made. The last "
-                "checkpoint is whole; lower train.lr or set train.clip_grad=true, and start again")
+                f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy"
+                " the model, so it was not made. The last checkpoint is whole; lower train.lr or"
+                " set train.clip_grad=true, and start again"
+            )
 
     def _summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
         """Sums over all processes."""
-        summed = self.accelerator.reduce(totals, "sum") if self.accelerator.num_processes > 1 else totals
+        summed = (
+            self.accelerator.reduce(totals, "sum") if self.accelerator.num_processes > 1 else totals
+        )
         return {name: float(value) for name, value in summed.items()}
 
     def _no_sync(self, more_to_come: bool):
@@ -108,7 +131,7 @@ class BaseTrainer:
     def _precision(self):
         return self.accelerator.autocast()
 
-    # ---- evaluation and the best policy ----------------------------------------------------------------------------
+    # ---- evaluation and the best policy ----------------------------------------------------------
 
     def _evaluate(self, bar: tqdm) -> None:
         if self.evaluate is None:
@@ -119,14 +142,29 @@ class BaseTrainer:
         self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
         name = self.config.train.best_metric
         if name not in metrics:
-            raise UserError(f"train.best_metric is `{name}`, which the evaluation does not give; it gives: {', '.join(sorted(metrics))}")
+            raise UserError(
+                f"train.best_metric is `{name}`, which the evaluation does not give; it gives:"
+                f" {', '.join(sorted(metrics))}"
+            )
         eligible = self._eligible(metrics)
-        is_best = eligible and math.isfinite(metrics[name]) and (self.best is None or metrics[name] > self.best["value"])
+        is_best = (
+            eligible
+            and math.isfinite(metrics[name])
+            and (self.best is None or metrics[name] > self.best["value"])
+        )
         if is_best:
             self.best = {"step": self.step, "metric": name, "value": metrics[name]}
             self._save_policy("best")
         if self.accelerator.is_main_process:
-            remark = " (best so far)" if is_best else "" if eligible else f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
+            remark = (
+                " (best so far)"
+                if is_best
+                else (
+                    ""
+                    if eligible
+                    else f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
+                )
+            )
             bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{remark}")
 
     def _eligible(self, metrics: dict[str, float]) -> bool:

@@ -1,11 +1,13 @@
 """Strict typed configuration: YAML plus `a.b=c` overrides, every mistake reported at once.
 
-A config is a frozen pydantic model. Unknown, missing and mistyped keys are collected and reported together, each with
-its path, a suggestion and the way out. `1e-5` is a number, dates are text, a key given twice is an error. An environment
-variable in a string of a YAML file (`${DATA_DIR}`) is filled in.
+A config is a frozen pydantic model. Unknown, missing and mistyped keys are collected and reported
+together, each with its path, a suggestion and the way out. `1e-5` is a number, dates are text, a
+key given twice is an error. An environment variable in a string of a YAML file (`${DATA_DIR}`) is
+filled in.
 
-The text after `=` of an override is the value itself for a key that holds text: `logging.save_dir=out/a #b` writes to
-`out/a #b`, and `${...}` is left to the shell. `null` clears a key that may be empty. For all other keys it is read as YAML.
+The text after `=` of an override is the value itself for a key that holds text:
+`logging.save_dir=out/a #b` writes to `out/a #b`, and `${...}` is left to the shell. `null` clears a
+key that may be empty. For all other keys it is read as YAML.
 """
 
 import difflib
@@ -25,7 +27,8 @@ from fgrlhf.utils import MASK, UserError, first_problems, looks_secret, shorten
 
 Model = TypeVar("Model", bound="StrictModel")
 
-# Bounds of a config file: far above any config, and small enough that a hostile file is refused at once.
+# Bounds of a config file: far above any config, and small enough that a hostile file is refused at
+# once.
 MOST_CHARACTERS = 200_000
 MOST_VALUES = 2_000
 DEEPEST = 50
@@ -37,7 +40,9 @@ LONGEST_LINE = 400
 class StrictModel(BaseModel):
     """Base of every config section: immutable, and no key is accepted that is not declared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -51,8 +56,14 @@ _SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 
 def _check_conversion(value: Any, result: Any) -> None:
-    """Refuse what pydantic accepts as a number or a truth value although it is written as something else."""
-    if isinstance(value, (list, tuple)) and isinstance(result, (list, tuple)) and len(value) == len(result):
+    """Refuse what pydantic accepts as a number or a truth value although it is written as something
+    else.
+    """
+    if (
+        isinstance(value, (list, tuple))
+        and isinstance(result, (list, tuple))
+        and len(value) == len(result)
+    ):
         for item, converted in zip(value, result):
             _check_conversion(item, converted)
         return
@@ -60,7 +71,9 @@ def _check_conversion(value: Any, result: Any) -> None:
     if kind in (int, float) and isinstance(value, bool):
         raise ValueError(f"a number is needed, not {str(value).lower()}")
     if kind in (int, float) and isinstance(value, str):
-        raise ValueError(f"a number is needed, not the text {shorten(repr(value))}: leave the quotes out")
+        raise ValueError(
+            f"a number is needed, not the text {shorten(repr(value))}: leave the quotes out"
+        )
     if kind is int and isinstance(value, float):
         raise ValueError(f"a whole number is needed, not {value}")
     if kind is bool and not isinstance(value, bool) and str(value).lower() not in _SWITCHES:
@@ -71,13 +84,15 @@ class Mistakes(ValueError):
     """Several mistakes of one section, found by a validator and reported together.
 
     Args:
-      mistakes: (key, text) pairs. The key is the one below the section that has the mistake, with dots where it is deeper,
-        or "" where the text names its keys itself.
+      mistakes: (key, text) pairs. The key is the one below the section that has the mistake, with
+        dots where it is deeper, or "" where the text names its keys itself.
     """
 
     def __init__(self, mistakes: typing.Iterable[tuple[str, str]]):
         self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(f"{key}: {text}" if key else text for key, text in self.mistakes))
+        super().__init__(
+            "; ".join(f"{key}: {text}" if key else text for key, text in self.mistakes)
+        )
 
 
 def refuse(mistakes: typing.Sequence[tuple[str, str]]) -> None:
@@ -86,10 +101,14 @@ def refuse(mistakes: typing.Sequence[tuple[str, str]]) -> None:
         raise Mistakes(mistakes)
 
 
-def unread_keys(section: StrictModel, keys: typing.Iterable[str], reason: str) -> list[tuple[str, str]]:
-    """Mistakes for those of `keys` that have another value than their default, although nothing reads them.
+def unread_keys(
+    section: StrictModel, keys: typing.Iterable[str], reason: str
+) -> list[tuple[str, str]]:
+    """Mistakes for those of `keys` that have another value than their default, although nothing
+    reads them.
 
-    A key that repeats its default does no harm: resolved configs hold every key, and so do the published files.
+    A key that repeats its default does no harm: resolved configs hold every key, and so do the
+    published files.
 
     Args:
       section: where the keys are.
@@ -106,9 +125,11 @@ def unread_keys(section: StrictModel, keys: typing.Iterable[str], reason: str) -
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 as users mean it: `1e-5` is a number, `no`, `1:30` and `2026-01-31` stay text, a duplicate key is an error.
+    """YAML 1.2 as users mean it: `1e-5` is a number, `no`, `1:30` and `2026-01-31` stay text, a
+    duplicate key is an error.
 
-    Anchors, aliases and tags are refused, and so is what is too deep or too long, before anything is built of it.
+    Anchors, aliases and tags are refused, and so is what is too deep or too long, before anything
+    is built of it.
     """
 
     depth = 0
@@ -118,9 +139,16 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()
         self.values += 1
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise _refused("anchors and aliases (`&`, `*`) are not supported: write the value out, in quotes if it is text", event)
+            raise _refused(
+                "anchors and aliases (`&`, `*`) are not supported: write the value out, in quotes"
+                " if it is text",
+                event,
+            )
         if event.tag is not None:
-            raise _refused("tags (`!`) are not supported: write the plain value, in quotes if it is text", event)
+            raise _refused(
+                "tags (`!`) are not supported: write the plain value, in quotes if it is text",
+                event,
+            )
         if self.values > MOST_VALUES:
             raise _refused(f"more than {MOST_VALUES:,} values: this is no config", event)
         if self.depth >= DEEPEST:
@@ -140,10 +168,14 @@ _Loader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in resolvers if tag == _NULL]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _FLOAT = (
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"),
+    re.compile(
+        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"
+    ),
     list("-+0123456789."),
 )
 _INT = (
@@ -166,7 +198,10 @@ _Dumper.add_implicit_resolver(*_INT)
 def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node).replace("_", "").lower()
     if len(text) > MOST_DIGITS:
-        raise _refused(f"a number of {len(text)} digits: the largest that a config may have has {MOST_DIGITS}", node)
+        raise _refused(
+            f"a number of {len(text)} digits: the largest that a config may have has {MOST_DIGITS}",
+            node,
+        )
     base = {"0o": 8, "0x": 16}.get(text.lstrip("+-")[:2], 10)
     return int(text, base)
 
@@ -192,7 +227,9 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 def _load(text: str) -> Any:
     """The value of a YAML text. Raises `yaml.YAMLError`, also for what `_Loader` refuses."""
     depth = 0
-    for bracket in re.finditer(r"[][{}]", text):  # the scanner takes seconds over thousands of open brackets: count them first
+    for bracket in re.finditer(
+        r"[][{}]", text
+    ):  # the scanner takes seconds over thousands of open brackets: count them first
         depth += 1 if bracket[0] in "[{" else -1
         if depth > 2 * DEEPEST:
             raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is no config")
@@ -208,28 +245,39 @@ def read_yaml(path: str | Path) -> dict:
     except OSError as error:
         raise UserError(f"the config {name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"the config {name} is not UTF-8 text: byte {error.start} cannot be read. Save it as UTF-8") from None
+        raise UserError(
+            f"the config {name} is not UTF-8 text: byte {error.start} cannot be read. Save it as"
+            " UTF-8"
+        ) from None
     except ValueError as error:  # a NUL in the file's name
         raise UserError(f"the config {name} cannot be read: {error}") from None
     if len(text) > MOST_CHARACTERS:
-        raise UserError(f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config")
+        raise UserError(
+            f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config"
+        )
     try:
         value = _load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"the config {name} is not valid YAML: {shorten(error, LONGEST_LINE)}") from None
+        raise UserError(
+            f"the config {name} is not valid YAML: {shorten(error, LONGEST_LINE)}"
+        ) from None
     if not isinstance(value, dict):
-        raise UserError(f"the config {name} must be a mapping of sections, it is a {type(value).__name__}")
+        raise UserError(
+            f"the config {name} must be a mapping of sections, it is a {type(value).__name__}"
+        )
     return value
 
 
-# ---- text from the command line and from the environment -----------------------------------------------------------
+# ---- text from the command line and from the environment -----------------------------------------
 
 
 def value_from_text(model: type[BaseModel], key: typing.Sequence[str], text: str) -> Any:
-    """The value of a key whose text was given outside of a YAML file: after the `=` of an override or a setting.
+    """The value of a key whose text was given outside of a YAML file: after the `=` of an override
+    or a setting.
 
-    A key that holds text takes it as it is, `#`, `: `, `${...}` and quotes included, but `null` clears it if it may be
-    empty. Any other key, numbers, switches and lists among them, takes it as YAML.
+    A key that holds text takes it as it is, `#`, `: `, `${...}` and quotes included, but `null`
+    clears it if it may be empty. Any other key, numbers, switches and lists among them, takes it as
+    YAML.
 
     Args:
       model: the config.
@@ -255,11 +303,16 @@ def _holds_text(kinds: typing.Sequence[Any]) -> bool:
     """Whether text is all that a key can hold, besides null."""
     held = [kind for kind in kinds if kind is not type(None)]
     return bool(held) and all(
-        kind in (str, Path) or all(isinstance(word, str) for word in typing.get_args(kind) or [None]) for kind in held)
+        kind in (str, Path)
+        or all(isinstance(word, str) for word in typing.get_args(kind) or [None])
+        for kind in held
+    )
 
 
 def _kinds_of(model: type[BaseModel], key: typing.Sequence[str]) -> list[Any]:
-    """The types that the value at a path may have, unions taken apart. None for a key that is not known."""
+    """The types that the value at a path may have, unions taken apart. None for a key that is not
+    known.
+    """
     kinds: list[Any] = [model]
     for part in key:
         below = []
@@ -268,7 +321,9 @@ def _kinds_of(model: type[BaseModel], key: typing.Sequence[str]) -> list[Any]:
                 if part in kind.model_fields:
                     below += _members(kind.model_fields[part].annotation)
             elif typing.get_origin(kind) in (dict, list, tuple):  # any name, any place
-                below += _members(typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0])
+                below += _members(
+                    typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0]
+                )
         kinds = below
     return kinds
 
@@ -287,10 +342,15 @@ def _apply_override(model: type[BaseModel], tree: dict, text: str) -> str:
     path, equals, raw = text.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise UserError(f"`{shorten(text)}` is not an override: write it as section.key=value, e.g. train.lr=1e-5")
+        raise UserError(
+            f"`{shorten(text)}` is not an override: write it as section.key=value, e.g."
+            " train.lr=1e-5"
+        )
     parts = path.split(".")
     if len(parts) > DEEPEST:
-        raise UserError(f"`{shorten(text)}` names a key {len(parts)} levels deep: no config has one")
+        raise UserError(
+            f"`{shorten(text)}` names a key {len(parts)} levels deep: no config has one"
+        )
     node = tree
     for parent in parts[:-1]:
         if not isinstance(node.get(parent), dict):
@@ -301,7 +361,9 @@ def _apply_override(model: type[BaseModel], tree: dict, text: str) -> str:
 
 
 class _Environment:
-    """Fills ${NAME} in the strings of a tree, and notes which names are not set and which values are secret."""
+    """Fills ${NAME} in the strings of a tree, and notes which names are not set and which values
+    are secret.
+    """
 
     def __init__(self, model: type[BaseModel]):
         self.model = model
@@ -309,9 +371,14 @@ class _Environment:
         self.secrets: set[str] = set()
 
     def fill(self, value: Any, key: tuple[str, ...] = (), shown: str = "") -> Any:
-        """`value`, at the path `key` of the config, with its variables; `shown` is the path in messages."""
+        """`value`, at the path `key` of the config, with its variables; `shown` is the path in
+        messages.
+        """
         if isinstance(value, dict):
-            return {name: self.fill(item, (*key, str(name)), f"{shown}.{name}".lstrip(".")) for name, item in value.items()}
+            return {
+                name: self.fill(item, (*key, str(name)), f"{shown}.{name}".lstrip("."))
+                for name, item in value.items()
+            }
         if isinstance(value, list):
             return [self.fill(item, (*key, ""), f"{shown}[{i}]") for i, item in enumerate(value)]
         if not isinstance(value, str):
@@ -330,7 +397,9 @@ class _Environment:
         return value
 
 
-def load_config(model: type[Model], path: str | Path, overrides: typing.Sequence[str] = ()) -> Model:
+def load_config(
+    model: type[Model], path: str | Path, overrides: typing.Sequence[str] = ()
+) -> Model:
     """Read `path`, fill in its environment variables, apply `overrides` ("a.b=c"), validate.
 
     Raises:
@@ -342,20 +411,30 @@ def load_config(model: type[Model], path: str | Path, overrides: typing.Sequence
     missing = []
     for key, name in environment.missing:
         if not any(f"{key}.".replace("[", ".").startswith(f"{override}.") for override in replaced):
-            missing.append(f"{key}: the environment variable {name} is not set; set it, or give {key}=...")
+            missing.append(
+                f"{key}: the environment variable {name} is not set; set it, or give {key}=..."
+            )
     if missing:
         raise UserError(_message(f"{shorten(path)}:", missing))
     return validate(model, tree, source=str(path), secrets=environment.secrets)
 
 
-def validate(model: type[Model], tree: dict, source: str, secrets: typing.Iterable[str] = ()) -> Model:
-    """Build `model` from a nested dict; all mistakes in one `UserError`, which shows none of `secrets`."""
+def validate(
+    model: type[Model], tree: dict, source: str, secrets: typing.Iterable[str] = ()
+) -> Model:
+    """Build `model` from a nested dict; all mistakes in one `UserError`, which shows none of
+    `secrets`.
+    """
     try:
         return model.model_validate(tree)
     except ValidationError as error:
         problems = error.errors()
     hidden = _hidden({*secrets, *_secrets_in(tree)})
-    lines = [shorten(hidden(line), LONGEST_LINE) for problem in problems for line in _explain(model, problem, hidden)]
+    lines = [
+        shorten(hidden(line), LONGEST_LINE)
+        for problem in problems
+        for line in _explain(model, problem, hidden)
+    ]
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     raise UserError(_message(f"{shorten(source)} has {count}:", lines))
 
@@ -364,7 +443,8 @@ def _message(head: str, lines: typing.Sequence[str]) -> str:
     return "\n  ".join([head, *first_problems(lines)])
 
 
-# ---- secrets -------------------------------------------------------------------------------------------------------
+# ---- secrets -------------------------------------------------------------------------------------
+
 
 def _secrets_in(tree: Any) -> set[str]:
     """The texts under keys whose name says that they are secret."""
@@ -382,7 +462,9 @@ def _secrets_in(tree: Any) -> set[str]:
 
 
 def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
-    """A function that replaces secrets in a text by `MASK`, as they are and as Python quotes them."""
+    """A function that replaces secrets in a text by `MASK`, as they are and as Python quotes
+    them.
+    """
     forms = {form for secret in secrets if secret for form in (secret, repr(secret)[1:-1])}
     longest_first = sorted(forms, key=len, reverse=True)
 
@@ -394,31 +476,52 @@ def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
     return hide
 
 
-# ---- messages --------------------------------------------------------------------------------------------------------
+# ---- messages ------------------------------------------------------------------------------------
 
 
-def _explain(model: type[BaseModel], problem: Any, hidden: typing.Callable[[str], str]) -> list[str]:
+def _explain(
+    model: type[BaseModel], problem: Any, hidden: typing.Callable[[str], str]
+) -> list[str]:
     """The lines about one of pydantic's problems: one line, but more for `Mistakes`."""
     loc, section = _place(model, problem["loc"])
     path = ".".join(str(part) for part in loc)
     mistakes = problem.get("ctx", {}).get("error")
     if isinstance(mistakes, Mistakes):
-        return [": ".join([".".join(filter(None, [path, key])), text]).removeprefix(": ") for key, text in mistakes.mistakes]
+        return [
+            ": ".join([".".join(filter(None, [path, key])), text]).removeprefix(": ")
+            for key, text in mistakes.mistakes
+        ]
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
         known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        return [f"{path}.name: there is no `{shorten(context['tag'])}`; {suggestion(context['tag'], known)}"]
+        return [
+            f"{path}.name: there is no `{shorten(context['tag'])}`;"
+            f" {suggestion(context['tag'], known)}"
+        ]
     if problem["type"] == "extra_forbidden":
         known = sorted(section.model_fields) if section else _keys_at(model, loc[:-1])
         close = difflib.get_close_matches(str(loc[-1])[:100], known, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}" if known else "remove it"
+        hint = (
+            f"did you mean `{close[0]}`?"
+            if close
+            else f"known here: {', '.join(known)}"
+            if known
+            else "remove it"
+        )
         return [f"{shorten(path)}: unknown key; {hint}"]
     if problem["type"] == "missing":
-        return [f"{path}: missing; give {path}=... on the command line, or set it in the config file where there is one"]
+        return [
+            f"{path}: missing; give {path}=... on the command line, or set it in the config file"
+            " where there is one"
+        ]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error" and not path:
         return [message]
-    got = "" if problem["type"] == "value_error" else f" (got {shorten(hidden(repr(problem['input'])))})"
+    got = (
+        ""
+        if problem["type"] == "value_error"
+        else f" (got {shorten(hidden(repr(problem['input'])))})"
+    )
     return [f"{shorten(path)}: {message[:1].lower() + message[1:]}{got}"]
 
 
@@ -437,18 +540,26 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] | None]:
-    """A problem's place as it is written in YAML, and the kind of section it is in where a `name` decides on that.
+    """A problem's place as it is written in YAML, and the kind of section it is in where a `name`
+    decides on that.
 
     Pydantic puts the name's value into the place, as in ("algorithm", "grpo", "clip_low").
     """
     owners, plain, chosen = [model], [], None
     for part in loc:
-        named = [m for m in owners if "name" in m.model_fields and m.model_fields["name"].default == part]
+        named = [
+            m for m in owners if "name" in m.model_fields and m.model_fields["name"].default == part
+        ]
         if len(owners) > 1 and named:
             owners, chosen = named, named[0]
             continue
         plain.append(part)
-        nested = [m for owner in owners if part in owner.model_fields for m in _sections(owner.model_fields[part].annotation)]
+        nested = [
+            m
+            for owner in owners
+            if part in owner.model_fields
+            for m in _sections(owner.model_fields[part].annotation)
+        ]
         owners = nested or owners
     return tuple(plain), chosen
 
@@ -456,8 +567,15 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
 def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
     models: list[type[BaseModel]] = [model]
     for part in loc:
-        nested = [m for owner in models if part in owner.model_fields for m in _sections(owner.model_fields[part].annotation)]
-        models = nested or models  # a dict key (a reward's name) or a list index: the section below it is meant
+        nested = [
+            m
+            for owner in models
+            if part in owner.model_fields
+            for m in _sections(owner.model_fields[part].annotation)
+        ]
+        models = (
+            nested or models
+        )  # a dict key (a reward's name) or a list index: the section below it is meant
     return sorted({key for owner in models for key in owner.model_fields})
 
 
@@ -484,8 +602,15 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
             is_dict = typing.get_origin(info.annotation) is dict
             lines += describe(sections[0], f"{path}.<name>." if is_dict else f"{path}.")
             continue
-        default = "required" if info.default is PydanticUndefined and info.default_factory is None else info.get_default(call_default_factory=True)
-        lines.append(f"  {path}: {_type_name(info.annotation)} = {default}" + (f"   # {info.description}" if info.description else ""))
+        default = (
+            "required"
+            if info.default is PydanticUndefined and info.default_factory is None
+            else info.get_default(call_default_factory=True)
+        )
+        lines.append(
+            f"  {path}: {_type_name(info.annotation)} = {default}"
+            + (f"   # {info.description}" if info.description else "")
+        )
     return lines
 
 
@@ -512,11 +637,17 @@ def _type_name(annotation: Any) -> str:
         return "|".join(_type_name(part) for part in typing.get_args(annotation))
     if typing.get_origin(annotation) is typing.Annotated:
         return _type_name(typing.get_args(annotation)[0])
-    return getattr(annotation, "__name__", str(annotation)) if annotation is not type(None) else "null"
+    return (
+        getattr(annotation, "__name__", str(annotation)) if annotation is not type(None) else "null"
+    )
 
 
-def parse_cli(model: type[Model], argv: typing.Sequence[str] | None = None, usage: str = "") -> Model:
-    """Config of a command `python -m module config.yml key=value ...`; `--help` prints every key and exits."""
+def parse_cli(
+    model: type[Model], argv: typing.Sequence[str] | None = None, usage: str = ""
+) -> Model:
+    """Config of a command `python -m module config.yml key=value ...`; `--help` prints every key
+    and exits.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print(usage or "usage: <config.yml> [section.key=value ...]")
@@ -525,21 +656,27 @@ def parse_cli(model: type[Model], argv: typing.Sequence[str] | None = None, usag
     return load_config(model, argv[0], argv[1:])
 
 
-# ---- types of keys ---------------------------------------------------------------------------------------------------
-# Types for config keys. A value that no run can have is refused when the config is read, with the key and the bound,
+# ---- types of keys
+# --------------------------------------------------------------------------------------------------- Types for config keys. A value that no run can have is refused when the config is read, with the key and the bound,
 # before anything is loaded or written.
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's generators take no other
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes that fit into 32 bits
 NonNegativeCount = Annotated[int, Field(ge=0, lt=2**31)]
 Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any that trains
-Positive = Annotated[float, Field(ge=1e-12, le=1e12)]  # other positive numbers: neither vanishing nor overflowing in fp32
+Positive = Annotated[
+    float, Field(ge=1e-12, le=1e12)
+]  # other positive numbers: neither vanishing nor overflowing in fp32
 Coefficient = Annotated[float, Field(ge=0, le=1e6)]  # weights of a loss's parts
-Amount = Annotated[float, Field(ge=-1e9, le=1e9)]  # rewards and what they are computed with, of either sign
+Amount = Annotated[
+    float, Field(ge=-1e9, le=1e9)
+]  # rewards and what they are computed with, of either sign
 Tokens = Annotated[int, Field(ge=1, le=2**20)]  # lengths; longer than any network reads
 BatchSize = Annotated[int, Field(ge=1, le=2**16)]
 Temperature = Annotated[float, Field(ge=1e-3, le=100)]
-Epsilon = Annotated[float, Field(ge=1e-12, le=1)]  # of Adam; above 1 it would hide the gradient's scale
+Epsilon = Annotated[
+    float, Field(ge=1e-12, le=1)
+]  # of Adam; above 1 it would hide the gradient's scale
 Kernels = Annotated[
     typing.Literal["auto", "off"],
     Field(description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"),
@@ -556,11 +693,14 @@ def _file_path(value: str) -> str:
 
 def _name(value: str) -> str:
     if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
-        raise ValueError("a name of printable characters without slashes is needed, since folders and trackers carry it")
+        raise ValueError(
+            "a name of printable characters without slashes is needed, since folders and trackers"
+            " carry it"
+        )
     return value
 
 
-# ---- names ---------------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
 FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
 Name = Annotated[str, AfterValidator(_name)]

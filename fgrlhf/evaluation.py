@@ -1,4 +1,6 @@
-"""Scores a policy on prompts: one row per response, and a summary with intervals over the questions."""
+"""Scores a policy on prompts: one row per response, and a summary with intervals over the
+questions.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +21,16 @@ from fgrlhf.utils import UserError, derive_seed, masked_sum
 
 Metric = Callable[[Prompt, str], Mapping[str, float]]
 
-# A segment aspect's row holds two counts, `<aspect>/error_free` and `<aspect>/segments`; the summary holds
-# their ratio.
+# A segment aspect's row holds two counts, `<aspect>/error_free` and `<aspect>/segments`; the
+# summary holds their ratio.
 TOP, BOTTOM = "/error_free", "/segments"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps metric names to {mean, low, high}."""
+    """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps metric names to {mean, low,
+    high}.
+    """
 
     rows: list[dict]
     summary: dict[str, dict[str, float]]
@@ -42,7 +46,9 @@ def evaluate(
 ) -> Evaluation:
     """`evaluate_rows` (which takes the options) and `summarize` in one."""
     rows = evaluate_rows(policy, prompts, reward, sampling, seed, **options)
-    return Evaluation(rows, {name: interval.as_dict() for name, interval in summarize(rows).items()})
+    return Evaluation(
+        rows, {name: interval.as_dict() for name, interval in summarize(rows).items()}
+    )
 
 
 @torch.no_grad()
@@ -65,17 +71,20 @@ def evaluate_rows(
 
     Args:
       reward: adds its columns; None for none.
-      seed: answers are a pure function of (seed, prompt id, sample): batches and processes do not matter.
+      seed: answers are a pure function of (seed, prompt id, sample): batches and processes do not
+        matter.
       metrics: functions (prompt, text) -> {name: number}, whose numbers join the row.
       reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
-      temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy answers.
-      segmenter: finds the sentences RougeLsum needs; the blank one by default, which every machine has.
+      temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy
+        answers.
+      segmenter: finds the sentences RougeLsum needs; the blank one by default, which every machine
+        has.
     Returns:
-      per response, in the prompts' order: id, sample, prompt, response, references, segments ({aspect:
-      [{start, end, value, label}]}), `reward` and `reward/<aspect>`, `<aspect>/error_free` and
-      `<aspect>/segments` counts of aspects that classify segments, `<aspect>/score` (z-score) of those that
-      score the whole answer, rougeLsum (0-100, where there are references), length (words), kl, and the extra
-      metrics.
+      per response, in the prompts' order: id, sample, prompt, response, references, segments
+      ({aspect: [{start, end, value, label}]}), `reward` and `reward/<aspect>`,
+      `<aspect>/error_free` and `<aspect>/segments` counts of aspects that classify segments,
+      `<aspect>/score` (z-score) of those that score the whole answer, rougeLsum (0-100, where there
+      are references), length (words), kl, and the extra metrics.
     """
     if temperature is None:
         temperature = sampling.temperature if sampling.do_sample else 1.0
@@ -109,10 +118,11 @@ def evaluate_rows(
 
 
 def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
-    """Means over responses with 95% bootstrap intervals over questions (rows of one id are one question).
+    """Means over responses with 95% bootstrap intervals over questions (rows of one id are one
+    question).
 
-    `<aspect>/ratio` is the ratio of sums over the whole set, error-free segments / segments. Every other
-    number of the rows is averaged within its question, then over questions.
+    `<aspect>/ratio` is the ratio of sums over the whole set, error-free segments / segments. Every
+    other number of the rows is averaged within its question, then over questions.
     """
     questions: dict[str, list[Mapping]] = {}
     for row in rows:
@@ -155,9 +165,13 @@ def _answers(
 ) -> tuple[list[str], list[float] | None]:
     """Texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
-    seeds = [derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)]
+    seeds = [
+        derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)
+    ]
     response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
-    kept = [row[: int(n)] for row, n in zip(response.ids_BT.tolist(), response.mask_BT.sum(1).tolist())]
+    kept = [
+        row[: int(n)] for row, n in zip(response.ids_BT.tolist(), response.mask_BT.sum(1).tolist())
+    ]
     texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
     if reference is None:
         return texts, None
@@ -169,10 +183,15 @@ def _answers(
     )
     ref_output, _ = reference(*inputs, temperature=temperature)
     difference_BT = response.logprobs_BT - ref_output.logprobs_BT
-    return texts, [float(masked_sum(row_T, row_mask_T)) for row_T, row_mask_T in zip(difference_BT, response.mask_BT)]
+    return texts, [
+        float(masked_sum(row_T, row_mask_T))
+        for row_T, row_mask_T in zip(difference_BT, response.mask_BT)
+    ]
 
 
-def _reward_columns(reward: BasicReward, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict]:
+def _reward_columns(
+    reward: BasicReward, prompts: Sequence[Prompt], texts: Sequence[str]
+) -> list[dict]:
     """What the reward says of each text, as the columns of its row."""
     columns: list[dict] = [{"reward": 0.0, "segments": {}} for _ in texts]
     for name, segments in reward.segment_scores(prompts, texts).items():
@@ -180,8 +199,8 @@ def _reward_columns(reward: BasicReward, prompts: Sequence[Prompt], texts: Seque
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
                 raise UserError(
-                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check that model's "
-                    "weights, mean and std, or leave the aspect out with weight 0"
+                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check that"
+                    " model's weights, mean and std, or leave the aspect out with weight 0"
                 )
             column["reward"] += value
             column[f"reward/{name}"] = value
@@ -193,8 +212,13 @@ def _reward_columns(reward: BasicReward, prompts: Sequence[Prompt], texts: Seque
 
 
 def _judgement(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
-    """The paper's measure of an aspect, with weight and scale taken out; none for kinds of a user's own."""
-    aspect, weight = getattr(reward, "aspects", {}).get(name), getattr(reward, "weights", {}).get(name, 1.0)
+    """The paper's measure of an aspect, with weight and scale taken out; none for kinds of a user's
+    own.
+    """
+    aspect, weight = (
+        getattr(reward, "aspects", {}).get(name),
+        getattr(reward, "weights", {}).get(name, 1.0),
+    )
     if isinstance(aspect, AtEnd):
         aspect = aspect.aspect
     if isinstance(aspect, SegmentClassifierReward):

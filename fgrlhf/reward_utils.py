@@ -1,8 +1,9 @@
-"""Sentences and sub-sentences of a text, in characters. Making reward-model files and scoring both cut here.
+"""Sentences and sub-sentences of a text, in characters. Making reward-model files and scoring both
+cut here.
 
-Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may begin after
-a word that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer than five words join a
-neighbour (Wu et al. 2023, appendix D: the density of the relevance reward).
+Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may
+begin after a word that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer
+than five words join a neighbour (Wu et al. 2023, appendix D: the density of the relevance reward).
 """
 
 import re
@@ -10,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from typing import Literal, get_args
 
@@ -27,7 +28,8 @@ SEGMENT_MARK = "</s>"
 MIN_WORDS = 5  # of a sub-sentence
 BREAK_AFTER = ",;!?"
 
-# What spaCy's packages are named: language, type, genre, size. `spacy.load` would import any package by its name.
+# What spaCy's packages are named: language, type, genre, size. `spacy.load` would import any
+# package by its name.
 _PIPELINE_NAME = re.compile(r"[a-z]{2,3}(_[a-z0-9]+)+_(sm|md|lg|trf)")
 
 # A pipeline's components that sentence boundaries do not depend on.
@@ -37,16 +39,20 @@ _LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
 def is_pipeline_name(name: str) -> bool:
-    """Whether this can name a segmenter: the blank pipeline, or one of spaCy's form such as `en_core_web_sm`."""
+    """Whether this can name a segmenter: the blank pipeline, or one of spaCy's form such as
+    `en_core_web_sm`.
+    """
     return name == BLANK or _PIPELINE_NAME.fullmatch(name) is not None
 
 
 def _declares_a_model(name: str) -> bool:
-    """Whether an installed package says of itself that it is a spaCy pipeline. Nothing is imported."""
+    """Whether an installed package says of itself that it is a spaCy pipeline. Nothing is
+    imported.
+    """
     return bool(entry_points(group="spacy_models", name=name))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pipeline(name: str) -> spacy.Language:
     if name == BLANK:
         nlp = spacy.blank("en")
@@ -55,26 +61,28 @@ def _pipeline(name: str) -> spacy.Language:
         return nlp
     if not is_pipeline_name(name):
         raise UserError(
-            f"the segmenter {shorten(repr(name))} is no spaCy pipeline: name one such as `{TRAINED}`, or `{BLANK}`, "
-            "which needs no download"
+            f"the segmenter {shorten(repr(name))} is no spaCy pipeline: name one such as"
+            f" `{TRAINED}`, or `{BLANK}`, which needs no download"
         )
     if not spacy.util.is_package(name):
         raise UserError(
-            f"the segmenter `{name}` is not installed, and another one would cut answers into other segments. "
-            f"Install it with `python -m spacy download {name}`, or make the reward-model files and train the "
-            f"reward models again with `{BLANK}`, which needs no download"
+            f"the segmenter `{name}` is not installed, and another one would cut answers into other"
+            f" segments. Install it with `python -m spacy download {name}`, or make the"
+            f" reward-model files and train the reward models again with `{BLANK}`, which needs no"
+            " download"
         )
     if not _declares_a_model(name):
         raise UserError(
-            f"the installed package `{name}` is no spaCy pipeline, so it is not loaded as a segmenter. Install the "
-            f"pipeline with `python -m spacy download {name}`, or use `{BLANK}`"
+            f"the installed package `{name}` is no spaCy pipeline, so it is not loaded as a"
+            f" segmenter. Install the pipeline with `python -m spacy download {name}`, or use"
+            f" `{BLANK}`"
         )
     return spacy.load(name, exclude=_UNUSED)
 
 
 def _plain_word(match: re.Match) -> str:
-    """Letters in place of a very long word, its end apart: a thousand brackets cost spaCy's tokenizer half a second, and
-    twice as many four times that. No sentence ends inside such a word.
+    """Letters in place of a very long word, its end apart: a thousand brackets cost spaCy's
+    tokenizer half a second, and twice as many four times that. No sentence ends inside such a word.
     """
     return "x" * (len(match[0]) - 3) + match[0][-3:]
 
@@ -83,11 +91,15 @@ def _plain_word(match: re.Match) -> str:
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
     """spaCy's sentences that are not blank. They may begin or end with white space.
 
-    Raises `UserError` for a text that is longer than the pipeline reads: a million characters, for the blank one any number.
+    Raises `UserError` for a text that is longer than the pipeline reads: a million characters, for
+    the blank one any number.
     """
     nlp = _pipeline(name)
     if len(text) > nlp.max_length:
-        raise UserError(f"a text of {len(text):,} characters is too long for the segmenter `{name}`: it reads {nlp.max_length:,}. Shorten it")
+        raise UserError(
+            f"a text of {len(text):,} characters is too long for the segmenter `{name}`: it reads"
+            f" {nlp.max_length:,}. Shorten it"
+        )
     sentences = nlp(_LONG_WORD.sub(_plain_word, text)).sents
     spans = ((sentence.start_char, sentence.end_char) for sentence in sentences)
     return tuple((start, end) for start, end in spans if not text[start:end].isspace())
@@ -107,8 +119,9 @@ def _subsentences(name: str, text: str) -> tuple[Span, ...]:
 def subsentence_starts(words: Sequence[str]) -> list[int]:
     """The indices at which a sentence's sub-sentences begin; [0, ...], and [] for no words.
 
-    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than five words
-    lie between the last break and this one, the last break moves here; a sentence's first piece runs on instead.
+    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than
+    five words lie between the last break and this one, the last break moves here; a sentence's
+    first piece runs on instead.
     """
     starts = [0] if words else []
     for i in range(1, len(words) - MIN_WORDS):
@@ -123,7 +136,9 @@ def subsentence_starts(words: Sequence[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts texts into segments. `name` and `version` of the pipeline are saved with a reward model."""
+    """Cuts texts into segments. `name` and `version` of the pipeline are saved with a reward
+    model.
+    """
 
     name: str
     version: str
@@ -141,21 +156,27 @@ class Segmenter:
         return list(_subsentences(self.name, text))
 
     def segments(self, text: str, level: Level) -> list[Span]:
-        """Spans at `level`: "subsentence", "sentence", "sequence" (the whole text). A blank text has none."""
+        """Spans at `level`: "subsentence", "sentence", "sequence" (the whole text). A blank text
+        has none.
+        """
         if level == "subsentence":
             return self.subsentences(text)
         if level == "sentence":
             return self.sentences(text)
         if level == "sequence":
             return [(0, len(text))] if text.strip() else []
-        raise ValueError(f"`{level}` is no level of segments, choose one of {', '.join(get_args(Level))}")
+        raise ValueError(
+            f"`{level}` is no level of segments, choose one of {', '.join(get_args(Level))}"
+        )
 
     def sentence_offsets(self, text: str) -> list[int]:
         """0, then the end of every sentence, as the published code counts them."""
         return [0, *(end for _, end in _raw_sentences(self.name, text))]
 
     def subsentence_offsets(self, text: str) -> list[int]:
-        """The start of every sub-sentence, then the length of the text, as the published code counts them."""
+        """The start of every sub-sentence, then the length of the text, as the published code
+        counts them.
+        """
         return [*(start for start, _ in _subsentences(self.name, text)), len(text)]
 
     def describe(self) -> dict[str, str]:
@@ -166,28 +187,37 @@ class Segmenter:
 def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
     """A segmenter by its pipeline's name, or by what `Segmenter.describe` gave.
 
-    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always is. Raises
-    `UserError` where the pipeline is not installed or the name is of no pipeline; warns where its version is not the described one.
+    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always
+    is. Raises `UserError` where the pipeline is not installed or the name is of no pipeline; warns
+    where its version is not the described one.
     """
     described = name.get("version") if isinstance(name, Mapping) else None
     wanted = name.get("name") if isinstance(name, Mapping) else name
     if not isinstance(wanted, str) or not isinstance(described, str | None):
-        raise UserError(f"a segmenter is described by the texts `name` and `version`, not by {shorten(repr(name))}")
+        raise UserError(
+            "a segmenter is described by the texts `name` and `version`, not by"
+            f" {shorten(repr(name))}"
+        )
     if wanted == "auto":
         wanted = TRAINED if spacy.util.is_package(TRAINED) else BLANK
     nlp = _pipeline(wanted)
     version = spacy.__version__ if wanted == BLANK else nlp.meta["version"]
     if described not in (None, version):
-        message = f"segments were made with {wanted} {described}, this is {version}: some may differ"
+        message = (
+            f"segments were made with {wanted} {described}, this is {version}: some may differ"
+        )
         warnings.warn(message, stacklevel=2)
     return Segmenter(wanted, version)
 
 
-def rm_words(prefix: Sequence[str], text: str, spans: Sequence[Span]) -> tuple[list[str], list[int]]:
-    """A segment classifier's input: the prefix's words, then for every segment of `text` `</s>` and its words.
+def rm_words(
+    prefix: Sequence[str], text: str, spans: Sequence[Span]
+) -> tuple[list[str], list[int]]:
+    """A segment classifier's input: the prefix's words, then for every segment of `text` `</s>` and
+    its words.
 
-    Returns the words and the index of each segment's `</s>` (a text may hold that very string itself, so the
-    marks cannot be found by looking for it).
+    Returns the words and the index of each segment's `</s>` (a text may hold that very string
+    itself, so the marks cannot be found by looking for it).
     """
     words, marks = list(prefix), []
     for start, end in spans:

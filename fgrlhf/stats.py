@@ -1,8 +1,9 @@
-"""Percentile bootstrap intervals over questions, and what is left of many comparisons after a correction.
+"""Percentile bootstrap intervals over questions, and what is left of many comparisons after a
+correction.
 
-The unit that is drawn with replacement is the question, never the single response or segment: answers to one
-question are alike, and treating them as independent would make every interval too narrow. Efron & Tibshirani
-(1993), chapter 13.
+The unit that is drawn with replacement is the question, never the single response or segment:
+answers to one question are alike, and treating them as independent would make every interval too
+narrow. Efron & Tibshirani (1993), chapter 13.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,33 +63,46 @@ def bootstrap(
 ) -> Interval:
     """Interval of `statistic` (called with `axis=-1`) over one value per question.
 
-    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the 97.5th
-    percentile of theta*. Raises `ValueError` on no question or a value that is not finite.
+    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the
+    97.5th percentile of theta*. Raises `ValueError` on no question or a value that is not finite.
     """
     values = _values("values_by_question", values_by_question)
-    return _interval(statistic(values, axis=-1), statistic(values[_draws(values.size, n, seed)], axis=-1))
+    return _interval(
+        statistic(values, axis=-1), statistic(values[_draws(values.size, n, seed)], axis=-1)
+    )
 
 
-def paired_bootstrap(a: Sequence[float], b: Sequence[float], n: int = 2000, seed: int = 0) -> Interval:
-    """Interval of mean(a - b) where a[i] and b[i] belong to one question: each draw takes both of them."""
+def paired_bootstrap(
+    a: Sequence[float], b: Sequence[float], n: int = 2000, seed: int = 0
+) -> Interval:
+    """Interval of mean(a - b) where a[i] and b[i] belong to one question: each draw takes both of
+    them.
+    """
     first, second = _values("a", a), _values("b", b)
     if first.size != second.size:
-        raise ValueError(f"paired values must be of the same questions: {first.size} and {second.size} given")
+        raise ValueError(
+            f"paired values must be of the same questions: {first.size} and {second.size} given"
+        )
     return bootstrap(first - second, n=n, seed=seed)
 
 
 def ratio_bootstrap(
     numerators: Sequence[float], denominators: Sequence[float], n: int = 2000, seed: int = 0
 ) -> Interval:
-    """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by question.
+    """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by
+    question.
 
     A question may have denominator 0; where all of them have, the ratio is given as 0.
     """
     top, bottom = _values("numerators", numerators), _values("denominators", denominators)
     if top.size != bottom.size:
-        raise ValueError(f"as many numerators as denominators are needed: {top.size} and {bottom.size} given")
+        raise ValueError(
+            f"as many numerators as denominators are needed: {top.size} and {bottom.size} given"
+        )
     index = _draws(top.size, n, seed)
-    return _interval(_ratio(top.sum(), bottom.sum()), _ratio(top[index].sum(-1), bottom[index].sum(-1)))
+    return _interval(
+        _ratio(top.sum(), bottom.sum()), _ratio(top[index].sum(-1), bottom[index].sum(-1))
+    )
 
 
 def _ratio(top, bottom):
@@ -98,8 +112,8 @@ def _ratio(top, bottom):
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
     """Mean difference where several seeds answered the same questions, one array a seed.
 
-    A 95% interval over questions (bootstrap of the mean over seeds) and one over seeds (Student's t on the seeds' means),
-    the two half-widths added in quadrature. One seed has the first alone.
+    A 95% interval over questions (bootstrap of the mean over seeds) and one over seeds (Student's t
+    on the seeds' means), the two half-widths added in quadrature. One seed has the first alone.
     """
     stacked = np.stack(differences)
     over_questions = bootstrap(stacked.mean(0))
@@ -118,10 +132,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
         sqrt((z(p) * s_q)^2 + (t(p) * s_s)^2) = |mean|
 
-    with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (seeds - 1 degrees of freedom), s_q
-    the standard error over questions (a 95% bootstrap interval is 2 * 1.96 of them wide) and s_s the one over seeds. The tails
-    are the normal distribution's because a bootstrap of 2,000 draws has none that a p-value of 0.0005 could be read from. One
-    seed has s_s = 0. With several seeds p < 0.05 exactly where the interval of `seed_interval` excludes zero.
+    with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (seeds
+    - 1 degrees of freedom), s_q the standard error over questions (a 95% bootstrap interval is 2 *
+      1.96 of them wide) and s_s the one over seeds. The tails
+    are the normal distribution's because a bootstrap of 2,000 draws has none that a p-value of
+    0.0005 could be read from. One seed has s_s = 0. With several seeds p < 0.05 exactly where the
+    interval of `seed_interval` excludes zero.
     """
     stacked = np.stack(differences)
     over_questions = bootstrap(stacked.mean(0))
@@ -146,9 +162,10 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for their number, in the order given (Holm 1979).
 
-    With p_(1) <= ... <= p_(m) sorted, the corrected p_(i) is the largest of (m - j + 1) p_(j) over j <= i, at most 1. Calling
-    those below 0.05 real, the chance of calling any difference real that is none is at most 0.05, however the comparisons depend
-    on each other. Raises `ValueError` for what is no probability.
+    With p_(1) <= ... <= p_(m) sorted, the corrected p_(i) is the largest of (m - j + 1) p_(j) over
+    j <= i, at most 1. Calling those below 0.05 real, the chance of calling any difference real that
+    is none is at most 0.05, however the comparisons depend on each other. Raises `ValueError` for
+    what is no probability.
     """
     values = np.asarray(p_values, dtype=np.float64)
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():

@@ -1,7 +1,8 @@
 """What crosses a module: frozen, shape-checked dataclasses.
 
 Axis letters, which end every tensor's name:
-  B rollouts   P prompt tokens   T response tokens   K samples per prompt   S segments   V vocabulary
+  B rollouts   P prompt tokens   T response tokens   K samples per prompt   S segments   V
+  vocabulary
 Masks are 1 on real tokens and 0 on padding; a response's mask includes its end-of-sequence token.
 """
 
@@ -15,7 +16,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prompt:
-    """One input. `text` is what the policy reads; `meta` is the task's own row (question, passages, ...)."""
+    """One input. `text` is what the policy reads; `meta` is the task's own row (question, passages,
+    ...).
+    """
 
     id: str
     text: str
@@ -27,8 +30,9 @@ class Prompt:
 class SegmentScore:
     """A reward for characters [start, end) of a response's text, in reward units.
 
-    `end=None` stands for the end of the whole response, its end-of-sequence token included: a score of the whole
-    answer belongs to the decision to stop as well. `label` names the judgement (for reports).
+    `end=None` stands for the end of the whole response, its end-of-sequence token included: a score
+    of the whole answer belongs to the decision to stop as well. `label` names the judgement (for
+    reports).
     """
 
     start: int
@@ -48,7 +52,9 @@ def _check_shape(owner: str, name: str, tensor: Tensor, shape: tuple[int, ...]) 
 
 @dataclass(frozen=True)
 class Response:
-    """Sampled tokens, the K of one prompt side by side. Ids on padding are the pad token's, log-probabilities 0."""
+    """Sampled tokens, the K of one prompt side by side. Ids on padding are the pad token's,
+    log-probabilities 0.
+    """
 
     ids_BT: Tensor
     mask_BT: Tensor
@@ -72,9 +78,12 @@ class Rollout:
     ref_logprobs_BT: Tensor  # 0 on padding
     values_BT: Tensor | None  # None for critic-free algorithms; 0 on padding
     texts: tuple[str, ...]  # exactly what the reward models read
-    char_ends: tuple[tuple[int, ...], ...]  # characters of `texts[b]` decoded after token t: the text<->token map
+    char_ends: tuple[
+        tuple[int, ...], ...
+    ]  # characters of `texts[b]` decoded after token t: the text<->token map
     group_B: Tensor  # which prompt of the batch each rollout belongs to
-    left_padded: bool  # where the padding of prompts stands; it cannot be told from the masks where a prompt is empty
+    # where the padding of prompts stands; it cannot be told from the masks where a prompt is empty
+    left_padded: bool
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -87,7 +96,9 @@ class Rollout:
         _check_shape("Rollout", "group_B", self.group_B, (B,))
         for name in ("prompts", "texts", "char_ends"):
             if len(getattr(self, name)) != B:
-                raise ValueError(f"Rollout.{name} has {len(getattr(self, name))} entries, expected {B}")
+                raise ValueError(
+                    f"Rollout.{name} has {len(getattr(self, name))} entries, expected {B}"
+                )
 
     def __len__(self) -> int:
         return self.response_ids_BT.shape[0]
@@ -112,7 +123,11 @@ class Rollout:
         return replace(self, **changes)
 
     def to(self, device: torch.device | str) -> "Rollout":
-        moved = {f.name: getattr(self, f.name).to(device) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        moved = {
+            f.name: getattr(self, f.name).to(device)
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -135,14 +150,18 @@ class TokenReward:
 
 @dataclass(frozen=True)
 class Advantages:
-    """What an algorithm's loss needs beside the rollout. `returns_BT` is the critic's target (None: no critic)."""
+    """What an algorithm's loss needs beside the rollout. `returns_BT` is the critic's target (None:
+    no critic).
+    """
 
     advantages_BT: Tensor
     returns_BT: Tensor | None = None
 
     def __post_init__(self):
         if self.returns_BT is not None:
-            _check_shape("Advantages", "returns_BT", self.returns_BT, tuple(self.advantages_BT.shape))
+            _check_shape(
+                "Advantages", "returns_BT", self.returns_BT, tuple(self.advantages_BT.shape)
+            )
 
     def rows(self, index_B: Tensor, T: int) -> "Advantages":
         returns_BT = None if self.returns_BT is None else self.returns_BT[index_B, :T]
@@ -151,7 +170,9 @@ class Advantages:
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """A loss per token, and per-token quantities to log under the same average. Values on padding are ignored."""
+    """A loss per token, and per-token quantities to log under the same average. Values on padding
+    are ignored.
+    """
 
     loss_BT: Tensor
     metrics: Mapping[str, Tensor]
@@ -163,7 +184,9 @@ class TokenLoss:
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """One forward pass over given responses. Entries on padding are 0; `entropy_BT` carries no gradient unless asked."""
+    """One forward pass over given responses. Entries on padding are 0; `entropy_BT` carries no
+    gradient unless asked.
+    """
 
     logprobs_BT: Tensor
     values_BT: Tensor | None = None

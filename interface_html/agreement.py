@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
 from fgrlhf.utils import UserError, read_json, run_main, write_json
-from fgrlhf.cli.command_line import settings_from
-from tasks.qa_feedback.feedback import FeedbackRow
 from interface_html.database import read_database
 from interface_html.export import labels_of
-from interface_html.items import read_items, row_with
-from interface_html.items import Item
+from interface_html.items import Item, read_items, row_with
 from interface_html.rules import is_weak_order, sentences
 from interface_html.schema import QA_SCHEMA, Schema, load_schema
+from tasks.qa_feedback.feedback import FeedbackRow
 from tasks.qa_feedback.reward_modeling.create_rm_files import factuality_tags, relevance_tags
 
 Figure = Interval | str  # a number with its interval, or why there is none
@@ -35,7 +34,9 @@ DRAWS, SEED = 2000, 0
 
 @dataclass
 class Judged:
-    """An item and what each annotator said. `comparisons`: preference, and the order shown where it is known."""
+    """An item and what each annotator said. `comparisons`: preference, and the order shown where it
+    is known.
+    """
 
     item: Item
     annotations: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -43,21 +44,26 @@ class Judged:
     seconds: list[float] = field(default_factory=list)
 
 
-# ---- figures (pure) ----------------------------------------------------------------------------------------
+# ---- figures (pure) ------------------------------------------------------------------------------
 
 
 def coincidences(units: Sequence[Sequence[Hashable]], values: Mapping[Hashable, int]) -> np.ndarray:
-    """Krippendorff's coincidence matrix: o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1), units with m_u > 1 values."""
+    """Krippendorff's coincidence matrix: o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1), units with
+    m_u > 1 values.
+    """
     found = np.zeros((len(values), len(values)))
     for unit in units:
         if len(unit) > 1:
-            counts = np.bincount([values[value] for value in unit], minlength=len(values)).astype(float)
+            counts = np.bincount([values[value] for value in unit], minlength=len(values)).astype(
+                float
+            )
             found += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
     return found
 
 
 def alpha_of(matrix: np.ndarray) -> np.ndarray:
-    """alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k, nominal; NaN where only one value is used.
+    """alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k, nominal; NaN where only one
+    value is used.
 
     matrix: [..., C, C]. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
     """
@@ -76,11 +82,13 @@ def alpha(units_of_items: Sequence[Sequence[Sequence[Hashable]]]) -> Figure:
         return "undefined: no item was judged by two annotators"
     if len(used) == 1:
         return (
-            f"undefined: everybody said {next(iter(used))!r} everywhere, so no disagreement could be expected"
+            f"undefined: everybody said {next(iter(used))!r} everywhere, so no disagreement could"
+            " be expected"
         )
     values = {value: i for i, value in enumerate(sorted(used, key=str))}
     known = [
-        [[v for v in unit if v in values] for unit in units if len(unit) > 1] for units in units_of_items
+        [[v for v in unit if v in values] for unit in units if len(unit) > 1]
+        for units in units_of_items
     ]
     matrices = np.stack([coincidences(units, values) for units in known])
     draws = np.random.default_rng(SEED).integers(len(matrices), size=(DRAWS, len(matrices)))
@@ -104,7 +112,9 @@ def overlap_matches(a: Sequence[Mapping], b: Sequence[Mapping]) -> int:
     def hits(these, those):
         return sum(
             any(
-                x["error type"] == y["error type"] and x["start"] < y["end"] and y["start"] < x["end"]
+                x["error type"] == y["error type"]
+                and x["start"] < y["end"]
+                and y["start"] < x["end"]
                 for y in those
             )
             for x in these
@@ -113,10 +123,12 @@ def overlap_matches(a: Sequence[Mapping], b: Sequence[Mapping]) -> int:
     return hits(a, b) + hits(b, a)
 
 
-# ---- what is compared --------------------------------------------------------------------------------------
+# ---- what is compared ----------------------------------------------------------------------------
 
 
-def _pairs(judged: Sequence[Judged], compare: Callable[[Judged, Mapping, Mapping], tuple[float, float]]):
+def _pairs(
+    judged: Sequence[Judged], compare: Callable[[Judged, Mapping, Mapping], tuple[float, float]]
+):
     """For each item the sums of `compare` over the pairs of its annotators."""
     for one in judged:
         found = [compare(one, a, b) for a, b in combinations(one.annotations.values(), 2)]
@@ -134,23 +146,33 @@ def _overlap(_, a, b):
 
 def _missing(_, a, b):
     keys = [
-        {(m["error type"], m["passage_id"], s) for m in doc["missing-info"] for s in m["sentence_id"]}
+        {
+            (m["error type"], m["passage_id"], s)
+            for m in doc["missing-info"]
+            for s in m["sentence_id"]
+        }
         for doc in (a, b)
     ]
     return 2 * len(keys[0] & keys[1]), len(keys[0]) + len(keys[1])
 
 
 def _segments(schema: Schema, judged: Sequence[Judged]) -> dict[str, list]:
-    """Labels of words, and of segments as the reward models see them, for each item and annotator."""
+    """Labels of words, and of segments as the reward models see them, for each item and
+    annotator.
+    """
     made: dict[str, list] = {"words": []}
     segmenter = load_segmenter() if schema.task == "qa_feedback" else None
     for one in judged:
         text = one.item.row[schema.fields.text]
         labels = [labels_of(schema, text, doc) for doc in one.annotations.values()]
-        starts = [i for i, c in enumerate(text) if not c.isspace() and (i == 0 or text[i - 1].isspace())]
+        starts = [
+            i for i, c in enumerate(text) if not c.isspace() and (i == 0 or text[i - 1].isspace())
+        ]
         made["words"].append([[label[i] or "none" for label in labels] for i in starts])
         if segmenter:
-            rows = [FeedbackRow(row_with(schema, one.item, doc)) for doc in one.annotations.values()]
+            rows = [
+                FeedbackRow(row_with(schema, one.item, doc)) for doc in one.annotations.values()
+            ]
             for name, tags in (
                 ("sub-sentences (relevance)", relevance_tags),
                 ("sentences (factuality)", factuality_tags),
@@ -158,7 +180,8 @@ def _segments(schema: Schema, judged: Sequence[Judged]) -> dict[str, list]:
                 made.setdefault(name, []).append(list(zip(*(tags(row, segmenter) for row in rows))))
         else:
             units = [
-                [next((x for x in label[a:b] if x), "none") for label in labels] for a, b in sentences(text)
+                [next((x for x in label[a:b] if x), "none") for label in labels]
+                for a, b in sentences(text)
             ]
             made.setdefault("sentences", []).append(units)
     return made
@@ -206,16 +229,20 @@ def _comparison_figures(schema: Schema, judged: Sequence[Judged], none: str) -> 
         first.append((wins, decided))
         ties.append((sum(p.count(0) for p, _ in said), len(pairs) * len(said)))
         broken.append((sum(not is_weak_order(count, pairs, p) for p, _ in said), len(said)))
-    units = [[list(unit) for unit in zip(*(p for p, _ in one.comparisons.values()))] for one in judged]
+    units = [
+        [list(unit) for unit in zip(*(p for p, _ in one.comparisons.values()))] for one in judged
+    ]
     return {
         "preference alpha": alpha(units),
-        "share won by the answer shown first": share(first, none if not judged else "every pair is a tie"),
+        "share won by the answer shown first": share(
+            first, none if not judged else "every pair is a tie"
+        ),
         "ties": share(ties, none),
         "no ranking with ties": share(broken, none),
     }
 
 
-# ---- where it comes from -----------------------------------------------------------------------------------
+# ---- where it comes from -------------------------------------------------------------------------
 
 
 def judged_in_database(schema: Schema, path: str | Path) -> list[Judged]:
@@ -223,7 +250,8 @@ def judged_in_database(schema: Schema, path: str | Path) -> list[Judged]:
     task, items, submissions = read_database(path)
     if task != schema.task:
         raise UserError(
-            f"{path} holds feedback of the task {task}, the schema is of {schema.task}: schema_file=..."
+            f"{path} holds feedback of the task {task}, the schema is of {schema.task}:"
+            " schema_file=..."
         )
     judged = {item.id: Judged(item) for item in items}
     for one in submissions:
@@ -241,14 +269,17 @@ def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]
     entries, every = read_json(path), list(range(len(schema.fields.answers)))
     if not isinstance(entries, list) or len(entries) != count:
         raise UserError(
-            f"{path} is not the record of a file of {count} rows: save both on the same page at once"
+            f"{path} is not the record of a file of {count} rows: save both on the same page at"
+            " once"
         )
     for number, entry in enumerate(entries):
         order = entry.get("order", 0) if isinstance(entry, dict) else 0
         if order is not None and (
             not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, every))
         ):
-            raise UserError(f"{path}, row {number}: `order` must hold each of {every} once, or be null")
+            raise UserError(
+                f"{path}, row {number}: `order` must hold each of {every} once, or be null"
+            )
         seconds = entry.get("seconds")
         if not isinstance(seconds, dict) or not all(
             isinstance(v, (int, float, type(None))) for v in seconds.values()
@@ -257,8 +288,12 @@ def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]
     return entries
 
 
-def judged_in_files(schema: Schema, paths: Sequence[str], records: Sequence[str] = ()) -> list[Judged]:
-    """One feedback file for each annotator, of the same rows in the same order; `records`: one for each of them."""
+def judged_in_files(
+    schema: Schema, paths: Sequence[str], records: Sequence[str] = ()
+) -> list[Judged]:
+    """One feedback file for each annotator, of the same rows in the same order; `records`: one for
+    each of them.
+    """
     if records and len(records) != len(paths):
         raise UserError(
             f"{len(records)} records for {len(paths)} files: name one for each, in the same order"
@@ -268,7 +303,8 @@ def judged_in_files(schema: Schema, paths: Sequence[str], records: Sequence[str]
     for path, items, record in zip(paths, files, records or [None] * len(paths)):
         if len(items) != len(judged):
             raise UserError(
-                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: they must be of the same items"
+                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: they must be of the"
+                " same items"
             )
         kept = (
             read_record(schema, record, len(items))
@@ -278,13 +314,16 @@ def judged_in_files(schema: Schema, paths: Sequence[str], records: Sequence[str]
         for number, (into, item, entry) in enumerate(zip(judged, items, kept)):
             if any(into.item.row[key] != item.row[key] for key in schema.row):
                 raise UserError(
-                    f"{path}, row {number}: its texts differ from those of {paths[0]}: not the same items"
+                    f"{path}, row {number}: its texts differ from those of {paths[0]}: not the same"
+                    " items"
                 )
             if "feedback" in item.row:
                 into.annotations[path] = item.row["feedback"]
             if "preference" in item.row:
                 into.comparisons[path] = (item.row["preference"], entry["order"])
-            into.seconds += [float(value) for value in entry["seconds"].values() if value is not None]
+            into.seconds += [
+                float(value) for value in entry["seconds"].values() if value is not None
+            ]
     return judged
 
 
@@ -304,19 +343,27 @@ class Settings(StrictModel):
 
 def main() -> None:
     settings = settings_from(Settings)
-    schema, paths = load_schema(settings.schema_file), [path for path in settings.files.split(",") if path]
+    schema, paths = (
+        load_schema(settings.schema_file),
+        [path for path in settings.files.split(",") if path],
+    )
     if bool(settings.db) == bool(paths):
-        raise UserError("name either a database (db=...) or feedback files (files=anna.json,ben.json)")
+        raise UserError(
+            "name either a database (db=...) or feedback files (files=anna.json,ben.json)"
+        )
     records = [path for path in settings.records.split(",") if path]
     judged = (
-        judged_in_database(schema, settings.db) if settings.db else judged_in_files(schema, paths, records)
+        judged_in_database(schema, settings.db)
+        if settings.db
+        else judged_in_files(schema, paths, records)
     )
     figures = report(schema, judged)
     for name, figure in figures.items():
         print(f"{name:<40} {figure}")
     if settings.out:
         plain = {
-            name: figure if isinstance(figure, str) else figure.as_dict() for name, figure in figures.items()
+            name: figure if isinstance(figure, str) else figure.as_dict()
+            for name, figure in figures.items()
         }
         write_json(settings.out, json.loads(json.dumps(plain).replace("NaN", "null")))
 

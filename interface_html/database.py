@@ -1,8 +1,9 @@
 """Everything the server keeps, in one SQLite file behind one writing connection.
 
-What is committed survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA). Submissions are only
-ever added. An item is given to `per_item` annotators of a page: those who submitted and those whose lease runs.
-Requests that wait for the disk at the same time are committed together.
+What is committed survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA).
+Submissions are only ever added. An item is given to `per_item` annotators of a page: those who
+submitted and those whose lease runs. Requests that wait for the disk at the same time are committed
+together.
 """
 
 import fcntl
@@ -50,7 +51,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Assignment:
-    """An item given to an annotator; `shown`: the answers' order on the page; `draft`: (revision, state) or None."""
+    """An item given to an annotator; `shown`: the answers' order on the page; `draft`: (revision,
+    state) or None.
+    """
 
     id: int
     item: Item
@@ -84,12 +87,24 @@ class _Job:
 
 
 class Database:
-    """Opens or makes the file. Raises `UserError` where another server has it, or it is of another task."""
+    """Opens or makes the file. Raises `UserError` where another server has it, or it is of another
+    task.
+    """
 
     def __init__(
-        self, path: str | Path, task: str, per_item: int = 1, lease_seconds: float = 3600, clock=time.time
+        self,
+        path: str | Path,
+        task: str,
+        per_item: int = 1,
+        lease_seconds: float = 3600,
+        clock=time.time,
     ):
-        self.path, self.per_item, self.lease_seconds, self.clock = Path(path), per_item, lease_seconds, clock
+        self.path, self.per_item, self.lease_seconds, self.clock = (
+            Path(path),
+            per_item,
+            lease_seconds,
+            clock,
+        )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()  # whoever has it may use the connection
         self._waiting: deque[_Job] = deque()
@@ -117,7 +132,8 @@ class Database:
         if found != task:
             self.close()
             raise UserError(
-                f"{path} holds feedback of the task {found}, not of {task}: name another file with db=..."
+                f"{path} holds feedback of the task {found}, not of {task}: name another file with"
+                " db=..."
             )
 
     def close(self) -> None:
@@ -134,8 +150,9 @@ class Database:
     def write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         """What `work(connection)` returns, once all that it wrote is on the disk.
 
-        Whoever gets the lock commits for everybody who waits: one flush of the disk for all of them. What raises is
-        undone alone. `work` may run twice (see `_commit`), so it may change nothing but the database.
+        Whoever gets the lock commits for everybody who waits: one flush of the disk for all of
+        them. What raises is undone alone. `work` may run twice (see `_commit`), so it may change
+        nothing but the database.
         """
         mine = _Job(work)
         self._waiting.append(mine)
@@ -147,7 +164,9 @@ class Database:
         return mine.value
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """All in one transaction; where the storage refuses that, each in its own, so that one fails alone."""
+        """All in one transaction; where the storage refuses that, each in its own, so that one
+        fails alone.
+        """
         try:
             self._transaction(jobs)
         except sqlite3.Error as error:
@@ -156,7 +175,9 @@ class Database:
                     self._commit([job])
             else:
                 jobs[0].error = error
-        except BaseException as error:  # an interrupt: nothing was committed, so nobody may think it was
+        except (
+            BaseException
+        ) as error:  # an interrupt: nothing was committed, so nobody may think it was
             for job in jobs:
                 job.error = error
             raise
@@ -184,10 +205,12 @@ class Database:
                 sql.execute("ROLLBACK")
             raise
 
-    # ---- items and annotators ------------------------------------------------------------------------------
+    # ---- items and annotators --------------------------------------------------------------------
 
     def add_items(self, items: Sequence[Item]) -> int:
-        """Add those that are not there; returns how many. `UserError` where an id is there with another text."""
+        """Add those that are not there; returns how many. `UserError` where an id is there with
+        another text.
+        """
 
         def add(sql: sqlite3.Connection) -> int:
             added = 0
@@ -197,7 +220,8 @@ class Database:
                 there = sql.execute("SELECT row FROM items WHERE id=?", (item.id,)).fetchone()
                 if there and there[0] != row:
                     raise UserError(
-                        f"item {item.id!r} is in {self.path} with other texts: give the new one another id"
+                        f"item {item.id!r} is in {self.path} with other texts: give the new one"
+                        " another id"
                     )
                 if not there:
                     added += 1
@@ -208,7 +232,9 @@ class Database:
 
     def items(self) -> list[Item]:
         with self._lock:
-            rows = self._connection.execute("SELECT id, row FROM items ORDER BY position").fetchall()
+            rows = self._connection.execute(
+                "SELECT id, row FROM items ORDER BY position"
+            ).fetchall()
         return [Item(name, json.loads(row)) for name, row in rows]
 
     def new_token(self, annotator: str) -> str:
@@ -223,15 +249,18 @@ class Database:
     def annotator_of(self, token: str) -> str | None:
         return self._names.get(_sha(token))
 
-    # ---- assignments ---------------------------------------------------------------------------------------
+    # ---- assignments -----------------------------------------------------------------------------
 
     def next(self, annotator: str, page: str, answers: int) -> Assignment | None:
-        """What the annotator has begun, else the first item that still needs somebody and that they never had."""
+        """What the annotator has begun, else the first item that still needs somebody and that they
+        never had.
+        """
         return self.write(lambda sql: self._next(sql, annotator, page, answers, self.clock()))
 
     def _next(self, sql, annotator: str, page: str, answers: int, now: float) -> Assignment | None:
         begun = sql.execute(
-            "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0 ORDER BY id",
+            "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0"
+            " ORDER BY id",
             (annotator, page),
         ).fetchall()
         for number, item, until in begun:
@@ -239,10 +268,10 @@ class Database:
                 self._lease(sql, number, now)
                 return self._read(sql, number)
         free = sql.execute(
-            "SELECT id FROM items WHERE NOT EXISTS"
-            " (SELECT 1 FROM assignments a WHERE a.page=:page AND a.item=items.id AND a.annotator=:annotator) AND"
-            " (SELECT COUNT(*) FROM assignments a WHERE a.page=:page AND a.item=items.id"
-            "  AND (a.done OR a.lease_until>:now)) < :wanted ORDER BY position LIMIT 1",
+            "SELECT id FROM items WHERE NOT EXISTS (SELECT 1 FROM assignments a WHERE a.page=:page"
+            " AND a.item=items.id AND a.annotator=:annotator) AND (SELECT COUNT(*) FROM assignments"
+            " a WHERE a.page=:page AND a.item=items.id  AND (a.done OR a.lease_until>:now)) <"
+            " :wanted ORDER BY position LIMIT 1",
             {"page": page, "annotator": annotator, "now": now, "wanted": self.per_item},
         ).fetchone()
         if free is None:
@@ -250,24 +279,30 @@ class Database:
         shown = list(range(answers))
         random.SystemRandom().shuffle(shown)
         made = sql.execute(
-            "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?, ?, ?)",
+            "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?,"
+            " ?, ?)",
             (free[0], annotator, page, json.dumps(shown), now + self.lease_seconds),
         )
         return self._read(sql, made.lastrowid)
 
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
-        sql.execute("UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, number))
+        sql.execute(
+            "UPDATE assignments SET lease_until=? WHERE id=?", (now + self.lease_seconds, number)
+        )
 
     @staticmethod
     def _taken(sql: sqlite3.Connection, item: str, page: str, now: float) -> int:
-        query = "SELECT COUNT(*) FROM assignments WHERE page=? AND item=? AND (done OR lease_until>?)"
+        query = (
+            "SELECT COUNT(*) FROM assignments WHERE page=? AND item=? AND (done OR lease_until>?)"
+        )
         return sql.execute(query, (page, item, now)).fetchone()[0]
 
     @staticmethod
     def _read(sql: sqlite3.Connection, number: int) -> Assignment:
         found = sql.execute(
-            "SELECT a.item, i.row, a.annotator, a.page, a.shown, a.done, a.lease_until, d.revision, d.state"
-            " FROM assignments a JOIN items i ON i.id=a.item LEFT JOIN drafts d ON d.assignment=a.id WHERE a.id=?",
+            "SELECT a.item, i.row, a.annotator, a.page, a.shown, a.done, a.lease_until, d.revision,"
+            " d.state FROM assignments a JOIN items i ON i.id=a.item LEFT JOIN drafts d ON"
+            " d.assignment=a.id WHERE a.id=?",
             (number,),
         ).fetchone()
         if found is None:
@@ -275,7 +310,14 @@ class Database:
         item, row, annotator, page, shown, done, lease, revision, state = found
         draft = None if revision is None else (revision, json.loads(state))
         return Assignment(
-            number, Item(item, json.loads(row)), annotator, page, json.loads(shown), bool(done), lease, draft
+            number,
+            Item(item, json.loads(row)),
+            annotator,
+            page,
+            json.loads(shown),
+            bool(done),
+            lease,
+            draft,
         )
 
     def assignment(self, number: int, annotator: str) -> Assignment:
@@ -293,7 +335,7 @@ class Database:
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
             return done, self._connection.execute("SELECT COUNT(*) FROM items").fetchone()[0]
 
-    # ---- work ----------------------------------------------------------------------------------------------
+    # ---- work ------------------------------------------------------------------------------------
 
     def save_draft(self, assignment: Assignment, revision: int, state: Any) -> int:
         """Keep a draft made from revision `revision` (0: the first); returns its own.
@@ -302,15 +344,19 @@ class Database:
         """
 
         def save(sql: sqlite3.Connection) -> int:
-            found = sql.execute("SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)).fetchone()
+            found = sql.execute(
+                "SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)
+            ).fetchone()
             last = found[0] if found else 0
             if revision != last:
                 raise Refused(
                     409,
-                    f"this draft was made from revision {revision}, the last is {last}: another window "
-                    "changed it; reload to continue from there",
+                    f"this draft was made from revision {revision}, the last is {last}: another"
+                    " window changed it; reload to continue from there",
                 )
-            sql.execute("INSERT OR REPLACE INTO drafts VALUES(?, ?, ?)", (assignment.id, last + 1, text))
+            sql.execute(
+                "INSERT OR REPLACE INTO drafts VALUES(?, ?, ?)", (assignment.id, last + 1, text)
+            )
             self._renew(sql, assignment, self.clock())
             return last + 1
 
@@ -318,14 +364,22 @@ class Database:
         return self.write(save)
 
     def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> None:
-        (until,) = sql.execute("SELECT lease_until FROM assignments WHERE id=?", (assignment.id,)).fetchone()
-        if until > now or self._taken(sql, assignment.item.id, assignment.page, now) < self.per_item:
+        (until,) = sql.execute(
+            "SELECT lease_until FROM assignments WHERE id=?", (assignment.id,)
+        ).fetchone()
+        if (
+            until > now
+            or self._taken(sql, assignment.item.id, assignment.page, now) < self.per_item
+        ):
             self._lease(sql, assignment.id, now)
 
-    def submit(self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str) -> bool:
+    def submit(
+        self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str
+    ) -> bool:
         """Add a submission; True if it is new, False if this very one is there already.
 
-        `Refused` (409) where the uuid is there with something else, or the lease ran out and others took the item.
+        `Refused` (409) where the uuid is there with something else, or the lease ran out and others
+        took the item.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
@@ -347,8 +401,8 @@ class Database:
                     "your draft is kept, go on with the next",
                 )
             sql.execute(
-                "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline, created)"
-                " VALUES(?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline,"
+                " created) VALUES(?, ?, ?, ?, ?, ?, ?)",
                 (uuid, digest, assignment.id, text, seconds, guideline, now),
             )
             sql.execute("UPDATE assignments SET done=1 WHERE id=?", (assignment.id,))
@@ -370,8 +424,9 @@ def read_database(path: str | Path) -> tuple[str, list[Item], list[Submission]]:
                 for name, row in sql.execute("SELECT id, row FROM items ORDER BY position")
             ]
             found = sql.execute(
-                "SELECT a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline, s.created"
-                " FROM submissions s JOIN assignments a ON a.id=s.assignment ORDER BY s.number"
+                "SELECT a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
+                " s.created FROM submissions s JOIN assignments a ON a.id=s.assignment ORDER BY"
+                " s.number"
             ).fetchall()
         finally:
             sql.close()
@@ -380,7 +435,10 @@ def read_database(path: str | Path) -> tuple[str, list[Item], list[Submission]]:
     return (
         task,
         items,
-        [Submission(i, a, p, json.loads(d), json.loads(o), t, g, c) for i, a, p, d, o, t, g, c in found],
+        [
+            Submission(i, a, p, json.loads(d), json.loads(o), t, g, c)
+            for i, a, p, d, o, t, g, c in found
+        ],
     )
 
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_text
-from fgrlhf.cli.command_line import settings_from
-from tasks.qa_feedback.feedback import DataError
 from interface_html.database import Submission, read_database
 from interface_html.items import Item, row_with, rows_text
 from interface_html.schema import QA_SCHEMA, Schema, load_schema
+from tasks.qa_feedback.feedback import DataError
 from tasks.qa_feedback.validation import feedback_problems
 
 Policy = Literal["first", "latest", "majority", "all"]
@@ -26,9 +26,10 @@ def export_rows(
 ) -> tuple[list[dict[str, Any]], int]:
     """Rows in the items' order, and how many items are left out because something is missing.
 
-    `first`, `latest`: one annotation and one comparison an item, by time. `majority`: of each pair what most say (a
-    tie if nothing leads), and the annotation that agrees best with the others. `all`: a row for each annotator. Of
-    an annotator who submitted twice the latest counts, except under `first`.
+    `first`, `latest`: one annotation and one comparison an item, by time. `majority`: of each pair
+      what most say (a
+    tie if nothing leads), and the annotation that agrees best with the others. `all`: a row for
+    each annotator. Of an annotator who submitted twice the latest counts, except under `first`.
     """
     said: dict[tuple[str, str], dict[str, Mapping]] = {}
     for one in submissions:
@@ -55,11 +56,15 @@ def _rows_of(
 ) -> list[dict]:
     if policy == "all":
         names = list(dict.fromkeys([*annotations, *comparisons])) or [None]
-        rows = [row_with(schema, item, annotations.get(name), comparisons.get(name)) for name in names]
+        rows = [
+            row_with(schema, item, annotations.get(name), comparisons.get(name)) for name in names
+        ]
     else:
         few = {"first": lambda docs: docs[0], "latest": lambda docs: docs[-1]}
         note = few.get(policy, lambda docs: most_agreed(schema, item, docs))
-        vote = few.get(policy, lambda docs: {"preference": majority([doc["preference"] for doc in docs])})
+        vote = few.get(
+            policy, lambda docs: {"preference": majority([doc["preference"] for doc in docs])}
+        )
         rows = [
             row_with(
                 schema,
@@ -68,7 +73,9 @@ def _rows_of(
                 comparisons and vote([*comparisons.values()]) or None,
             )
         ]
-    return [row for row in rows if "feedback" in row and ("preference" in row or not schema.compares)]
+    return [
+        row for row in rows if "feedback" in row and ("preference" in row or not schema.compares)
+    ]
 
 
 def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
@@ -84,7 +91,9 @@ def labels_of(schema: Schema, text: str, doc: Mapping[str, Any]) -> list[str | N
     """The error type of each character; None where nothing is marked."""
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
-        labels[error["start"] : error["end"]] = [error["error type"]] * (error["end"] - error["start"])
+        labels[error["start"] : error["end"]] = [error["error type"]] * (
+            error["end"] - error["start"]
+        )
     return labels
 
 
@@ -99,7 +108,9 @@ def most_agreed(schema: Schema, item: Item, docs: Sequence[Mapping[str, Any]]) -
 class Settings(StrictModel):
     """Which submissions become rows."""
 
-    db: str = Field("outputs/feedback/feedback.sqlite", description="the database that serve.sh writes")
+    db: str = Field(
+        "outputs/feedback/feedback.sqlite", description="the database that serve.sh writes"
+    )
     out: str = Field(description="the feedback file to write")
     policy: Policy = Field("latest", description="where several annotators did an item")
     schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
@@ -111,7 +122,8 @@ def export(settings: Settings) -> int:
     task, items, submissions = read_database(settings.db)
     if task != schema.task:
         raise UserError(
-            f"{settings.db} holds feedback of the task {task}, the schema is of {schema.task}: schema_file=..."
+            f"{settings.db} holds feedback of the task {task}, the schema is of {schema.task}:"
+            " schema_file=..."
         )
     rows, left_out = export_rows(schema, items, submissions, settings.policy)
     problems = feedback_problems(rows, settings.out) if schema.task == "qa_feedback" else []
@@ -119,7 +131,8 @@ def export(settings: Settings) -> int:
         raise DataError(problems)
     write_text(settings.out, rows_text(rows))
     lacking = (
-        f"; {left_out} items lack an annotation{' or a comparison' * schema.compares} and are left out"
+        f"; {left_out} items lack an annotation{' or a comparison' * schema.compares} and are"
+        " left out"
         if left_out
         else ""
     )

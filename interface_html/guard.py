@@ -1,4 +1,6 @@
-"""What every request to the server must keep before any of it is read: host, origin, size, depth, speed."""
+"""What every request to the server must keep before any of it is read: host, origin, size, depth,
+speed.
+"""
 
 import asyncio
 import json
@@ -13,8 +15,10 @@ BRACKETS = re.compile(rb"[\[\]{}]")
 HEADERS = (
     (
         b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        (
+            b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+            b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -41,7 +45,9 @@ def json_problem(body: bytes) -> str | None:
 
 
 class Guard:
-    """ASGI middleware: refuses what breaks the rules above, and adds the headers every answer carries."""
+    """ASGI middleware: refuses what breaks the rules above, and adds the headers every answer
+    carries.
+    """
 
     def __init__(self, app, hosts: Sequence[str]):
         self.app = app
@@ -75,10 +81,15 @@ class Guard:
         headers: dict[bytes, list[bytes]] = {}
         for key, value in scope["headers"]:
             headers.setdefault(key.lower(), []).append(value)
-        one = {key.decode("latin-1"): values[0].decode("latin-1") for key, values in headers.items()}
+        one = {
+            key.decode("latin-1"): values[0].decode("latin-1") for key, values in headers.items()
+        }
         host = one.get("host", "").lower()
         if len(headers.get(b"host", ())) != 1 or host not in self.hosts:
-            return 421, "this server does not answer for that host; name it with hosts=... when starting"
+            return (
+                421,
+                "this server does not answer for that host; name it with hosts=... when starting",
+            )
         return None if scope["method"] in ("GET", "HEAD") else self._write_refusal(one, host)
 
     @staticmethod
@@ -90,7 +101,10 @@ class Guard:
             return 403, "the request comes from a page of another site"
         if one.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             return 415, "bodies must be application/json"
-        if not one.get("content-length", "0").isdigit() or int(one.get("content-length", "0")) > MAX_BODY:
+        if (
+            not one.get("content-length", "0").isdigit()
+            or int(one.get("content-length", "0")) > MAX_BODY
+        ):
             return 413, f"bodies may have {MAX_BODY // 1024} KiB at most"
         return None
 

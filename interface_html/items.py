@@ -2,8 +2,9 @@
 
     python -m interface_html.items source=samples.jsonl questions=train.json out=items.json
 
-An item is a row of the task with an `id`: the texts to judge and, where it was annotated before, what was said.
-The sources: feedback files, `samples.jsonl` of generate.sh, and the published pages or the JSON in them.
+An item is a row of the task with an `id`: the texts to judge and, where it was annotated before,
+what was said. The sources: feedback files, `samples.jsonl` of generate.sh, and the published pages
+or the JSON in them.
 """
 
 import json
@@ -15,12 +16,12 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_text
-from fgrlhf.cli.command_line import settings_from
-from tasks.qa_feedback.feedback import DataError, load_examples
 from interface_html.schema import QA_SCHEMA, Schema, load_schema
+from tasks.qa_feedback.feedback import DataError, load_examples
 from tasks.qa_feedback.validation import (
     Complaint,
     Problem,
@@ -35,7 +36,9 @@ FEEDBACK_KEYS = ("errors", "missing-info", "corrected-prediction")
 
 @dataclass(frozen=True)
 class Item:
-    """`row`: the texts under the schema's keys; then `feedback` and `preference` where there are any."""
+    """`row`: the texts under the schema's keys; then `feedback` and `preference` where there are
+    any.
+    """
 
     id: str
     row: Mapping[str, Any]
@@ -65,7 +68,9 @@ def read_items(schema: Schema, path: str | Path, questions: str | Path | None = 
     ids = [item.id for item in items]
     if len(set(ids)) < len(ids):
         twice = next(i for i, name in enumerate(ids) if name in ids[:i])
-        problems.append(Problem(str(path), twice, "id", f"{ids[twice]!r} is the id of an earlier row too"))
+        problems.append(
+            Problem(str(path), twice, "id", f"{ids[twice]!r} is the id of an earlier row too")
+        )
     if problems:
         raise DataError(problems)
     return items
@@ -102,7 +107,9 @@ class _Prompt(HTMLParser):
 
 
 def _embedded(path: str | Path) -> Any:
-    """The item inside a page as published: `<p id="prompt" value='{"id": ..., "question": ...}'>`."""
+    """The item inside a page as published: `<p id="prompt" value='{"id": ..., "question":
+    ...}'>`.
+    """
     page = _Prompt()
     try:
         page.feed(Path(path).read_text(encoding="utf-8"))
@@ -113,7 +120,8 @@ def _embedded(path: str | Path) -> Any:
 
 
 def _published_page(row: dict) -> dict:
-    """The published page embeds `{id, question: "{JSON of the texts}"}`; other rows are returned as they are.
+    """The published page embeds `{id, question: "{JSON of the texts}"}`; other rows are returned as
+    they are.
 
     It embeds five answers, the fifth the same as the fourth, and shows four.
     """
@@ -132,7 +140,9 @@ def _published_page(row: dict) -> dict:
 def _sample(schema: Schema, row: Mapping[str, Any], reference: str) -> dict:
     fields, texts = schema.fields, row["predictions"]
     if isinstance(texts, list):  # a policy may answer nothing, and that is to be judged too
-        texts = ["No answer." if isinstance(text, str) and not text.strip() else text for text in texts]
+        texts = [
+            "No answer." if isinstance(text, str) and not text.strip() else text for text in texts
+        ]
     made = {**row, **(dict(zip(fields.answers, texts)) if isinstance(texts, list) else {})}
     if fields.reference:
         made.setdefault(fields.reference, reference)
@@ -156,7 +166,9 @@ def _passage(passage: Mapping[str, Any]) -> Any:
 
 
 def row_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
-    """Whether the texts are there. What was said of them is only checked to be of the right shape."""
+    """Whether the texts are there. What was said of them is only checked to be of the right
+    shape.
+    """
     passages = schema.fields.passages
     complaints = list(text_problems(row, "", *(key for key in schema.row if key != passages)))
     if passages:
@@ -192,7 +204,10 @@ def row_with(
     if comparison is not None:
         row["preference"] = list(comparison["preference"])
     last = ("feedback", "preference")
-    return {**{k: v for k, v in row.items() if k not in last}, **{k: row[k] for k in last if k in row}}
+    return {
+        **{k: v for k, v in row.items() if k not in last},
+        **{k: row[k] for k in last if k in row},
+    }
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -204,7 +219,10 @@ class Settings(StrictModel):
     """What is turned into items."""
 
     source: str = Field(
-        description="a feedback file, samples.jsonl of generate.sh, or a published page (.html, or the JSON in it)"
+        description=(
+            "a feedback file, samples.jsonl of generate.sh, or a published page (.html, or the JSON"
+            " in it)"
+        )
     )
     out: str = Field(description="the file of items to write")
     questions: str | None = Field(

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_text
-from fgrlhf.cli.command_line import settings_from
 from interface_html.items import Item, read_items
 from interface_html.schema import FOLDER, QA_SCHEMA, load_schema
 
@@ -31,7 +31,9 @@ def embedded_json(value) -> str:
 
 
 def self_contained(page: str, items: Sequence[Item], schema_file: str | Path = QA_SCHEMA) -> str:
-    """A page's text with its scripts, styles, schema and items inside. It may load and run nothing else."""
+    """A page's text with its scripts, styles, schema and items inside. It may load and run nothing
+    else.
+    """
     text = (TEMPLATES / f"{page}.html").read_text(encoding="utf-8")
     hashes = {"script": [], "style": []}
 
@@ -40,7 +42,8 @@ def self_contained(page: str, items: Sequence[Item], schema_file: str | Path = Q
         body = source.read_text(encoding="utf-8")
         if f"</{kind}" in body or "<!--" in body:
             raise UserError(
-                f"{source} holds `</{kind}` or `<!--`, which would end it inside a page; write it otherwise"
+                f"{source} holds `</{kind}` or `<!--`, which would end it inside a page; write it"
+                " otherwise"
             )
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
         hashes[kind].append(f"'sha256-{digest}'")
@@ -49,12 +52,14 @@ def self_contained(page: str, items: Sequence[Item], schema_file: str | Path = Q
     text = STYLE.sub(lambda match: inline("style", match[1]), text)
     text = SCRIPT.sub(lambda match: inline("script", match[1]), text)
     policy = (
-        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src"
+        f" {' '.join(hashes['style'])}; base-uri 'none'; form-action 'none'"
     )
     text = POLICY.sub(lambda match: match[1] + policy + match[2], text)
     data = embedded_json([item.to_json() for item in items])
-    return text.replace("<!-- items -->", f'<script type="application/json" id="items">{data}</script>')
+    return text.replace(
+        "<!-- items -->", f'<script type="application/json" id="items">{data}</script>'
+    )
 
 
 class Settings(StrictModel):
@@ -74,7 +79,9 @@ def write_page(settings: Settings) -> Path:
     """Write the page. Raises `UserError` where there is nothing to judge in it."""
     schema = load_schema(settings.schema_file)
     if settings.page == "comparison" and not schema.compares:
-        raise UserError(f"the task {schema.task} has one answer to an item: there is nothing to compare")
+        raise UserError(
+            f"the task {schema.task} has one answer to an item: there is nothing to compare"
+        )
     items = read_items(schema, settings.items, settings.questions)[: settings.first]
     if not items:
         raise UserError(f"{settings.items} holds no items")

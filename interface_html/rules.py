@@ -1,7 +1,9 @@
-"""What an annotation must keep: every mistake as field and reason. templates/rules.js is the same in the browser.
+"""What an annotation must keep: every mistake as field and reason. templates/rules.js is the same
+in the browser.
 
-An annotation is `{errors, missing-info, corrected-prediction, no-error}`, the first three as in a feedback file; an
-error may have the `quote` it was made on. Offsets are code points. A comparison is `{preference, order}`.
+An annotation is `{errors, missing-info, corrected-prediction, no-error}`, the first three as in a
+feedback file; an error may have the `quote` it was made on. Offsets are code points. A comparison
+is `{preference, order}`.
 """
 
 import json
@@ -25,7 +27,9 @@ CLOSERS = "\"')]}’”»"
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Sentences as [start, end): one ends after `.`, `!` or `?`, with closing quotes, before white space."""
+    """Sentences as [start, end): one ends after `.`, `!` or `?`, with closing quotes, before white
+    space.
+    """
     found, start, i = [], None, 0
     while i < len(text):
         if start is None and not text[i].isspace():
@@ -73,7 +77,9 @@ def _errors(schema: Schema, errors: list, text: str, passages: list | None) -> I
                 yield f"{field}.{key}", "is not known"
         wrong = list(type_problems(error, field, tuple(kind.name for kind in schema.errors)))
         wrong += text_problems(error, f"{field}.", "explanation")
-        wrong += key_problems(error, f"{field}.", "start", int) + key_problems(error, f"{field}.", "end", int)
+        wrong += key_problems(error, f"{field}.", "start", int) + key_problems(
+            error, f"{field}.", "end", int
+        )
         yield from wrong
         if wrong:
             continue
@@ -85,7 +91,9 @@ def _errors(schema: Schema, errors: list, text: str, passages: list | None) -> I
     yield from overlap_problems(placed)
 
 
-def _stretch(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
+def _stretch(
+    schema: Schema, error: Mapping[str, Any], text: str, field: str
+) -> Iterator[Complaint]:
     """Whole words, or whole sentences; and the words the annotator saw."""
     start, end = error["start"], error["end"]
     wrong = list(span_problems(start, end, text, field, schema.fields.text))
@@ -99,7 +107,10 @@ def _stretch(schema: Schema, error: Mapping[str, Any], text: str, field: str) ->
         if end not in {b for _, b in bounds}:
             yield f"{field}.end", f"{end} is not where a sentence ends"
     if error.get("quote", text[start:end]) != text[start:end]:
-        yield f"{field}.quote", f"differs from the text at [{start}, {end}): {text[start:end][:60]!r}"
+        yield (
+            f"{field}.quote",
+            f"differs from the text at [{start}, {end}): {text[start:end][:60]!r}",
+        )
 
 
 def _evidence(
@@ -113,7 +124,13 @@ def _evidence(
         if not explanation.strip():
             yield field, "is empty: it must be the earlier text that is repeated"
         elif explanation.strip() not in text[: error["start"]]:
-            yield field, "does not stand before the marked text: it must be the earlier text that is repeated"
+            yield (
+                field,
+                (
+                    "does not stand before the marked text: it must be the earlier text that is"
+                    " repeated"
+                ),
+            )
     elif needs == "sentences":
         try:
             ids = json.loads(explanation, parse_constant=int) if explanation[:1] == "{" else None
@@ -130,10 +147,14 @@ def _evidence(
 
 def evidence_text(passage_id: int, sentence_ids: Sequence[int]) -> str:
     """Sentences as an explanation: the compact JSON of the published files."""
-    return json.dumps({"passage_id": passage_id, "sentence_id": list(sentence_ids)}, separators=(",", ":"))
+    return json.dumps(
+        {"passage_id": passage_id, "sentence_id": list(sentence_ids)}, separators=(",", ":")
+    )
 
 
-def _sentence_ids(owner: Mapping[str, Any], field: str, passages: list | None) -> Iterator[Complaint]:
+def _sentence_ids(
+    owner: Mapping[str, Any], field: str, passages: list | None
+) -> Iterator[Complaint]:
     wrong = list(id_problems(owner, field, passages))
     yield from wrong
     if wrong:
@@ -180,16 +201,21 @@ def _whole(schema: Schema, doc: Mapping[str, Any], text: str) -> Iterator[Compla
     if doc["no-error"] and changed:
         yield "feedback.corrected-prediction", "differs from the text although no error is marked"
     if not doc["no-error"] and not marked:
-        yield "feedback.no-error", "is not ticked and nothing is marked: mark what is wrong, or tick it"
+        yield (
+            "feedback.no-error",
+            "is not ticked and nothing is marked: mark what is wrong, or tick it",
+        )
     if not doc["no-error"] and marked and schema.correction and not changed:
         yield "feedback.corrected-prediction", "is the text itself: mend what is marked"
 
 
-# ---- comparisons -------------------------------------------------------------------------------------------
+# ---- comparisons ---------------------------------------------------------------------------------
 
 
 def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
-    """Everything that keeps `doc` from being accepted as a comparison of the answers; [] if nothing does."""
+    """Everything that keeps `doc` from being accepted as a comparison of the answers; [] if nothing
+    does.
+    """
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
     complaints = [(key, "is not known") for key in doc if key not in ("preference", "order")]
@@ -198,14 +224,21 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
         return complaints
     pairs, count = schema.pairs, len(schema.fields.answers)
     if not all(map(is_int, doc["order"])) or sorted(doc["order"]) != list(range(count)):
-        complaints.append(("order", f"must hold each of 0..{count - 1} once: the answers as they were shown"))
+        complaints.append(
+            ("order", f"must hold each of 0..{count - 1} once: the answers as they were shown")
+        )
     preference = doc["preference"]
     if len(preference) != len(pairs):
-        complaints.append(("preference", f"has {len(preference)} entries, must have {len(pairs)}: all pairs"))
+        complaints.append(
+            ("preference", f"has {len(preference)} entries, must have {len(pairs)}: all pairs")
+        )
         return complaints
     wrong = [i for i, value in enumerate(preference) if not is_int(value) or value not in (0, 1, 2)]
     complaints += [
-        (f"preference[{i}]", f"{preference[i]!r} is none of 0 (tie), 1 (first better), 2 (second better)")
+        (
+            f"preference[{i}]",
+            f"{preference[i]!r} is none of 0 (tie), 1 (first better), 2 (second better)",
+        )
         for i in wrong
     ]
     cycle = None if wrong else find_cycle(count, pairs, preference)
@@ -215,10 +248,16 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     return complaints
 
 
-def find_cycle(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> list[int] | None:
-    """Answers each of which is better than the next, and the last than the first: the shortest one, or None."""
+def find_cycle(
+    count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]
+) -> list[int] | None:
+    """Answers each of which is better than the next, and the last than the first: the shortest one,
+    or None.
+    """
     better = {
-        (pair if value == 1 else pair[::-1]) for pair, value in zip(pairs, preference) if value in (1, 2)
+        (pair if value == 1 else pair[::-1])
+        for pair, value in zip(pairs, preference)
+        if value in (1, 2)
     }
     for start in range(count):
         paths = [[start]]
@@ -234,7 +273,9 @@ def find_cycle(count: int, pairs: Sequence[tuple[int, int]], preference: Sequenc
 
 
 def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
-    """Whether the preferences are those of some ranking with ties: "at least as good" is transitive."""
+    """Whether the preferences are those of some ranking with ties: "at least as good" is
+    transitive.
+    """
     worse = set()
     for (i, j), value in zip(pairs, preference):
         worse |= {(j, i)} if value == 1 else {(i, j)} if value == 2 else set()

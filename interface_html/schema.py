@@ -1,7 +1,7 @@
 """A task as the pages and the server see it: one schema file of error types, fields and rules.
 
-The file is a classic script, `window.FG_SCHEMA = {JSON};`, because a page opened from disk can load scripts but no
-JSON. tasks/qa_feedback/interface_html/schema.js is the one of this task.
+The file is a classic script, `window.FG_SCHEMA = {JSON};`, because a page opened from disk can load
+scripts but no JSON. tasks/qa_feedback/interface_html/schema.js is the one of this task.
 """
 
 import json
@@ -66,14 +66,20 @@ class Schema(StrictModel):
     def _consistent(self) -> "Schema":
         kinds = [*self.errors, *self.missing]
         for what in ("name", "letter", "key"):
-            twice = [value for value, n in Counter(getattr(kind, what) for kind in kinds).items() if n > 1]
+            twice = [
+                value
+                for value, n in Counter(getattr(kind, what) for kind in kinds).items()
+                if n > 1
+            ]
             if twice:
                 raise ValueError(f"two types have the {what} {twice[0]!r}: each needs its own")
         fields = self.fields
         if fields.passages is None and (
             self.missing or any(kind.needs == "sentences" for kind in self.errors)
         ):
-            raise ValueError("types that point to sentences need `fields.passages`: the key of the passages")
+            raise ValueError(
+                "types that point to sentences need `fields.passages`: the key of the passages"
+            )
         used = {
             fields.question,
             fields.text,
@@ -82,7 +88,9 @@ class Schema(StrictModel):
             fields.reference or fields.text,
         }
         if not used <= set(self.row):
-            raise ValueError(f"`row` lacks {', '.join(sorted(used - set(self.row)))}, which `fields` names")
+            raise ValueError(
+                f"`row` lacks {', '.join(sorted(used - set(self.row)))}, which `fields` names"
+            )
         if len(self.fields.answers) > 9:
             raise ValueError(f"{len(self.fields.answers)} answers: at most 9 can be compared")
         return self
@@ -113,7 +121,8 @@ def load_schema(path: str | Path = QA_SCHEMA) -> Schema:
     head, found, body = text.partition(ASSIGNMENT)
     if not found or re.search(r"^(?!\s*//|\s*$)", head, flags=re.M):
         raise UserError(
-            f"{path} is no schema: it must be `{ASSIGNMENT} {{JSON}};`, with `//` lines at most before it"
+            f"{path} is no schema: it must be `{ASSIGNMENT} {{JSON}};`, with `//` lines at most"
+            " before it"
         )
     try:
         tree = json.loads(body.strip().removesuffix(";"))

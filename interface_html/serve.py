@@ -9,9 +9,9 @@ from pathlib import Path
 import uvicorn
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main
-from fgrlhf.cli.command_line import settings_from
 from interface_html.database import Database
 from interface_html.items import read_items
 from interface_html.schema import QA_SCHEMA, load_schema
@@ -24,7 +24,9 @@ class Settings(StrictModel):
     db: str = Field(
         "outputs/feedback/feedback.sqlite", description="the database; made where it is not there"
     )
-    items: str | None = Field(None, description="items to add: items, or whatever items.py makes items of")
+    items: str | None = Field(
+        None, description="items to add: items, or whatever items.py makes items of"
+    )
     questions: str | None = Field(
         None, description="the split the samples are of, for their reference answers"
     )
@@ -61,13 +63,16 @@ def serve(settings: Settings) -> None:
     names = [name.strip() for name in settings.annotators.split(",") if name.strip()]
     if not is_local(settings.host) and not names:
         raise UserError(
-            f"host={settings.host} can be reached from other machines: name the annotators (annotators=anna,ben), "
-            "each gets a link with a token; or leave host at 127.0.0.1"
+            f"host={settings.host} can be reached from other machines: name the annotators"
+            " (annotators=anna,ben), each gets a link with a token; or leave host at 127.0.0.1"
         )
     database = Database(settings.db, schema.task, settings.per_item, settings.lease_minutes * 60)
     try:
         if settings.items:
-            print(f"{database.add_items(read_items(schema, settings.items, settings.questions))} items added")
+            print(
+                f"{database.add_items(read_items(schema, settings.items, settings.questions))}"
+                " items added"
+            )
         if not database.items():
             raise UserError(f"{settings.db} has no items yet: give some with items=...")
         place = f"http://{(settings.hosts.split(',')[0].strip() or settings.host)}:{settings.port}/templates"
@@ -76,9 +81,15 @@ def serve(settings: Settings) -> None:
             token = database.new_token(name)
             print("\n".join(f"{name}: {place}/{page}.html#token={token}" for page in pages))
         if not names:
-            print("\n".join(f"open {place}/{page}.html (or {page}.html#annotator=NAME)" for page in pages))
+            print(
+                "\n".join(
+                    f"open {place}/{page}.html (or {page}.html#annotator=NAME)" for page in pages
+                )
+            )
         print(f"kept in {Path(settings.db).resolve()}; Ctrl+C stops", flush=True)
-        app = create_app(schema, settings.schema_file, database, allowed_hosts(settings), tokens=bool(names))
+        app = create_app(
+            schema, settings.schema_file, database, allowed_hosts(settings), tokens=bool(names)
+        )
         uvicorn.run(
             app,
             host=settings.host,

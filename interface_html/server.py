@@ -49,7 +49,9 @@ class Submit(StrictModel):
 
 def static_files(schema_file: str | Path) -> dict[str, tuple[bytes, str]]:
     """The only paths that are files: their bytes and types, read once."""
-    paths = {f"/templates/{path.name}": path for path in TEMPLATES.iterdir() if path.suffix in KINDS}
+    paths = {
+        f"/templates/{path.name}": path for path in TEMPLATES.iterdir() if path.suffix in KINDS
+    }
     paths["/schema.js"] = Path(schema_file)
     return {
         address: (path.read_bytes(), f"{KINDS[path.suffix]}; charset=utf-8")
@@ -58,7 +60,9 @@ def static_files(schema_file: str | Path) -> dict[str, tuple[bytes, str]]:
 
 
 def judged_sha256(schema: Schema, row, page: str) -> str:
-    """What the client saw: the text of an annotation, the texts of a comparison joined by U+0000."""
+    """What the client saw: the text of an annotation, the texts of a comparison joined by
+    U+0000.
+    """
     keys = [schema.fields.text] if page == "annotation" else schema.fields.answers
     return hashlib.sha256("\0".join(row[key] for key in keys).encode()).hexdigest()
 
@@ -66,7 +70,9 @@ def judged_sha256(schema: Schema, row, page: str) -> str:
 def create_app(
     schema: Schema, schema_file: str | Path, database: Database, hosts: Sequence[str], tokens: bool
 ) -> FastAPI:
-    """`tokens`: annotators are known by their tokens; else (this machine only) by the name they give."""
+    """`tokens`: annotators are known by their tokens; else (this machine only) by the name they
+    give.
+    """
     app = FastAPI(
         title=f"Feedback: {schema.title}",
         docs_url=None,
@@ -97,7 +103,12 @@ def create_app(
         if body.page == "annotation" or schema.compares:
             found = database.next(who, body.page, len(schema.fields.answers))
         done, total = database.progress(who, body.page)
-        about = {"annotator": who, "done": done, "total": total, "guideline": schema.guideline_version}
+        about = {
+            "annotator": who,
+            "done": done,
+            "total": total,
+            "guideline": schema.guideline_version,
+        }
         return JSONResponse({**about, "assignment": found and _shown(found)})
 
     @app.put("/api/drafts/{number}")
@@ -134,7 +145,10 @@ def submission_problems(schema: Schema, mine: Assignment, body: Submit) -> list[
         )
     if body.guideline != schema.guideline_version:
         problems.append(
-            ("guideline", f"is {body.guideline!r}, now it is {schema.guideline_version!r}: reload the page")
+            (
+                "guideline",
+                f"is {body.guideline!r}, now it is {schema.guideline_version!r}: reload the page",
+            )
         )
     if mine.page == "comparison":
         problems += comparison_problems(schema, body.doc)
@@ -150,7 +164,9 @@ def submission_problems(schema: Schema, mine: Assignment, body: Submit) -> list[
 
 def _shown(found: Assignment) -> dict[str, Any]:
     """What a page needs of an assignment. Nothing that others or earlier files said of the item."""
-    row = {key: value for key, value in found.item.row.items() if key not in ("feedback", "preference")}
+    row = {
+        key: value for key, value in found.item.row.items() if key not in ("feedback", "preference")
+    }
     draft = found.draft and {"revision": found.draft[0], "state": found.draft[1]}
     return {
         "id": found.id,
@@ -189,12 +205,16 @@ def _explain_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_, error: RequestValidationError):
-        problems = [{"field": ".".join(map(str, one["loc"])), "reason": one["msg"]} for one in error.errors()]
+        problems = [
+            {"field": ".".join(map(str, one["loc"])), "reason": one["msg"]}
+            for one in error.errors()
+        ]
         return JSONResponse({"error": "the request is not understood", "problems": problems}, 422)
 
     @app.exception_handler(sqlite3.Error)
     async def not_kept(_, error: sqlite3.Error):
         reason = (
-            f"not saved, the server's storage refused ({error}). Keep this page open and submit again later."
+            f"not saved, the server's storage refused ({error}). Keep this page open and submit"
+            " again later."
         )
         return JSONResponse({"error": reason}, 507)

@@ -1,7 +1,8 @@
 """Reward-model training files: reading, checking, padding.
 
-Segment files are JSON lines {id, text: [words], feedback_tags: [tags]}: a `</s>` before each segment carries
-its tag. Pair files are JSON arrays of rows {question, passages, prediction 1..4, preference: six ints}.
+Segment files are JSON lines {id, text: [words], feedback_tags: [tags]}: a `</s>` before each
+segment carries its tag. Pair files are JSON arrays of rows {question, passages, prediction 1..4,
+preference: six ints}.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.reward_models.inputs import (
+    ANSWER_MARK,
+    CONTEXT_MARK,
+    IGNORED,
+    RMInput,
+    RMInputs,
+    RMText,
+)
 from fgrlhf.reward_models.scoring import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.reward_models.inputs import ANSWER_MARK, CONTEXT_MARK, IGNORED, RMInput, RMInputs, RMText
-from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 
@@ -35,7 +43,9 @@ class SegmentRow:
 
 @dataclass(frozen=True)
 class PairRow:
-    """Four answers to a question and, for each of `PAIRS`, 1 (first better), 2 (second better) or 0 (tie)."""
+    """Four answers to a question and, for each of `PAIRS`, 1 (first better), 2 (second better) or 0
+    (tie).
+    """
 
     prompt: Prompt
     outputs: tuple[str, ...]
@@ -53,9 +63,11 @@ def read_segment_rows(
     Args:
       labels: the tags that are learned, in the order of the network's outputs.
       ignore_label: the tag of what is not judged.
-      level: of the segments, if that is to be checked: `sequence` means one segment for each answer.
+      level: of the segments, if that is to be checked: `sequence` means one segment for each
+        answer.
     Raises:
-      UserError: malformed lines, each with file, row (from 0), field and reason; or no segment has a label.
+      UserError: malformed lines, each with file, row (from 0), field and reason; or no segment has
+        a label.
     """
     rows, problems = [], []
     for number, row in enumerate(read_jsonl(path)):
@@ -74,8 +86,8 @@ def read_segment_rows(
     _refuse(path, rows, problems)
     if all(label == IGNORED for row in rows for label in row.labels):
         raise UserError(
-            f"{path} has no judged segment: every `{SEGMENT_MARK}` has the tag {shorten(ignore_label, 40)}, "
-            "so there is nothing to learn from"
+            f"{path} has no judged segment: every `{SEGMENT_MARK}` has the tag"
+            f" {shorten(ignore_label, 40)}, so there is nothing to learn from"
         )
     return rows
 
@@ -111,22 +123,24 @@ def _segment_problem(row, known: set[str], level: str | None) -> str | None:
         return f"`text`: holds no `{SEGMENT_MARK}`, so there is no segment to judge"
     if level == "sequence" and segments > 1:
         return (
-            f"`text`: has {segments} segments, but data.level=sequence means one for the whole answer; "
-            "set data.level to what the file was cut into"
+            f"`text`: has {segments} segments, but data.level=sequence means one for the whole"
+            " answer; set data.level to what the file was cut into"
         )
     return None
 
 
 def read_pair_rows(path: str | Path) -> list[PairRow]:
-    """The rows of a pair file. The same row may be there more than once, and answers may be blank: policies write
-    such answers, and a reward model has to know what they are worth.
+    """The rows of a pair file. The same row may be there more than once, and answers may be blank:
+    policies write such answers, and a reward model has to know what they are worth.
 
     Raises:
       UserError: malformed rows, each with file, row (from 0), field and reason.
     """
     content = read_json(path)
     if not isinstance(content, list):
-        raise UserError(f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}")
+        raise UserError(
+            f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}"
+        )
     rows, problems = [], []
     for number, row in enumerate(content):
         problem = _pair_problem(row)
@@ -136,7 +150,9 @@ def read_pair_rows(path: str | Path) -> list[PairRow]:
         outputs = tuple(row[f"prediction {i + 1}"] for i in range(OUTPUTS))
         meta = {"question": row["question"], "passages": row["passages"]}
         rows.append(
-            PairRow(Prompt(str(number), row["question"], meta=meta), outputs, tuple(row["preference"]))
+            PairRow(
+                Prompt(str(number), row["question"], meta=meta), outputs, tuple(row["preference"])
+            )
         )
     _refuse(path, rows, problems)
     return rows
@@ -149,7 +165,9 @@ def _pair_problem(row) -> str | None:
     if problem is not None:
         return f"`question`: {problem}"
     passages = row.get("passages")
-    if not isinstance(passages, list) or not all(isinstance(passage, list) and passage for passage in passages):
+    if not isinstance(passages, list) or not all(
+        isinstance(passage, list) and passage for passage in passages
+    ):
         return "`passages`: must be a list of passages, each a title and its sentences"
     for number, passage in enumerate(passages):
         for place, sentence in enumerate(passage):
@@ -166,7 +184,10 @@ def _pair_problem(row) -> str | None:
         or len(preference) != len(PAIRS)
         or not all(type(p) is int and p in (TIE, FIRST, SECOND) for p in preference)
     ):
-        return f"`preference`: must be six numbers, each 0, 1 or 2 (got {shorten(repr(preference), 80)})"
+        return (
+            "`preference`: must be six numbers, each 0, 1 or 2 (got"
+            f" {shorten(repr(preference), 80)})"
+        )
     return None
 
 
@@ -192,7 +213,9 @@ def pair_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
 
 
 def first_position_share(rows: Sequence[PairRow]) -> tuple[int, int]:
-    """(decided pairs won by the first-listed answer, decided pairs): a fair annotator comes near one half."""
+    """(decided pairs won by the first-listed answer, decided pairs): a fair annotator comes near
+    one half.
+    """
     decided = [p for row in rows for p in row.preference if p != TIE]
     return decided.count(FIRST), len(decided)
 
@@ -219,8 +242,8 @@ class SegmentCollator:
 
 
 class PairCollator:
-    """(four RMInputs, preference) pairs -> the inputs of all outputs, question by question, and labels
-    (questions, 6).
+    """(four RMInputs, preference) pairs -> the inputs of all outputs, question by question, and
+    labels (questions, 6).
 
     A label is 0 where the first of the pair is better, 1 where the second is, IGNORED for a tie.
     """
@@ -228,7 +251,12 @@ class PairCollator:
     def __init__(self, inputs: RMInputs):
         self.inputs = inputs
 
-    def __call__(self, rows: Sequence[tuple[Sequence[RMInput], Sequence[int]]]) -> dict[str, Tensor]:
+    def __call__(
+        self, rows: Sequence[tuple[Sequence[RMInput], Sequence[int]]]
+    ) -> dict[str, Tensor]:
         to_label: Mapping[int, int] = {TIE: IGNORED, FIRST: 0, SECOND: 1}
         labels = torch.tensor([[to_label[p] for p in preference] for _, preference in rows])
-        return {**self.inputs.collate([read for four, _ in rows for read in four]), "labels": labels}
+        return {
+            **self.inputs.collate([read for four, _ in rows for read in four]),
+            "labels": labels,
+        }

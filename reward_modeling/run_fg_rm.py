@@ -2,10 +2,12 @@
 
     python -m reward_modeling.run_fg_rm config.yml key=value ...
 
-Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy of the two
+Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy
+  of the two
 labels over the judged segments, the best checkpoint that of highest dev accuracy. The folder
-`logging.save_dir` then holds the model, `reward_model.json` (what use needs) and `metrics.json` (dev metrics,
-calibration). An interrupted run continues from its last complete checkpoint; a finished one is reused.
+`logging.save_dir` then holds the model, `reward_model.json` (what use needs) and `metrics.json`
+(dev metrics, calibration). An interrupted run continues from its last complete checkpoint; a
+finished one is reused.
 """
 
 from dataclasses import asdict, replace
@@ -18,10 +20,10 @@ from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
-from fgrlhf.runs.hf_trainer import StageTrainer
+from fgrlhf.reward_models.inputs import CONTEXT_MARK, IGNORED, RMInputs
 from fgrlhf.reward_models.scoring import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
-from fgrlhf.reward_models.inputs import CONTEXT_MARK, IGNORED, RMInputs
+from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import finished, hold
 from fgrlhf.utils import UserError, read_json, run_main, seeded
@@ -61,7 +63,9 @@ class SegmentRMConfig(RMConfig):
     @model_validator(mode="after")
     def _labels_differ(self):
         if len({self.labels.error, self.labels.ok, self.labels.ignore}) < 3:
-            raise ValueError("labels.error, labels.ok and labels.ignore must be three different tags")
+            raise ValueError(
+                "labels.error, labels.ok and labels.ignore must be three different tags"
+            )
         return self
 
 
@@ -71,17 +75,25 @@ def encode(inputs: RMInputs, rows: list[SegmentRow]) -> list[tuple]:
         (read, label_positions(read, row.labels))
         for read, row in zip(inputs.encode([row.text for row in rows]), rows)
     ]
-    return [(read, labels) for read, labels in examples if any(label != IGNORED for label in labels)]
+    return [
+        (read, labels) for read, labels in examples if any(label != IGNORED for label in labels)
+    ]
 
 
-def segment_loss(outputs, labels_BT: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """-sum log p(label) over judged segments / their number in the whole batch (None: in this part of it)."""
+def segment_loss(
+    outputs, labels_BT: Tensor, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """-sum log p(label) over judged segments / their number in the whole batch (None: in this part
+    of it).
+    """
     logits_BTL = outputs.logits.float()
     total = nn.functional.cross_entropy(
         logits_BTL.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
     )
     return total / (
-        num_items_in_batch if num_items_in_batch is not None else (labels_BT != IGNORED).sum().clamp(min=1)
+        num_items_in_batch
+        if num_items_in_batch is not None
+        else (labels_BT != IGNORED).sum().clamp(min=1)
     )
 
 
@@ -93,7 +105,9 @@ def judged(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: reward_modeling/metrics/span_errors.py over the judged segments."""
+    """The Trainer's `compute_metrics`: reward_modeling/metrics/span_errors.py over the judged
+    segments.
+    """
 
     def __init__(self):
         self.metric = load_metric("span_errors")
@@ -108,15 +122,17 @@ def check_passages(rows: list[SegmentRow], config: SegmentRMConfig) -> None:
     held = any(CONTEXT_MARK in row.text.prefix for row in rows)
     if held != config.data.with_passages:
         raise UserError(
-            f"data.with_passages={str(config.data.with_passages).lower()}, but the inputs in "
-            f"{config.data.train_file} "
-            f"{'hold' if held else 'hold no'} passages (`{CONTEXT_MARK}`): scoring would read something "
-            f"else than training; set it to {str(held).lower()}"
+            f"data.with_passages={str(config.data.with_passages).lower()}, but the inputs in"
+            f" {config.data.train_file} {'hold' if held else 'hold no'} passages"
+            f" (`{CONTEXT_MARK}`): scoring would read something else than training; set it to"
+            f" {str(held).lower()}"
         )
 
 
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
-    """What cut the training file's answers: `segmenter.json` beside it says so, else this machine's own."""
+    """What cut the training file's answers: `segmenter.json` beside it says so, else this machine's
+    own.
+    """
     path = Path(config.data.train_file).parent / "segmenter.json"
     return load_segmenter(read_json(path) if path.exists() else "auto").describe()
 
@@ -158,8 +174,9 @@ def _train(config: SegmentRMConfig) -> Path:
     examples, dev = encode(inputs, rows), encode(inputs, dev_rows)
     if not examples or not dev:
         raise UserError(
-            f"no labelled segment of {config.data.train_file if not examples else config.data.dev_file} "
-            f"fits into model.max_length={spec.max_length} tokens; raise it"
+            "no labelled segment of"
+            f" {config.data.train_file if not examples else config.data.dev_file} fits into"
+            f" model.max_length={spec.max_length} tokens; raise it"
         )
 
     def trainer(arguments):
@@ -174,11 +191,15 @@ def _train(config: SegmentRMConfig) -> Path:
             compute_metrics=Metrics(),
         )
 
-    wrong = np.mean([label == ERROR for _, labels in examples for label in labels if label != IGNORED])
+    wrong = np.mean(
+        [label == ERROR for _, labels in examples for label in labels if label != IGNORED]
+    )
     opening = [
-        f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}), {len(dev)} dev "
-        "answers, "
-        f"{network.num_parameters(only_trainable=True):,} trained parameters",
+        (
+            f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}),"
+            f" {len(dev)} dev answers, {network.num_parameters(only_trainable=True):,} trained"
+            " parameters"
+        ),
         inputs.cuts.describe(spec.max_length),
     ]
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})

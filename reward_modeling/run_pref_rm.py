@@ -2,10 +2,10 @@
 
     python -m reward_modeling.run_pref_rm config.yml key=value ...
 
-The loss is -log sigmoid(s_w - s_l), averaged over all decided pairs of a batch of questions (Ouyang et al.
-2022, eq. 1); the best checkpoint is that of highest accuracy on the dev pairs. Afterwards the mean and
-standard deviation of the scores of all training answers are measured and written with the model into
-`reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
+The loss is -log sigmoid(s_w - s_l), averaged over all decided pairs of a batch of questions (Ouyang
+et al. 2022, eq. 1); the best checkpoint is that of highest accuracy on the dev pairs. Afterwards
+the mean and standard deviation of the scores of all training answers are measured and written with
+the model into `reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
 """
 
 from dataclasses import asdict, replace
@@ -19,10 +19,10 @@ from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.reward_models.inputs import IGNORED, RMInputs, RMText
+from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
-from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
-from fgrlhf.reward_models.inputs import IGNORED, RMInputs, RMText
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import finished, hold
 from fgrlhf.utils import UserError, run_main, seeded
@@ -80,10 +80,11 @@ def margins(scores_QK: Tensor | np.ndarray) -> Tensor | np.ndarray:
 
 
 def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """-sum log sigmoid(s_w - s_l) over decided pairs / their number in the whole batch (None: in this part of
-    it).
+    """-sum log sigmoid(s_w - s_l) over decided pairs / their number in the whole batch (None: in
+    this part of it).
 
-    outputs.logits: (questions * 4, 1); labels: (questions, 6), 0 first better, 1 second better, IGNORED tie.
+    outputs.logits: (questions * 4, 1); labels: (questions, 6), 0 first better, 1 second better,
+      IGNORED tie.
     """
     margin = margins(outputs.logits.float().view(-1, OUTPUTS))
     decided = labels != IGNORED
@@ -94,7 +95,9 @@ def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None =
 
 
 class PairTrainer(StageTrainer):
-    """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one piece."""
+    """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one
+    piece.
+    """
 
     def prediction_step(self, *args, **kwargs):
         loss, logits, labels = super().prediction_step(*args, **kwargs)
@@ -108,7 +111,9 @@ def decided_pairs(scores_QK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: reward_modeling/metrics/pair_accuracy.py over the decided pairs."""
+    """The Trainer's `compute_metrics`: reward_modeling/metrics/pair_accuracy.py over the decided
+    pairs.
+    """
 
     def __init__(self):
         self.metric = load_metric("pair_accuracy")
@@ -125,24 +130,32 @@ def pair_calibration(scores_QK: np.ndarray, labels: np.ndarray) -> list[dict[str
 
 
 def score_moments(
-    network: PreTrainedModel, tokenizer, spec: RewardModelSpec, rows: list[PairRow], rank: int, world: int
+    network: PreTrainedModel,
+    tokenizer,
+    spec: RewardModelSpec,
+    rows: list[PairRow],
+    rank: int,
+    world: int,
 ) -> dict[str, float]:
-    """Mean and population standard deviation of the scores of all training answers, scored as in use."""
+    """Mean and population standard deviation of the scores of all training answers, scored as in
+    use.
+    """
     mine = share_of(rows, rank, world)
     scorer = SequenceScorer(network, tokenizer, spec, pair_prefix)
     scores = scorer.score(
-        [row.prompt for row in mine for _ in row.outputs], [output for row in mine for output in row.outputs]
+        [row.prompt for row in mine for _ in row.outputs],
+        [output for row in mine for output in row.outputs],
     )
     scores = np.array(gather_object(scores.tolist()) if world > 1 else scores.tolist())
     if not np.isfinite(scores).all():
         raise UserError(
-            f"the trained model gives {int((~np.isfinite(scores)).sum())} of {len(scores)} training answers a "
-            "score that is NaN or infinite: training diverged. Lower train.lr"
+            f"the trained model gives {int((~np.isfinite(scores)).sum())} of {len(scores)} training"
+            " answers a score that is NaN or infinite: training diverged. Lower train.lr"
         )
     if not scores.std() > 0:
         raise UserError(
-            "the trained model gives every answer the same score: it has learned nothing. Lower train.lr or "
-            "train longer"
+            "the trained model gives every answer the same score: it has learned nothing. Lower"
+            " train.lr or train longer"
         )
     return {"mean": float(scores.mean()), "std": float(scores.std())}
 
@@ -178,8 +191,8 @@ def _train(config: PreferenceRMConfig) -> Path:
     examples, dev = (encode(inputs, part, config.data.with_passages) for part in (rows, dev_rows))
     if not examples or not dev:
         raise UserError(
-            f"{config.data.train_file if not examples else config.data.dev_file} holds no decided pair: "
-            "nothing to learn from"
+            f"{config.data.train_file if not examples else config.data.dev_file} holds no decided"
+            " pair: nothing to learn from"
         )
 
     def trainer(arguments):
@@ -195,14 +208,20 @@ def _train(config: PreferenceRMConfig) -> Path:
         )
 
     def measure(run):
-        return score_moments(run.model, tokenizer, spec, rows, run.args.process_index, run.args.world_size)
+        return score_moments(
+            run.model, tokenizer, spec, rows, run.args.process_index, run.args.world_size
+        )
 
     won, decided = first_position_share(rows)
     opening = [
-        f"{len(examples)} training questions with {decided} decided pairs, {len(dev)} dev questions, "
-        f"{network.num_parameters(only_trainable=True):,} trained parameters",
-        f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone should give "
-        "50%)",
+        (
+            f"{len(examples)} training questions with {decided} decided pairs, {len(dev)} dev"
+            f" questions, {network.num_parameters(only_trainable=True):,} trained parameters"
+        ),
+        (
+            f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone"
+            " should give 50%)"
+        ),
         inputs.cuts.describe(spec.max_length),
     ]
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})

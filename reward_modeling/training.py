@@ -1,4 +1,6 @@
-"""What both reward-model trainers share: settings, arguments of transformers' `Trainer`, the run itself."""
+"""What both reward-model trainers share: settings, arguments of transformers' `Trainer`, the run
+itself.
+"""
 
 import os
 import shutil
@@ -18,8 +20,25 @@ from transformers import (
     TrainingArguments,
 )
 
+from fgrlhf.config import (
+    BatchSize,
+    Count,
+    FilePath,
+    Kernels,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Tokens,
+)
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.kernels.longformer import use_banded_attention
-from fgrlhf.config import BatchSize, Count, FilePath, Kernels, Positive, Rate, Seed, StrictModel, Tokens
+from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
+from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
+from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
@@ -30,15 +49,8 @@ from fgrlhf.runs.hf_trainer import (
     model_to_place,
     use_run_log,
 )
-from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.models.loading import load_config, load_weights
-from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
 from fgrlhf.runs.rl_config import LoggingConfig
-from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
-from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
-from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint
 from fgrlhf.utils import UserError, write_json
 
@@ -47,10 +59,15 @@ CALIBRATION_BINS = 10
 
 
 class ModelSection(StrictModel):
-    ckpt: FilePath = Field(description="folder or hub name to start from: an encoder, or a policy checkpoint")
+    ckpt: FilePath = Field(
+        description="folder or hub name to start from: an encoder, or a policy checkpoint"
+    )
     shape: Shape | Literal["auto"] = Field(
         "auto",
-        description="encoder reads `</s>` marks; seq2seq and causal are read at segment ends; auto: what ckpt is",
+        description=(
+            "encoder reads `</s>` marks; seq2seq and causal are read at segment ends; auto: what"
+            " ckpt is"
+        ),
     )
     max_length: Tokens = Field(2048, description="tokens the network reads")
     lm_logprob_feature: bool = Field(
@@ -63,7 +80,10 @@ class TrainSection(StrictModel):
     epochs: Epochs = 50.0
     max_steps: Count | None = Field(None, description="optimiser steps; null: `epochs` decides")
     batch_size: BatchSize = Field(
-        24, description="answers (pairs: questions of six pairs) per optimiser step, over all processes"
+        24,
+        description=(
+            "answers (pairs: questions of six pairs) per optimiser step, over all processes"
+        ),
     )
     micro_batch_size: BatchSize | None = Field(
         None, description="of them per forward pass and process; null: its whole share"
@@ -96,23 +116,25 @@ class RMConfig(StrictModel):
     def _possible(self):
         if self.model.lm_logprob_feature and self.model.shape == "encoder":
             raise ValueError(
-                "model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq or causal, "
-                "or lm_logprob_feature=false"
+                "model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq"
+                " or causal, or lm_logprob_feature=false"
             )
         return self
 
 
 def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
-    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
+    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the
+    processes.
+    """
     train, world = config.train, int(os.environ.get("WORLD_SIZE", 1))
     check_environment(train.bf16)
     share = train.batch_size // world
     micro = min(train.micro_batch_size or share, share)
     if train.batch_size % world or share % max(micro, 1):
         raise UserError(
-            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in parts of "
-            f"train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size, or start "
-            "fewer processes"
+            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in"
+            f" parts of train.micro_batch_size={micro}: make it a multiple of {world} x"
+            " micro_batch_size, or start fewer processes"
         )
     when = "epoch" if config.evaluation.every_steps is None else "steps"
     try:
@@ -158,10 +180,12 @@ def training_arguments(config: RMConfig, folder: Path) -> TrainingArguments:
 def load_network(
     model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None
 ) -> tuple[PreTrainedModel, Any]:
-    """The network to train, its head fresh, and its tokenizer. `id2label`: a segment model's outputs.
+    """The network to train, its head fresh, and its tokenizer. `id2label`: a segment model's
+    outputs.
 
     Raises:
-      UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than `model.max_length`.
+      UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than
+        `model.max_length`.
     """
     shape, fitting, start = model.shape, None, None
     labels: dict[str, Any] = {"num_labels": 1}
@@ -174,15 +198,15 @@ def load_network(
         shape = fitting if model.shape == "auto" else model.shape
         if model.lm_logprob_feature and shape == "encoder":
             raise UserError(
-                f"model.lm_logprob_feature=true needs a language model, and `{model.ckpt}` is an encoder: set "
-                "lm_logprob_feature=false"
+                f"model.lm_logprob_feature=true needs a language model, and `{model.ckpt}` is an"
+                " encoder: set lm_logprob_feature=false"
             )
         check_stacks(start, shape)
         limit = longest_input(start, shape)
         if limit is not None and model.max_length > limit:
             raise UserError(
-                f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit} tokens: set "
-                f"it to {limit} or less"
+                f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit}"
+                f" tokens: set it to {limit} or less"
             )
         tokenizer = load_tokenizer(model.ckpt, shape)
         if shape != "encoder":
@@ -192,30 +216,40 @@ def load_network(
             check_vocabulary(tokenizer, scorer)
             return fast_layers(scorer), tokenizer
         start.pad_token_id = tokenizer.pad_token_id
-        network = AutoModelForTokenClassification if kind == "segment" else AutoModelForSequenceClassification
+        network = (
+            AutoModelForTokenClassification
+            if kind == "segment"
+            else AutoModelForSequenceClassification
+        )
         loaded = load_weights(network, model.ckpt, new_head=True, config=start, dtype=torch.float32)
         check_direction(loaded, shape)
         check_vocabulary(tokenizer, loaded)
         return fast_layers(use_banded_attention(loaded)), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        # transformers has no classifier for some decoder-only models: its reason does not name the shape
+        # transformers has no classifier for some decoder-only models: its reason does not name the
+        # shape
         if fitting not in (None, shape) and "model.shape=" not in reason:
             reason = f"{reason} Note: {other_shape(start, fitting)}"
         raise UserError(
-            f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`: {reason}"
+            f"no network of shape `{shape}` could be loaded from model.ckpt `{model.ckpt}`:"
+            f" {reason}"
         ) from None
 
 
 def load_metric(name: str):
-    """A metric of reward_modeling/metrics as an `evaluate` module. Nothing is downloaded or cached."""
+    """A metric of reward_modeling/metrics as an `evaluate` module. Nothing is downloaded or
+    cached.
+    """
     return evaluate.load(str(METRICS / f"{name}.py"), keep_in_memory=True)
 
 
 def calibration(
     probabilities: np.ndarray, happened: np.ndarray, bins: int = CALIBRATION_BINS
 ) -> list[dict[str, float]]:
-    """Predicted against observed frequency in `bins` equal parts of [0, 1]; empty parts are left out."""
+    """Predicted against observed frequency in `bins` equal parts of [0, 1]; empty parts are left
+    out.
+    """
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
     return [
         {
@@ -235,7 +269,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def reuse(config: RMConfig) -> None:
-    """Say that a finished model is reused, and remove what a process left that was killed right after finishing."""
+    """Say that a finished model is reused, and remove what a process left that was killed right
+    after finishing.
+    """
     folder = Path(config.logging.save_dir)
     say(f"{config.logging.run_name}: finished before, reusing {folder}")
     if is_main_rank():
@@ -255,7 +291,8 @@ def run_training(
     Args:
       trainer: makes the Trainer from its arguments.
       curve: calibration of dev predictions (predictions, labels).
-      measure: further facts about the trained model that belong into its spec (every process calls it).
+      measure: further facts about the trained model that belong into its spec (every process calls
+        it).
       opening: lines to print when the stage has begun.
     """
     folder = Path(config.logging.save_dir)
@@ -280,7 +317,9 @@ def run_training(
         run.train(resume_from_checkpoint=checkpoint)
         dev = run.predict(run.eval_dataset, metric_key_prefix="dev")
         metrics: dict[str, Any] = {
-            name.removeprefix("dev_"): value for name, value in dev.metrics.items() if not _is_timing(name)
+            name.removeprefix("dev_"): value
+            for name, value in dev.metrics.items()
+            if not _is_timing(name)
         }
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         metrics["calibration"] = curve(dev.predictions, dev.label_ids)
@@ -299,11 +338,15 @@ def run_training(
 
 
 def _is_timing(name: str) -> bool:
-    return name.endswith(("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time"))
+    return name.endswith(
+        ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time")
+    )
 
 
 def place_model(run: StageTrainer, folder: Path, spec: RewardModelSpec) -> None:
-    """Write model, tokenizer and spec into `folder`; each file appears whole or not at all, the spec last."""
+    """Write model, tokenizer and spec into `folder`; each file appears whole or not at all, the
+    spec last.
+    """
     forget_last_call(run.processing_class)
     with model_to_place(folder) as temporary:
         run.accelerator.unwrap_model(run.model).save_pretrained(temporary)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from fgrlhf.runs.batching import shuffled_batches
-from fgrlhf.policy import Policy, count_cut
 from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.policy import Policy, count_cut
+from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json
 
@@ -19,20 +19,22 @@ IGNORED = -100  # the label that transformers' losses leave out
 
 
 def read_examples(path: str | Path, limit: int | None = None) -> list[Prompt]:
-    """The rows {"text": str, "answer": [str, ...]} of a JSON file. The same row may be there more than once.
+    """The rows {"text": str, "answer": [str, ...]} of a JSON file. The same row may be there more
+    than once.
 
     Raises:
       UserError: no such file, or rows of another form: every one of them with its number and key.
     """
     if not Path(path).exists():
         raise UserError(
-            f"{path} does not exist: set DATA_DIR to the folder of the data where the config uses it, "
-            "or name the file with data.train_file=... or data.dev_file=..."
+            f"{path} does not exist: set DATA_DIR to the folder of the data where the config uses"
+            " it, or name the file with data.train_file=... or data.dev_file=..."
         )
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise UserError(
-            f"{path} must be a JSON list of rows with the keys `text` and `answer`, and not an empty one"
+            f"{path} must be a JSON list of rows with the keys `text` and `answer`, and not an"
+            " empty one"
         )
     problems, examples = [], []
     for number, row in enumerate(rows[:limit]):
@@ -73,18 +75,22 @@ class Cuts:
     def describe(self, max_input_len: int, max_generated_len: int) -> str:
         """A line for the user."""
         return (
-            f"{self.prompts} of {self.examples} prompts are cut to model.max_input_len={max_input_len}, "
-            f"{self.answers} answers to model.max_generated_len={max_generated_len} tokens"
+            f"{self.prompts} of {self.examples} prompts are cut to"
+            f" model.max_input_len={max_input_len}, {self.answers} answers to"
+            f" model.max_generated_len={max_generated_len} tokens"
         )
 
 
-def encode(policy: Policy, examples: Sequence[Prompt], max_generated_len: int) -> list[dict[str, list[int]]]:
+def encode(
+    policy: Policy, examples: Sequence[Prompt], max_generated_len: int
+) -> list[dict[str, list[int]]]:
     """Token ids of prompt and first answer of every example: {"input_ids", "labels"}.
 
-    An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads both in one
-    sequence and is trained on the answer's part of it. An answer ends with the token that ends a response
-    (`Policy.end_id`), and has at most `max_generated_len` tokens with it. A longer one is cut and has no end: the
-    policy shall not learn to stop where the limit happened to be.
+    An encoder-decoder reads the prompt and is trained on the answer. A decoder-only model reads
+    both in one sequence and is trained on the answer's part of it. An answer ends with the token
+    that ends a response (`Policy.end_id`), and has at most `max_generated_len` tokens with it. A
+    longer one is cut and has no end: the policy shall not learn to stop where the limit happened to
+    be.
     """
     prompts = policy.tokenize([e.text for e in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _answer_ids(policy, examples)]
@@ -124,20 +130,33 @@ class Collator:
         width = max(len(row["mask"]) for row in mask)
         return {
             "input_ids": padded("input_ids", self.pad_id),
-            "attention_mask": torch.tensor([row["mask"] + [0] * (width - len(row["mask"])) for row in mask]),
+            "attention_mask": torch.tensor(
+                [row["mask"] + [0] * (width - len(row["mask"])) for row in mask]
+            ),
             "labels": padded("labels", IGNORED),
         }
 
 
 class Order(Sampler):
-    """Order of the examples in each pass over them (`shuffled_batches`): a pure function of (seed, epoch), so a
-    resumed run goes on with it.
+    """Order of the examples in each pass over them (`shuffled_batches`): a pure function of (seed,
+    epoch), so a resumed run goes on with it.
     """
 
     def __init__(
-        self, n: int, batch_size: int, seed: int, epoch: Callable[[], int], lengths: Sequence | None = None
+        self,
+        n: int,
+        batch_size: int,
+        seed: int,
+        epoch: Callable[[], int],
+        lengths: Sequence | None = None,
     ):
-        self.n, self.batch_size, self.seed, self.epoch, self.lengths = n, batch_size, seed, epoch, lengths
+        self.n, self.batch_size, self.seed, self.epoch, self.lengths = (
+            n,
+            batch_size,
+            seed,
+            epoch,
+            lengths,
+        )
 
     def __len__(self) -> int:
         return -(-self.n // self.batch_size) * self.batch_size

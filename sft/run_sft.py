@@ -2,9 +2,10 @@
 
     python -m sft.run_sft config.yml key=value ...
 
-The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or by dev
-loss) as an ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and run.json beside it. An
-interrupted run continues from its last complete checkpoint; a finished one is reused.
+The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or
+by dev loss) as an ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and
+run.json beside it. An interrupted run continues from its last complete checkpoint; a finished one
+is reused.
 """
 
 import os
@@ -33,8 +34,12 @@ from fgrlhf.config import (
     Tokens,
     parse_cli,
 )
-from fgrlhf.runs.distributed import share_of
 from fgrlhf.evaluators import RougeLsum
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.policy import Policy, load_policy
+from fgrlhf.rollout import generate_texts
+from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
@@ -44,11 +49,7 @@ from fgrlhf.runs.hf_trainer import (
     model_to_place,
     use_run_log,
 )
-from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.rl_config import LoggingConfig
-from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
@@ -57,7 +58,9 @@ from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples
 
 
 class ModelSection(StrictModel):
-    ckpt: FilePath = Field(description="folder or hub name of an encoder-decoder or decoder-only model")
+    ckpt: FilePath = Field(
+        description="folder or hub name of an encoder-decoder or decoder-only model"
+    )
     max_input_len: Tokens = Field(1024, description="tokens; longer inputs are cut")
     max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
     kernels: Kernels = "auto"
@@ -65,7 +68,9 @@ class ModelSection(StrictModel):
 
 class DataSection(StrictModel):
     train_file: FilePath
-    dev_file: FilePath | None = Field(None, description="null: no evaluation, the last model is kept")
+    dev_file: FilePath | None = Field(
+        None, description="null: no evaluation, the last model is kept"
+    )
     dev_examples: Count | None = Field(None, description="dev rows used, the first ones; null: all")
 
 
@@ -114,8 +119,8 @@ class SFTConfig(StrictModel):
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
             raise ValueError(
-                f"train.batch_size={self.train.batch_size} is no multiple of train.micro_batch_size={micro}; "
-                "change one of them"
+                f"train.batch_size={self.train.batch_size} is no multiple of"
+                f" train.micro_batch_size={micro}; change one of them"
             )
         return self
 
@@ -123,20 +128,27 @@ class SFTConfig(StrictModel):
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
 
-    Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models work alike.
+    Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models
+    work alike.
     """
 
-    def __init__(self, config: SFTConfig, policy: Policy, dev: Sequence[Prompt], log: RunLog, **kwargs):
+    def __init__(
+        self, config: SFTConfig, policy: Policy, dev: Sequence[Prompt], log: RunLog, **kwargs
+    ):
         super().__init__(model=policy.model, **kwargs)
         self.config, self.policy, self.dev, self.log_folder = config, policy, dev, log
         self.rouge = RougeLsum() if dev and config.evaluation.metric == "rougeLsum" else None
-        self.model_accepts_loss_kwargs = True  # so that `compute_loss` is told the tokens of the whole batch
+        self.model_accepts_loss_kwargs = (
+            True  # so that `compute_loss` is told the tokens of the whole batch
+        )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Mean over the answer tokens of the whole batch, however micro-batches and processes split it.
+        """Mean over the answer tokens of the whole batch, however micro-batches and processes split
+        it.
 
-        The Trainer takes a model's loss for one divided by `num_items_in_batch` already. T5's is the
-        micro-batch's own mean, so the gradients of all micro-batches would be added up instead of averaged.
+        The Trainer takes a model's loss for one divided by `num_items_in_batch` already. T5's is
+        the micro-batch's own mean, so the gradients of all micro-batches would be added up instead
+        of averaged.
         """
         output = model(**inputs)
         share = (inputs["labels"] != IGNORED).sum() / num_items_in_batch
@@ -146,15 +158,23 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     def _get_train_sampler(self, train_dataset=None):
         rows, train = self.train_dataset, self.config.train
         lengths = (
-            [(len(row["labels"]), len(row["input_ids"])) for row in rows] if train.group_by_length else None
+            [(len(row["labels"]), len(row["input_ids"])) for row in rows]
+            if train.group_by_length
+            else None
         )
-        return Order(len(rows), train.batch_size, train.seed, lambda: int(self.state.epoch or 0), lengths)
+        return Order(
+            len(rows), train.batch_size, train.seed, lambda: int(self.state.epoch or 0), lengths
+        )
 
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         if self.rouge is not None:
-            self.refuse_divergence({"the dev loss": output.metrics["eval_loss"]}, self.state.global_step)
-            output.metrics.update({f"eval_{name}": value for name, value in self.generated_metrics().items()})
+            self.refuse_divergence(
+                {"the dev loss": output.metrics["eval_loss"]}, self.state.global_step
+            )
+            output.metrics.update(
+                {f"eval_{name}": value for name, value in self.generated_metrics().items()}
+            )
         return output
 
     def generated_metrics(self) -> dict[str, float]:
@@ -162,7 +182,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         mine = share_of(self.dev, self.args.process_index, self.args.world_size)
         if not sys.stderr.isatty():  # else a bar says so
-            say(f"{self.config.logging.run_name}: step {self.state.global_step}, answering {len(self.dev)} dev prompts")
+            say(
+                f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
+                f" {len(self.dev)} dev prompts"
+            )
         with self.accelerator.autocast():
             texts = generate_texts(
                 self.policy,
@@ -190,7 +213,9 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
 
 
 def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArguments:
-    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the processes."""
+    """The Trainer's settings. Raises `UserError` where the batch cannot be shared out over the
+    processes.
+    """
     train, evaluated = config.train, config.data.dev_file is not None
     check_environment(train.bf16)
     world = int(os.environ.get("WORLD_SIZE", 1))
@@ -237,7 +262,8 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
             report_to="none",
             disable_tqdm=True,
             dataloader_pin_memory=torch.accelerator.is_available(),
-            use_cpu=not torch.accelerator.is_available(),  # else CPU processes do not find each other
+            # else CPU processes do not find each other
+            use_cpu=not torch.accelerator.is_available(),
             ddp_find_unused_parameters=False,
         )
     except ValueError as error:  # e.g. bf16 on a GPU that has none
@@ -248,7 +274,9 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
 
 
 def place_model(policy: Policy, folder: Path) -> None:
-    """Write the model's files into `folder`, beside what is there; each appears whole or not at all."""
+    """Write the model's files into `folder`, beside what is there; each appears whole or not at
+    all.
+    """
     forget_last_call(policy.tokenizer)
     with model_to_place(folder) as temporary:
         policy.save(temporary)
@@ -264,7 +292,11 @@ def _train(config: SFTConfig) -> Path:
     folder = Path(config.logging.save_dir)
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
     examples = read_examples(config.data.train_file)
-    dev = read_examples(config.data.dev_file, config.data.dev_examples) if config.data.dev_file else []
+    dev = (
+        read_examples(config.data.dev_file, config.data.dev_examples)
+        if config.data.dev_file
+        else []
+    )
     inputs = [*files, config.model.ckpt]
     known = finished(folder, config, inputs)
     if known is not None:
@@ -302,7 +334,8 @@ def _train(config: SFTConfig) -> Path:
         cuts = count_cuts(policy, examples, config.model.max_generated_len)
         say(cuts.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)
-        trainer.accelerator.wait_for_everyone()  # all have loaded the best checkpoint, which is removed now
+        # all have loaded the best checkpoint, which is removed now
+        trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
             place_model(policy, folder)
     if is_main_rank():  # once stages.json has the stage's seconds: complete means that all is there
@@ -325,7 +358,9 @@ def _train(config: SFTConfig) -> Path:
 def main() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    config = parse_cli(SFTConfig, usage="usage: python -m sft.run_sft <config.yml> [section.key=value ...]")
+    config = parse_cli(
+        SFTConfig, usage="usage: python -m sft.run_sft <config.yml> [section.key=value ...]"
+    )
     say(f"the model is in {train(config)}")
 
 

@@ -9,10 +9,12 @@ import reference
 import torch
 from hypothesis import HealthCheck, settings
 
-# Rounding differs between the two libraries of fgrlhf/kernels/choice.py: no test, and no program that one starts, measures which is faster.
+# Rounding differs between the two libraries of fgrlhf/kernels/choice.py: no test, and no program
+# that one starts, measures which is faster.
 os.environ.setdefault("FGRLHF_KERNELS", "off")
-# Tiny models: one thread is faster than two. No test depends on rounding; to see that, run them with other products and sums:
-# FGRLHF_KERNELS=onednn, FGRLHF_TEST_THREADS=2, ATEN_CPU_CAPABILITY=default
+# Tiny models: one thread is faster than two. No test depends on rounding; to see that, run them
+# with other products and sums: FGRLHF_KERNELS=onednn, FGRLHF_TEST_THREADS=2,
+# ATEN_CPU_CAPABILITY=default
 torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
 
 
@@ -36,14 +38,22 @@ def expected_of_fixtures(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", params=["fixtures", "published"])
 def source(request) -> str:
-    """A test of rows or golden values runs twice: on the rows in tests/fixtures, always; on published ones where they are."""
+    """A test of rows or golden values runs twice: on the rows in tests/fixtures, always; on
+    published ones where they are.
+    """
     return request.param
 
 
 @pytest.fixture(scope="module")
 def golden(source, expected_of_fixtures) -> Path:
-    """What the published code computes of the published rows; for the fixtures' rows what tests/reference.py does."""
-    return expected_of_fixtures if source == "fixtures" else _folder("FGRLHF_GOLDEN", "golden values of the published code")
+    """What the published code computes of the published rows; for the fixtures' rows what
+    tests/reference.py does.
+    """
+    return (
+        expected_of_fixtures
+        if source == "fixtures"
+        else _folder("FGRLHF_GOLDEN", "golden values of the published code")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +61,28 @@ def qa_feedback(source) -> Path:
     """Rows in the published format."""
     if source == "fixtures":
         return reference.ROWS
-    return _folder("FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)")
+    return _folder(
+        "FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)"
+    )
 
 
 @pytest.fixture(scope="session")
 def chromium():
     """A headless Chromium: the one playwright knows of, else the system's."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    program = next(
+        (
+            path
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (path := shutil.which(name))
+        ),
+        None,
+    )
     if program is None:
-        pytest.skip("no chromium on PATH: the pages are tested where there is one (on Debian: apt-get install chromium)")
+        pytest.skip(
+            "no chromium on PATH: the pages are tested where there is one (on Debian: apt-get"
+            " install chromium)"
+        )
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser

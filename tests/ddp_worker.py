@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-import torch
 import dpo_helpers
+import torch
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
@@ -15,7 +15,12 @@ from fgrlhf.kernels import choice as kernels
 from fgrlhf.runs.rl_config import LoRAConfig
 
 STEPS = 6
-STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 3, "ppo__kl_coef": 0.0}
+STOP = {
+    "train__lr": 2e-2,
+    "train__kl_threshold": 0.01,
+    "train__kl_patience": 3,
+    "ppo__kl_coef": 0.0,
+}
 CASES = {  # name: (policy, a critic of its own, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
@@ -44,7 +49,9 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
             "algorithm__name": "trpo",
             "algorithm__cg_steps": 3,
             "model__value_model": {"ckpt": "tiny"},
-            "ppo__cliprange_value": None,  # at first old and new values are equal but for a rounding
+            "ppo__cliprange_value": (
+                None
+            ),  # at first old and new values are equal but for a rounding
         },
     ),
 }
@@ -59,7 +66,9 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 4,
         "train__save_interval": 3,
-        "train__adam_eps": 1e-4,  # Adam would make a step of the rounding of a gradient that is all but 0
+        "train__adam_eps": (
+            1e-4
+        ),  # Adam would make a step of the rounding of a gradient that is all but 0
         **changes,
     }
     if (
@@ -80,7 +89,11 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
 
 def run_dpo(folder: Path):
     """DPO with its global batch shared out; four answers a question, five questions."""
-    made = dpo_helpers.trainer(dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1), "t5", dpo_helpers.fours())
+    made = dpo_helpers.trainer(
+        dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1),
+        "t5",
+        dpo_helpers.fours(),
+    )
     made.train()
     return made
 
@@ -90,7 +103,9 @@ def agree_on_kernels(folder: Path) -> None:
     rank = Accelerator(cpu=True).process_index
     set_before = os.environ.pop("FGRLHF_KERNELS", "off")
     library = "pytorch" if rank == 0 else "onednn"
-    with mock.patch.object(kernels, "_remembered_or_measured", lambda: dict.fromkeys(kernels.SIZES, library)):
+    with mock.patch.object(
+        kernels, "_remembered_or_measured", lambda: dict.fromkeys(kernels.SIZES, library)
+    ):
         kernels.use_kernels("auto")
     (folder / f"kernels-rank{rank}.json").write_text(json.dumps(kernels.choices()))
     os.environ["FGRLHF_KERNELS"] = set_before
@@ -102,12 +117,20 @@ def main() -> None:
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)
     for name in (*CASES, "dpo"):
-        made = run_dpo(folder) if name == "dpo" else run(name, folder, world=2, until=3 if name == "t5" else None)
+        made = (
+            run_dpo(folder)
+            if name == "dpo"
+            else run(name, folder, world=2, until=3 if name == "t5" else None)
+        )
         if name == "t5":  # both ranks continue from what rank 0 wrote
             made = run(name, folder, world=2)
-        digest = {n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()}
+        digest = {
+            n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()
+        }
         result = {"step": made.step, "stopped": getattr(made, "stopped", False), "weights": digest}
-        (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(json.dumps(result))
+        (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(
+            json.dumps(result)
+        )
     made.accelerator.end_training()
 
 

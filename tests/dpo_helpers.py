@@ -5,13 +5,19 @@ from pathlib import Path
 import tiny
 from accelerate import Accelerator
 
-from fgrlhf.data.comparisons import Answer, Comparison, encode_comparisons
 from fgrlhf.config import validate
+from fgrlhf.data.comparisons import Answer, Comparison, encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
 
-TEXTS = ["the red cat", "a dog sees", "question: one two three and a bird", "blue", "the green bird likes a dog ."]
+TEXTS = [
+    "the red cat",
+    "a dog sees",
+    "question: one two three and a bird",
+    "blue",
+    "the green bird likes a dog .",
+]
 BETTER = ["cat cat", "the dog sees a cat .", "one", "a bird and a dog", "red red red"]
 WORSE = ["dog", "the dog sees a bird .", "one two three", "a bird", "green ! green !"]
 
@@ -41,19 +47,35 @@ def pairs(marked: bool = False) -> list[Comparison]:
     def answer(text: str) -> Answer:
         return Answer(text, ((len(text) - 2, len(text)),) if marked else ())
 
-    return [Comparison(Prompt(str(i), t), (answer(b), answer(w)), ((0, 1),)) for i, (t, b, w) in enumerate(zip(TEXTS, BETTER, WORSE))]
+    return [
+        Comparison(Prompt(str(i), t), (answer(b), answer(w)), ((0, 1),))
+        for i, (t, b, w) in enumerate(zip(TEXTS, BETTER, WORSE))
+    ]
 
 
 def fours() -> list[Comparison]:
     """Four answers each, and several pairs."""
-    several = [((0, 1), (0, 2), (2, 3)), ((3, 0),), ((1, 2), (1, 3), (0, 3), (0, 2)), ((2, 1), (0, 1)), ((0, 3),)]
+    several = [
+        ((0, 1), (0, 2), (2, 3)),
+        ((3, 0),),
+        ((1, 2), (1, 3), (0, 3), (0, 2)),
+        ((2, 1), (0, 1)),
+        ((0, 3),),
+    ]
     return [
         Comparison(Prompt(str(i), TEXTS[i]), tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4]), several[i]) for i in range(5)
     ]  # fmt: skip
 
 
-def trainer(cfg: DPOConfig, kind: str = "t5", comparisons=None, evaluate=None, dropout: float = 0.0) -> DPOTrainer:
+def trainer(
+    cfg: DPOConfig, kind: str = "t5", comparisons=None, evaluate=None, dropout: float = 0.0
+) -> DPOTrainer:
     """The same arguments give the same trainer."""
     policy = tiny.policy(kind, dropout=dropout)
-    encoded = encode_comparisons(policy, pairs() if comparisons is None else comparisons, cfg.env.max_generated_len, cfg.dpo.span_weight)
+    encoded = encode_comparisons(
+        policy,
+        pairs() if comparisons is None else comparisons,
+        cfg.env.max_generated_len,
+        cfg.dpo.span_weight,
+    )
     return DPOTrainer(cfg, policy, encoded, evaluate, Accelerator(cpu=True))

@@ -1,4 +1,6 @@
-"""More than 150 texts that have broken pages, parsers and files before. Those with `hit` set `window.hit` where they run."""
+"""More than 150 texts that have broken pages, parsers and files before. Those with `hit` set
+`window.hit` where they run.
+"""
 
 TAGS = [
     "<script>hit=1</script>", "<ScRiPt>hit=1</sCrIpT>", "<script src=//evil.example/x.js></script>", "<script>hit=1//",

@@ -21,16 +21,25 @@ ITEM = {
 
 @contextmanager
 def opened(
-    browser, page="annotation", items=(ITEM,), where: str | Path | None = None, tmp_path=None, **options
+    browser,
+    page="annotation",
+    items=(ITEM,),
+    where: str | Path | None = None,
+    tmp_path=None,
+    **options,
 ):
-    """A page with these items, checked at the end: no error on its console, no request beyond its own files."""
+    """A page with these items, checked at the end: no error on its console, no request beyond its
+    own files.
+    """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(300_000)  # ms: a busy machine may take long
     tab = context.new_page()
     noise, requests, dialogs = [], [], []
     tab.on(
         "console",
-        lambda message: noise.append(message.text) if message.type in ("error", "warning") else None,
+        lambda message: (
+            noise.append(message.text) if message.type in ("error", "warning") else None
+        ),
     )
     tab.on("pageerror", lambda error: noise.append(str(error)))
     tab.on("request", lambda request: requests.append(request.url))
@@ -53,7 +62,8 @@ def state(tab, page="annotation") -> dict:
     """What the page keeps of the first item that it keeps anything of."""
     return json.loads(
         tab.evaluate(
-            "page => Object.entries(localStorage).find(([key]) => key.startsWith(`fgrlhf/${FG_SCHEMA.task}/${page}/`) && !key.endsWith('position'))[1]",
+            "page => Object.entries(localStorage).find(([key]) =>"
+            " key.startsWith(`fgrlhf/${FG_SCHEMA.task}/${page}/`) && !key.endsWith('position'))[1]",
             page,
         )
     )

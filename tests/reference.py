@@ -1,7 +1,10 @@
-"""What the tests expect of the rows in tests/fixtures, computed in plain Python apart from the code under test.
+"""What the tests expect of the rows in tests/fixtures, computed in plain Python apart from the code
+under test.
 
-`write_expected` writes a folder of the same form as the golden values of the published code. Nothing here is taken from
-them: segments are marked by hand in fixtures/segments.json (`|` where a sub-sentence begins, `‖` where a sentence ends),
+`write_expected` writes a folder of the same form as the golden values of the published code.
+Nothing here is taken from
+them: segments are marked by hand in fixtures/segments.json (`|` where a sub-sentence begins, `‖`
+  where a sentence ends),
 everything else follows the written rules by brute force. Slow and simple on purpose.
 """
 
@@ -17,11 +20,13 @@ PAIRS = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)]
 FACTUAL = ("Wrong-Grounding", "Unverifiable")
 
 
-# ---- segments ------------------------------------------------------------------------------------------------------
+# ---- segments ------------------------------------------------------------------------------------
 
 
 def unmarked(marked: str) -> dict:
-    """Text and offsets of a text with marks: 0 and the sentences' ends; the sub-sentences' starts and the text's length."""
+    """Text and offsets of a text with marks: 0 and the sentences' ends; the sub-sentences' starts
+    and the text's length.
+    """
     text, ends, starts = "", [0], []
     for character in marked:
         if character == "‖":
@@ -34,18 +39,24 @@ def unmarked(marked: str) -> dict:
 
 
 def marked_segments() -> list[dict]:
-    return [unmarked(marked) for marked in json.loads((FIXTURES / "segments.json").read_text(encoding="utf-8"))]
+    return [
+        unmarked(marked)
+        for marked in json.loads((FIXTURES / "segments.json").read_text(encoding="utf-8"))
+    ]
 
 
 def plain_sentences(text: str) -> list[tuple[int, int]]:
-    """[start, end) of sentences in texts as plain as the fixtures' are: `.`, `!` or `?` and white space end one."""
+    """[start, end) of sentences in texts as plain as the fixtures' are: `.`, `!` or `?` and white
+    space end one.
+    """
     pieces = re.finditer(r"\S.*?[.!?](?=\s|$)|\S.*?$", text, re.DOTALL)
     return [(piece.start(), piece.start() + len(piece[0].rstrip())) for piece in pieces]
 
 
 def plain_subsentences(text: str) -> list[str]:
-    """The sub-sentences of a text: break after a word that ends in , ; ! ? if more than five words remain; a piece
-    of fewer than five words joins its neighbour, and the first of a sentence runs on.
+    """The sub-sentences of a text: break after a word that ends in , ; ! ? if more than five words
+    remain; a piece of fewer than five words joins its neighbour, and the first of a sentence runs
+    on.
     """
     result = []
     for start, end in plain_sentences(text):
@@ -62,11 +73,13 @@ def plain_subsentences(text: str) -> list[str]:
     return result
 
 
-# ---- relevance and factuality: words and tags ----------------------------------------------------------------------
+# ---- relevance and factuality: words and tags ----------------------------------------------------
 
 
 def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
-    """The hand-marked segments of a prediction as [start, end), white space around them left out."""
+    """The hand-marked segments of a prediction as [start, end), white space around them left
+    out.
+    """
     marks = next(example for example in marked_segments() if example["text"] == text)
     if level == "sentence":
         bounds = marks["sentence_offsets"]
@@ -80,7 +93,9 @@ def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
 
 
 def segment_line(number: int, row: dict, level: str) -> str | None:
-    """The line of NF-ERR_subsentence (level `subsentence`) or F-ERR_sentence (`sentence`); None if it is left out."""
+    """The line of NF-ERR_subsentence (level `subsentence`) or F-ERR_sentence (`sentence`); None if
+    it is left out.
+    """
     text = row["prediction 1"]
     words = ["question:", *row["question"].split()]
     if level == "sentence" and row["passages"]:
@@ -113,11 +128,13 @@ def segment_line(number: int, row: dict, level: str) -> str | None:
     return json.dumps({"id": str(number), "text": words, "feedback_tags": tags})
 
 
-# ---- completeness --------------------------------------------------------------------------------------------------
+# ---- completeness --------------------------------------------------------------------------------
 
 
 def similarity(piece: str, sentence: str) -> float:
-    """1 if the piece stands in the sentence, else difflib's quick ratio with the most similar n-gram of words."""
+    """1 if the piece stands in the sentence, else difflib's quick ratio with the most similar
+    n-gram of words.
+    """
     if piece in sentence:
         return 1.0
     n = len(piece.split())
@@ -130,7 +147,9 @@ def similarity(piece: str, sentence: str) -> float:
 
 
 def matches(text: str, passages: list[list[str]]) -> list[tuple[str, tuple[int, int]]]:
-    """The sub-sentences that match a passage sentence, each with (passage, sentence), both from 1."""
+    """The sub-sentences that match a passage sentence, each with (passage, sentence), both from
+    1.
+    """
     result = []
     for piece in plain_subsentences(" ".join(text.split())):
         best, where = 0.0, None
@@ -166,7 +185,7 @@ def completeness(row: dict) -> list[int] | None:
     return [(scores[a] > scores[b]) + 2 * (scores[a] < scores[b]) for a, b in PAIRS]
 
 
-# ---- PPO in float64 ------------------------------------------------------------------------------------------------
+# ---- PPO in float64 ------------------------------------------------------------------------------
 
 PPO_CASES = [
     {   # two answers of three tokens and one; nothing is whitened
@@ -206,9 +225,12 @@ def masked_mean(rows: list[list[float]], lengths: list[int]) -> float:
     return sum(real) / len(real)
 
 
-def whitened(rows: list[list[float]], lengths: list[int], keep_mean: bool, published: bool) -> list[list[float]]:
-    """Ours: divided by the standard deviation, the mean taken off only where it is not kept, 0 on padding. Published:
-    the mean always taken off, divided by the root of the standard deviation, the mean added again, padding included.
+def whitened(
+    rows: list[list[float]], lengths: list[int], keep_mean: bool, published: bool
+) -> list[list[float]]:
+    """Ours: divided by the standard deviation, the mean taken off only where it is not kept, 0 on
+    padding. Published: the mean always taken off, divided by the root of the standard deviation,
+    the mean added again, padding included.
     """
     mean = masked_mean(rows, lengths)
     std = math.sqrt(masked_mean([[(value - mean) ** 2 for value in row] for row in rows], lengths))
@@ -230,7 +252,9 @@ def ppo_expected(case: dict, published: bool) -> dict:
     """KL, penalised rewards, whitened advantages, returns and losses of a case, step by step."""
     lengths, longest = case["lengths"], max(case["lengths"])
     names = ("logprobs", "ref_logprobs", "values", "raw_rewards", "new_logprobs", "new_values")
-    logprobs, ref_logprobs, values, raw, new_logprobs, new_values = (padded(case[name], longest) for name in names)
+    logprobs, ref_logprobs, values, raw, new_logprobs, new_values = (
+        padded(case[name], longest) for name in names
+    )
     count = range(len(lengths))
     kl = [[logprobs[b][t] - ref_logprobs[b][t] for t in range(longest)] for b in count]
     penalized = [[raw[b][t] - case["kl_coef"] * kl[b][t] for t in range(longest)] for b in count]
@@ -240,7 +264,9 @@ def ppo_expected(case: dict, published: bool) -> dict:
     advantages = [[0.0] * longest for _ in count]
     returns = [[0.0] * longest for _ in count]
     for b in count:
-        last = longest if published else lengths[b]  # the published sum runs from the longest answer's end
+        last = (
+            longest if published else lengths[b]
+        )  # the published sum runs from the longest answer's end
         next_value = next_advantage = 0.0
         for t in reversed(range(last)):
             delta = rewards[b][t] + case["gamma"] * next_value - values[b][t]
@@ -256,9 +282,16 @@ def ppo_expected(case: dict, published: bool) -> dict:
             bounded = min(max(ratio, 1 - case["cliprange"]), 1 + case["cliprange"])
             policy_losses.append(max(-white[b][t] * ratio, -white[b][t] * bounded))
             change = new_values[b][t] - values[b][t]
-            near = values[b][t] + min(max(change, -case["cliprange_value"]), case["cliprange_value"])
-            value_losses.append(0.5 * max((new_values[b][t] - returns[b][t]) ** 2, (near - returns[b][t]) ** 2))
-    policy_loss, value_loss = sum(policy_losses) / len(policy_losses), sum(value_losses) / len(value_losses)
+            near = values[b][t] + min(
+                max(change, -case["cliprange_value"]), case["cliprange_value"]
+            )
+            value_losses.append(
+                0.5 * max((new_values[b][t] - returns[b][t]) ** 2, (near - returns[b][t]) ** 2)
+            )
+    policy_loss, value_loss = (
+        sum(policy_losses) / len(policy_losses),
+        sum(value_losses) / len(value_losses),
+    )
     return {
         "kl": kl, "penalized": penalized, "whitened_advantages": white, "returns": returns,
         "loss_policy": policy_loss, "loss_value": value_loss,
@@ -267,28 +300,39 @@ def ppo_expected(case: dict, published: bool) -> dict:
 
 
 def ppo_case(case: dict) -> dict:
-    """A case in the form of ppo_numbers.json: tensors padded, a mask, what the published arithmetic gives."""
+    """A case in the form of ppo_numbers.json: tensors padded, a mask, what the published arithmetic
+    gives.
+    """
     longest = max(case["lengths"])
-    tensors = {name: padded(case[name], longest) for name in ("logprobs", "ref_logprobs", "values", "new_logprobs", "new_values")}
+    tensors = {
+        name: padded(case[name], longest)
+        for name in ("logprobs", "ref_logprobs", "values", "new_logprobs", "new_values")
+    }
     mask = [[1] * length + [0] * (longest - length) for length in case["lengths"]]
     return {**case, **tensors, "mask": mask, "expect": ppo_expected(case, published=True)}
 
 
-# ---- the folder ----------------------------------------------------------------------------------------------------
+# ---- the folder ----------------------------------------------------------------------------------
 
 
 def write_expected(folder: Path) -> Path:
     """segments.json, ppo_numbers.json and the reward-model files of the fixture rows."""
     (folder / "segments.json").write_text(json.dumps(marked_segments()))
-    (folder / "ppo_numbers.json").write_text(json.dumps({"cases": [ppo_case(case) for case in PPO_CASES]}))
+    (folder / "ppo_numbers.json").write_text(
+        json.dumps({"cases": [ppo_case(case) for case in PPO_CASES]})
+    )
     for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence"):
         (folder / name).mkdir()
     for split in ("train", "dev"):
         rows = json.loads((ROWS / f"{split}_feedback.json").read_text())
         for name, level in (("NF-ERR_subsentence", "subsentence"), ("F-ERR_sentence", "sentence")):
             lines = [segment_line(number, row, level) for number, row in enumerate(rows)]
-            (folder / name / f"{split}.json").write_text("".join(f"{line}\n" for line in lines if line))
-        preferences = [{"question": row["question"], "preference": completeness(row)} for row in rows]
+            (folder / name / f"{split}.json").write_text(
+                "".join(f"{line}\n" for line in lines if line)
+            )
+        preferences = [
+            {"question": row["question"], "preference": completeness(row)} for row in rows
+        ]
         kept = [row for row in preferences if row["preference"] is not None]
         (folder / "COMP_sequence" / f"{split}_preferences.json").write_text(json.dumps(kept))
     return folder

@@ -1,4 +1,6 @@
-"""Tiny reward models of every shape, and toy data they can learn: a segment full of `red` is wrong."""
+"""Tiny reward models of every shape, and toy data they can learn: a segment full of `red` is
+wrong.
+"""
 
 import json
 import random
@@ -58,7 +60,9 @@ def start(folder: Path, shape: str, kind: str = "word") -> Path:
 
 
 def segment(rng: random.Random, wrong: bool) -> list[str]:
-    return rng.sample(["red"] * 3 + rng.choices(OTHERS, k=2), 5) if wrong else rng.choices(OTHERS, k=5)
+    return (
+        rng.sample(["red"] * 3 + rng.choices(OTHERS, k=2), 5) if wrong else rng.choices(OTHERS, k=5)
+    )
 
 
 def segment_file(path: Path, n: int, seed: int, error: str = "NF-ERR") -> Path:
@@ -80,7 +84,9 @@ def pair_rows(n: int, seed: int) -> list[dict]:
     rng, rows = random.Random(seed), []
     for _ in range(n):
         counts = [rng.randint(0, 3) for _ in range(4)]
-        outputs = [" ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts]
+        outputs = [
+            " ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts
+        ]
         preference = [
             0 if counts[i] == counts[j] else 1 if counts[i] > counts[j] else 2
             for i in range(4)

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from page_helpers import ITEM
+
 from interface_html.schema import load_schema
 from interface_html.server import judged_sha256
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = load_schema()
-LONG = bool(os.environ.get("FGRLHF_FEEDBACK_CHECK"))  # set by `make feedback-check`: the long versions
+LONG = bool(
+    os.environ.get("FGRLHF_FEEDBACK_CHECK")
+)  # set by `make feedback-check`: the long versions
 
 
 def free_port() -> int:
@@ -29,7 +32,9 @@ def free_port() -> int:
 
 def write_items(folder: Path, count: int) -> Path:
     path = folder / "items.json"
-    path.write_text(json.dumps([{**ITEM, "id": f"i{n}", "question": f"Question {n}?"} for n in range(count)]))
+    path.write_text(
+        json.dumps([{**ITEM, "id": f"i{n}", "question": f"Question {n}?"} for n in range(count)])
+    )
     return path
 
 
@@ -49,7 +54,9 @@ class Server:
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         begun = time.monotonic()
-        while time.monotonic() - begun < 1800:  # it may take as long as it needs: this is for one that never answers
+        while (
+            time.monotonic() - begun < 1800
+        ):  # it may take as long as it needs: this is for one that never answers
             try:
                 if Client(self.port, "starter").call("GET", "/api/health")[0] == 200:
                     return self
@@ -85,13 +92,17 @@ class Client:
         self.port, self.name, self.timeout, self.connection = port, name, timeout, None
 
     def call(self, method: str, path: str, body=None, headers=(), raw: bytes | None = None):
-        """Status and JSON of an answer. A connection that was closed while idle is opened again, once."""
+        """Status and JSON of an answer. A connection that was closed while idle is opened again,
+        once.
+        """
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         sent = {"Content-Type": "application/json", "X-Annotator": self.name, **dict(headers)}
         for last in (False, True):
             fresh = self.connection is None
             if fresh:
-                self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+                self.connection = http.client.HTTPConnection(
+                    "127.0.0.1", self.port, timeout=self.timeout
+                )
             try:
                 self.connection.request(method, path, data, sent)
                 answer = self.connection.getresponse()

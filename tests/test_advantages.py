@@ -6,8 +6,16 @@ import torch
 from rl_helpers import lengths_mask
 
 from fgrlhf.algorithms.advantages import (
-    gae, group_mean, group_std, kl_penalized, leave_one_out, position_mean, response_advantages, reward_to_go,
-    segment_advantages, segment_baseline,
+    gae,
+    group_mean,
+    group_std,
+    kl_penalized,
+    leave_one_out,
+    position_mean,
+    response_advantages,
+    reward_to_go,
+    segment_advantages,
+    segment_baseline,
 )
 
 LENGTHS = [7, 4, 1, 3]
@@ -33,7 +41,8 @@ def brute_gae(rewards_BT, values_BT, lengths, gamma, lam):
 def test_gae_by_hand():
     rewards_BT, values_BT = torch.tensor([[0.0, 1.0, 9.0]]), torch.tensor([[0.5, 0.25, 9.0]])
     mask_BT = torch.tensor([[1, 1, 0]])
-    # delta_1 = 1 - .25 = .75; delta_0 = 0 + .9 * .25 - .5 = -.275; A_0 = -.275 + .9 * .8 * .75 = .265
+    # delta_1 = 1 - .25 = .75; delta_0 = 0 + .9 * .25 - .5 = -.275; A_0 = -.275 + .9 * .8 * .75 =
+    # .265
     advantages_BT, returns_BT = gae(rewards_BT, values_BT, mask_BT, gamma=0.9, lam=0.8)
     torch.testing.assert_close(advantages_BT, torch.tensor([[0.265, 0.75, 0.0]]))
     torch.testing.assert_close(returns_BT, torch.tensor([[0.765, 1.0, 0.0]]))
@@ -95,7 +104,9 @@ def test_reward_to_go_by_hand():
         torch.tensor([[1.0, 2.0, 4.0]]),
         torch.tensor([[0.0, 0.0, 7.0]]),
     )  # the same reward, given at the end
-    assert reward_to_go(dense, torch.ones(1, 3))[0, 0] == reward_to_go(scalar, torch.ones(1, 3))[0, 0]
+    assert (
+        reward_to_go(dense, torch.ones(1, 3))[0, 0] == reward_to_go(scalar, torch.ones(1, 3))[0, 0]
+    )
 
 
 def test_kl_penalty_by_hand():
@@ -118,11 +129,15 @@ def test_group_statistics_by_hand():
     assert leave_one_out(RETURNS, GROUPS).tolist() == [4, 3.5, 1.5, 1.5, 1.5, 0]
     assert group_std(RETURNS, GROUPS).tolist() == pytest.approx([7**0.5] * 3 + [3**0.5] * 3)
     shuffled = torch.tensor([3, 0, 4, 1, 5, 2])  # groups need not stand side by side
-    assert torch.equal(leave_one_out(RETURNS[shuffled], GROUPS[shuffled]), leave_one_out(RETURNS, GROUPS)[shuffled])
+    assert torch.equal(
+        leave_one_out(RETURNS[shuffled], GROUPS[shuffled]), leave_one_out(RETURNS, GROUPS)[shuffled]
+    )
 
 
 def test_leave_one_out_is_the_group_mean_made_larger():
-    """R - mean over all K = (K - 1) / K (R - mean over the others); with K = 2 the pair's difference."""
+    """R - mean over all K = (K - 1) / K (R - mean over the others); with K = 2 the pair's
+    difference.
+    """
     torch.testing.assert_close(
         RETURNS - group_mean(RETURNS, GROUPS), 2 / 3 * (RETURNS - leave_one_out(RETURNS, GROUPS))
     )
@@ -131,11 +146,14 @@ def test_leave_one_out_is_the_group_mean_made_larger():
 
 
 def test_position_mean_by_hand():
-    mean_T = position_mean(torch.tensor([[1.0, 5.0, 9.0], [3.0, 7.0, 9.0]]), lengths_mask([1, 2], T=3))
+    mean_T = position_mean(
+        torch.tensor([[1.0, 5.0, 9.0], [3.0, 7.0, 9.0]]), lengths_mask([1, 2], T=3)
+    )
     assert mean_T.tolist() == [2, 7, 0]
 
 
-# Three responses to one prompt. Segments end on the tokens marked by a reward; the third ends before its second segment.
+# Three responses to one prompt. Segments end on the tokens marked by a reward; the third ends
+# before its second segment.
 SEGMENTED = torch.tensor([[0.0, 1.0, 2.0, 0.0], [3.0, 0.0, 0.0, 4.0], [0.0, 5.0, 0.0, 0.0]])
 BEFORE = torch.tensor([[0, 0, 1, 2], [0, 1, 1, 1], [0, 0, 0, 0]])
 SEGMENT_MASK = lengths_mask([4, 4, 2])
@@ -145,19 +163,26 @@ def test_segment_advantages_by_hand():
     one = torch.zeros(3, dtype=torch.long)
     to_go_BT = reward_to_go(SEGMENTED, SEGMENT_MASK)
     assert to_go_BT.tolist() == [[3, 3, 2, 0], [7, 4, 4, 4], [5, 5, 0, 0]]
-    # from segment 0 on: 3, 7, 5; from segment 1 on: 2, 4, not reached; from segment 2 on: 0 for the first alone
+    # from segment 0 on: 3, 7, 5; from segment 1 on: 2, 4, not reached; from segment 2 on: 0 for the
+    # first alone
     out_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=True)
     assert out_BT.tolist() == [[6, 6, 4, 0], [4, 2, 2, 2], [5, 5, 0, 0]]
     all_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=False)
     assert all_BT.tolist() == [[5, 5, 3, 0], [5, 3, 3, 3], [5, 5, 0, 0]]
     made_BT = segment_advantages([(SEGMENTED, BEFORE)] * 2, SEGMENT_MASK, one, 1.0, leave_out=True)
-    assert made_BT.tolist() == [[-6, -6, -4, 0], [6, 4, 4, 4], [0, 0, 0, 0]]  # two aspects that say the same
+    assert made_BT.tolist() == [
+        [-6, -6, -4, 0],
+        [6, 4, 4, 4],
+        [0, 0, 0, 0],
+    ]  # two aspects that say the same
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_one_segment_is_the_whole_response(leave_out, gamma):
-    """A reward at the end, at gamma 1, is the same by segment and by response; so is any response's first token."""
+    """A reward at the end, at gamma 1, is the same by segment and by response; so is any response's
+    first token.
+    """
     mask_BT = lengths_mask([3, 5, 1, 4, 4, 2])
     end_BT = torch.zeros(6, 5).scatter(1, mask_BT.sum(1, keepdim=True) - 1, RETURNS[:, None])
     nothing_before = torch.zeros_like(mask_BT)
@@ -172,23 +197,36 @@ def test_empty_responses_and_padding():
     mask_BT = lengths_mask([0, 3], T=3)
     for poison in (0.0, float("nan")):
         rewards_BT = torch.tensor([[poison] * 3, [0.0, 1.0, 1.0]])
-        made = segment_advantages([(rewards_BT, BEFORE[:2, :3])], mask_BT, torch.zeros(2, dtype=torch.long), 1.0, True)
+        made = segment_advantages(
+            [(rewards_BT, BEFORE[:2, :3])], mask_BT, torch.zeros(2, dtype=torch.long), 1.0, True
+        )
         assert made.tolist() == [[0, 0, 0], [2, 2, 1]]  # nothing against the empty one's nothing
 
 
 def small_world(K: int):
-    """Every K responses of at most 3 tokens: 0 goes on, 1 ends a segment (rewarded by its prefix), 2 stops."""
+    """Every K responses of at most 3 tokens: 0 goes on, 1 ends a segment (rewarded by its prefix),
+    2 stops.
+    """
     responses = [p + (2,) for n in range(3) for p in itertools.product((0, 1), repeat=n)]
     responses += list(itertools.product((0, 1), repeat=3))
     g = torch.Generator().manual_seed(0)
     prefixes = [p for n in range(3) for p in itertools.product((0, 1), repeat=n)]
     logits = {p: torch.randn(3, generator=g, dtype=torch.double).requires_grad_() for p in prefixes}
     reward = {p + (1,): float(torch.randn(1, generator=g)) for p in prefixes}
-    logprob_NT = torch.stack([
-        torch.stack([*(logits[y[:t]].log_softmax(0)[y[t]] for t in range(len(y))), *[torch.zeros((), dtype=torch.double)] * (3 - len(y))])
-        for y in responses
-    ])
-    rewards_NT = torch.tensor([[reward.get(y[: t + 1], 0.0) for t in range(3)] for y in responses], dtype=torch.double)
+    logprob_NT = torch.stack(
+        [
+            torch.stack(
+                [
+                    *(logits[y[:t]].log_softmax(0)[y[t]] for t in range(len(y))),
+                    *[torch.zeros((), dtype=torch.double)] * (3 - len(y)),
+                ]
+            )
+            for y in responses
+        ]
+    )
+    rewards_NT = torch.tensor(
+        [[reward.get(y[: t + 1], 0.0) for t in range(3)] for y in responses], dtype=torch.double
+    )
     before_NT = torch.tensor([[y[:t].count(1) for t in range(3)] for y in responses])
     mask_NT = lengths_mask([len(y) for y in responses], T=3)
     groups = torch.tensor(list(itertools.product(range(len(responses)), repeat=K)))
@@ -196,7 +234,9 @@ def small_world(K: int):
 
 
 def expected_gradient(K, leave_out, form):
-    """The mean of the estimator over all groups of K responses, and the gradient of the expected return, as vectors."""
+    """The mean of the estimator over all groups of K responses, and the gradient of the expected
+    return, as vectors.
+    """
     parameters, logprob_NT, rewards_NT, before_NT, mask_NT, groups_GK = small_world(K)
     chance_N = logprob_NT.sum(1).exp()
     assert chance_N.sum().item() == pytest.approx(1)
@@ -204,11 +244,15 @@ def expected_gradient(K, leave_out, form):
     rows_B, group_B = groups_GK.flatten(), torch.arange(len(groups_GK)).repeat_interleave(K)
     rewards_BT, before_BT, mask_BT = rewards_NT[rows_B], before_NT[rows_B], mask_NT[rows_B]
     if form == "segment":
-        advantages_BT = segment_advantages([(rewards_BT, before_BT)], mask_BT, group_B, 1.0, leave_out)
+        advantages_BT = segment_advantages(
+            [(rewards_BT, before_BT)], mask_BT, group_B, 1.0, leave_out
+        )
     else:
         advantages_BT = response_advantages(rewards_BT, mask_BT, group_B, 1.0, leave_out)
     weight_B = chance_N.detach()[groups_GK].prod(1).repeat_interleave(K) / K
-    estimate = torch.autograd.grad((weight_B[:, None] * advantages_BT * logprob_NT[rows_B]).sum(), parameters)
+    estimate = torch.autograd.grad(
+        (weight_B[:, None] * advantages_BT * logprob_NT[rows_B]).sum(), parameters
+    )
     variance = (weight_B[:, None] * advantages_BT**2 * mask_BT).sum()
     return torch.cat(estimate), torch.cat(exact), float(variance)
 
@@ -216,7 +260,9 @@ def expected_gradient(K, leave_out, form):
 @pytest.mark.parametrize("form", ["segment", "response"])
 @pytest.mark.parametrize("K", [2, 3])
 def test_leaving_one_out_is_unbiased(form, K):
-    """Over every possible group the mean of the estimator is the gradient of the expected return."""
+    """Over every possible group the mean of the estimator is the gradient of the expected
+    return.
+    """
     estimate, exact, _ = expected_gradient(K, True, form)
     torch.testing.assert_close(estimate, exact, atol=1e-12, rtol=1e-9)
 
@@ -224,11 +270,17 @@ def test_leaving_one_out_is_unbiased(form, K):
 def test_the_mean_over_all_samples_shrinks_the_gradient():
     estimate, exact, _ = expected_gradient(3, False, "response")
     torch.testing.assert_close(estimate, 2 / 3 * exact, atol=1e-12, rtol=1e-9)
-    estimate, exact, _ = expected_gradient(3, False, "segment")  # late segments, reached by fewer, shrink more: no one factor
+    estimate, exact, _ = expected_gradient(
+        3, False, "segment"
+    )  # late segments, reached by fewer, shrink more: no one factor
     factor = (estimate @ exact) / (exact @ exact)
     assert 0.4 < factor < 2 / 3 and torch.nn.functional.cosine_similarity(estimate, exact, 0) > 0.97
 
 
 def test_segments_have_smaller_advantages_than_responses():
-    """Reward that was earned before a token is noise to it: taking it off is what the segment form is for."""
-    assert expected_gradient(3, True, "segment")[2] < 0.8 * expected_gradient(3, True, "response")[2]
+    """Reward that was earned before a token is noise to it: taking it off is what the segment form
+    is for.
+    """
+    assert (
+        expected_gradient(3, True, "segment")[2] < 0.8 * expected_gradient(3, True, "response")[2]
+    )

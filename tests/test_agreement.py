@@ -1,4 +1,6 @@
-"""Agreement figures: numbers by hand, another package's alpha, noise that lowers them, unanimous data."""
+"""Agreement figures: numbers by hand, another package's alpha, noise that lowers them, unanimous
+data.
+"""
 
 import copy
 import json
@@ -6,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from test_rules import ROW, doc, error, missing
 
 from fgrlhf.stats import Interval
 from fgrlhf.utils import UserError
@@ -21,7 +24,6 @@ from interface_html.agreement import (
 )
 from interface_html.items import Item, read_items
 from interface_html.schema import load_schema
-from test_rules import ROW, doc, error, missing
 
 SCHEMA = load_schema()
 
@@ -88,7 +90,9 @@ def relabelled(rows, noise: float, seed: int):
                     rng.choice(["Irrelevant", "Unverifiable", "Incoherent"]),
                     "",
                 )
-        row["feedback"]["errors"] = [one for one in row["feedback"]["errors"] if rng.random() >= noise]
+        row["feedback"]["errors"] = [
+            one for one in row["feedback"]["errors"] if rng.random() >= noise
+        ]
         row["feedback"]["missing-info"] = [
             one for one in row["feedback"]["missing-info"] if rng.random() >= noise
         ]
@@ -110,7 +114,9 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
         path = tmp_path / f"{noise}.json"
         path.write_text(json.dumps(relabelled(rows, noise, 0)))
         figures = report(SCHEMA, judged_in_files(SCHEMA, [str(source), str(path)]))
-        found.append({name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)})
+        found.append(
+            {name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)}
+        )
     for name in found[0]:
         if "F1" in name or "alpha" in name:
             assert 1 > found[0][name] > found[1][name] > found[2][name] > 0, name
@@ -118,15 +124,25 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
 
 
 def test_the_report_is_printed_and_written(tmp_path, monkeypatch, capsys):
-    rows = [{**ROW, "feedback": {**doc([error()]), "corrected-prediction": "x"}, "preference": [1] * 6}] * 2
-    rows = [{**row, "feedback": {k: v for k, v in row["feedback"].items() if k != "no-error"}} for row in rows]
+    rows = [
+        {**ROW, "feedback": {**doc([error()]), "corrected-prediction": "x"}, "preference": [1] * 6}
+    ] * 2
+    rows = [
+        {**row, "feedback": {k: v for k, v in row["feedback"].items() if k != "no-error"}}
+        for row in rows
+    ]
     for name in "ab":
         (tmp_path / name).write_text(json.dumps(rows))
     out = tmp_path / "report.json"
     monkeypatch.setattr("sys.argv", ["agreement", f"files={tmp_path}/a,{tmp_path}/b", f"out={out}"])
     main()
     written = json.loads(out.read_text())
-    assert written["span F1, exact"] == {"mean": 1, "low": 1, "high": 1, **written["span F1, exact"]}
+    assert written["span F1, exact"] == {
+        "mean": 1,
+        "low": 1,
+        "high": 1,
+        **written["span F1, exact"],
+    }
     assert "everybody said 1" in written["preference alpha"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(written) and len(lines) >= 12
@@ -145,7 +161,9 @@ def test_real_preferences(qa_feedback, source):
     judged = [Judged(item, {}, {"published": (item.row["preference"], None)}) for item in items]
     figures = report(SCHEMA, judged)
     assert figures["share won by the answer shown first"].low > 0.5
-    assert figures["no ranking with ties"].mean == pytest.approx(16 / 350 if source == "published" else 1 / 14)
+    assert figures["no ranking with ties"].mean == pytest.approx(
+        16 / 350 if source == "published" else 1 / 14
+    )
 
 
 def test_files_must_be_of_the_same_items(tmp_path):

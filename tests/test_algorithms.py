@@ -6,9 +6,15 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 
-from fgrlhf.algorithms.config import GPGAlgorithm, GRPOAlgorithm, PPOConfig, ReinforceAlgorithm, RLOOAlgorithm
-from fgrlhf.algorithms.registry import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
+from fgrlhf.algorithms.config import (
+    GPGAlgorithm,
+    GRPOAlgorithm,
+    PPOConfig,
+    ReinforceAlgorithm,
+    RLOOAlgorithm,
+)
 from fgrlhf.algorithms.gpg import gpg_scale
+from fgrlhf.algorithms.registry import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
 from fgrlhf.algorithms.reinforce import reinforce_advantages
 from fgrlhf.reward import AtEnd, CombinedReward, normalized, segments_before
 from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
@@ -17,7 +23,9 @@ from fgrlhf.utils import UserError
 NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
 LR = {"t5": 3e-2, "gpt2": 5e-3}  # the tiny T5 begins with small embeddings: its logits move slowly
-FAST = {"trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}}
+FAST = {
+    "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
+}
 LARGE = {
     "train__total_episodes": 32 * 50, "train__n_minibatches": 1, "train__training_batch_size_per_card": 32,
     "train__lr_schedule": "constant", "train__max_grad_norm": 100.0,
@@ -35,7 +43,7 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
     return trainer(cfg, kind, reward, evaluate, own_value=name == "trpo", dropout=dropout)
 
 
-# ---- each finds an optimum -----------------------------------------------------------------------------------------
+# ---- each finds an optimum -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -43,11 +51,19 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
 def test_each_finds_the_best_arm(name, kind, tmp_path):
     """A bandit: one token is written, and the word `cat` is paid."""
     made = make(
-        tmp_path, name, kind, env__max_generated_len=1, env__train_num_samples_per_input=8, ppo__kl_coef=0.0,
-        train__lr=LR[kind], **(LARGE | FAST.get(name, {})))
+        tmp_path,
+        name,
+        kind,
+        env__max_generated_len=1,
+        env__train_num_samples_per_input=8,
+        ppo__kl_coef=0.0,
+        train__lr=LR[kind],
+        **(LARGE | FAST.get(name, {})),
+    )
     made.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
-    # TRPO's steps have one size, at the optimum too, where they follow the critic's noise: it leaves it for a step at times.
+    # TRPO's steps have one size, at the optimum too, where they follow the critic's noise: it
+    # leaves it for a step at times.
     last, least = (10, 0.9) if name == "trpo" else (5, 0.95)
     assert curve[0] < 0.3 and sum(curve[-last:]) / last > least, (curve[:5], curve[-last:])
 
@@ -56,25 +72,38 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """Paid for every `cat`, a policy writes it more and more often."""
     made = make(
-        tmp_path, name, env__train_num_samples_per_input=8, env__max_generated_len=6, ppo__kl_coef=0.01,
-        train__lr=LR["t5"], **(LARGE | FAST.get(name, {})))
+        tmp_path,
+        name,
+        env__train_num_samples_per_input=8,
+        env__max_generated_len=6,
+        ppo__kl_coef=0.01,
+        train__lr=LR["t5"],
+        **(LARGE | FAST.get(name, {})),
+    )
     made.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     assert sum(curve[-5:]) / 5 > 4 > 1 > curve[0], (curve[:5], curve[-5:])
 
 
-# ---- identities ----------------------------------------------------------------------------------------------------
+# ---- identities ----------------------------------------------------------------------------------
 
 
 def dense(*values_T):
-    """A rollout of four responses, with one aspect that has a segment ending on every rewarded token."""
+    """A rollout of four responses, with one aspect that has a segment ending on every rewarded
+    token.
+    """
     mask_BT = lengths_mask([len(row) for row in values_T])
     ends = tuple(tuple(range(1, len(row) + 1)) for row in values_T)
     segments = [[SegmentScore(t, t + 1, v) for t, v in enumerate(row) if v] for row in values_T]
     rewards_BT = torch.zeros(mask_BT.shape)
     for b, row in enumerate(values_T):
         rewards_BT[b, : len(row)] = torch.tensor(row)
-    old = rollout(mask_BT, values_BT=None, char_ends=ends, group_B=torch.zeros(len(values_T), dtype=torch.long))
+    old = rollout(
+        mask_BT,
+        values_BT=None,
+        char_ends=ends,
+        group_B=torch.zeros(len(values_T), dtype=torch.long),
+    )
     return old, TokenReward({"r": rewards_BT}, {"r": segments}, mask_BT)
 
 
@@ -90,8 +119,13 @@ def advantages(algorithm, rows=ROWS):
 def test_segments_before_a_token():
     old, rewards = dense(*ROWS)
     expected = [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 1, 1]]
-    assert segments_before(rewards.segments["r"], old.char_ends, old.response_mask_BT).tolist() == expected
-    whole = [[SegmentScore(0, None, 1.0)]] * 4  # a score of the whole answer is complete after its last token only
+    assert (
+        segments_before(rewards.segments["r"], old.char_ends, old.response_mask_BT).tolist()
+        == expected
+    )
+    whole = [
+        [SegmentScore(0, None, 1.0)]
+    ] * 4  # a score of the whole answer is complete after its last token only
     index_BT = segments_before(whole, old.char_ends, old.response_mask_BT)
     assert (index_BT * old.response_mask_BT).sum() == 0
 
@@ -101,7 +135,9 @@ def test_rloo_of_two_is_the_pair_difference():
     assert made.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
     made = advantages(RLOO(PPOConfig(), RLOOAlgorithm(credit="response")), ROWS[1:3])
     assert made.tolist() == [[-2, -2, 0], [2, 2, 2]]
-    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
+    made = advantages(
+        RLOO(PPOConfig(), RLOOAlgorithm()), ROWS[:2]
+    )  # by segment: 3 against 3; then 2 against 0
     assert made.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
 
 
@@ -118,7 +154,9 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
         new_BT = old.logprobs_BT.clone().requires_grad_()
         _, rewards = dense(*ENDS)
         made = algorithm.advantages(old, rewards.total_BT, rewards)
-        algorithm.loss(PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, made).loss_BT.sum().backward()
+        algorithm.loss(
+            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, made
+        ).loss_BT.sum().backward()
         gradients.append(new_BT.grad)
     torch.testing.assert_close(*gradients)
 
@@ -133,7 +171,10 @@ def test_grpo_normalises_by_the_group():
 
 
 def test_gpg_makes_up_for_prompts_that_say_nothing():
-    returns_B, group_B = torch.tensor([1.0, 2.0, 3.0, 3.0, 0.0, 0.0]), torch.tensor([0, 0, 1, 1, 2, 2])
+    returns_B, group_B = (
+        torch.tensor([1.0, 2.0, 3.0, 3.0, 0.0, 0.0]),
+        torch.tensor([0, 0, 1, 1, 2, 2]),
+    )
     assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
     assert gpg_scale(torch.ones(6), group_B) == 1
     gpg, grpo = GPG(PPOConfig(), GPGAlgorithm()), GRPO(PPOConfig(), GRPOAlgorithm(normalize=False))
@@ -144,8 +185,14 @@ def test_reinforce_by_hand():
     rewards_BT, mask_BT = torch.tensor([[1.0, 2.0], [4.0, 0.0]]), lengths_mask([2, 1])
     assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "none").tolist() == [[3, 2], [4, 0]]
     assert reinforce_advantages(rewards_BT, mask_BT, 0.5, "none").tolist() == [[2, 2], [4, 0]]
-    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "mean").tolist() == [[-0.5, -1.5], [0.5, 0]]
-    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "position").tolist() == [[-0.5, 0], [0.5, 0]]
+    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "mean").tolist() == [
+        [-0.5, -1.5],
+        [0.5, 0],
+    ]
+    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "position").tolist() == [
+        [-0.5, 0],
+        [0.5, 0],
+    ]
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -153,7 +200,9 @@ def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
     own = GRPOAlgorithm(normalize=normalize, clip_low=0.1, clip_high=0.3)
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
-    made = GRPO(PPOConfig(), own).loss(new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])}))
+    made = GRPO(PPOConfig(), own).loss(
+        new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])})
+    )
     torch.testing.assert_close(made.loss_BT, torch.tensor([[-1.3], [0.9]]))
     assert made.metrics["clipfrac/policy"].tolist() == [[1], [1]]
 
@@ -163,8 +212,14 @@ def weights(made):
 
 
 def test_a2c_is_ppo_at_ratio_one(tmp_path):
-    """One epoch of one minibatch: the ratio is 1, nothing is clipped, and the weights after the step are the same."""
-    once = {"train__n_minibatches": 1, "train__n_ppo_epoch_per_rollout": 1, "train__total_episodes": 8}
+    """One epoch of one minibatch: the ratio is 1, nothing is clipped, and the weights after the
+    step are the same.
+    """
+    once = {
+        "train__n_minibatches": 1,
+        "train__n_ppo_epoch_per_rollout": 1,
+        "train__total_episodes": 8,
+    }
     results = []
     for name in ("ppo", "a2c"):
         made = make(tmp_path / name, name, **once)
@@ -175,7 +230,9 @@ def test_a2c_is_ppo_at_ratio_one(tmp_path):
 
 
 class OnePerAnswer:
-    """The number of `cat`s as one score, given with the last character or for the answer as a whole."""
+    """The number of `cat`s as one score, given with the last character or for the answer as a
+    whole.
+    """
 
     def segment_scores(self, prompts, texts):
         return [[SegmentScore(0, None, float(text.count("cat")))] for text in texts]
@@ -203,14 +260,30 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
         assert ours == pytest.approx(other, abs=1e-4, rel=1e-3)
 
 
-# ---- what all have in common ---------------------------------------------------------------------------------------
+# ---- what all have in common ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_names_are_logged(name, tmp_path):
     make(tmp_path, name, train__total_episodes=8).train()
-    named = {"reward/total", "reward/cat", "reward/penalized", "kl", "kl_coef", "length", "entropy", "approx_kl", "loss/policy",
-             "loss/total", "grad_norm", "lr", "time/rollout", "time/update", "episodes"}  # fmt: skip
+    named = {
+        "reward/total",
+        "reward/cat",
+        "reward/penalized",
+        "kl",
+        "kl_coef",
+        "length",
+        "entropy",
+        "approx_kl",
+        "loss/policy",
+        # fmt: skip
+        "loss/total",
+        "grad_norm",
+        "lr",
+        "time/rollout",
+        "time/update",
+        "episodes",
+    }
     row = metrics(tmp_path, timings=True)[0]
     assert named <= set(row), named - set(row)
 
@@ -227,13 +300,19 @@ def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
 
 def test_normalised_aspects_by_hand():
     mask_BT = lengths_mask([2, 2])
-    aspects = {"a": torch.tensor([[0.0, 6.0], [1.0, 1.0]]), "b": torch.tensor([[-0.5, 0.0], [0.0, 0.0]]), "c": torch.ones(2, 2)}
+    aspects = {
+        "a": torch.tensor([[0.0, 6.0], [1.0, 1.0]]),
+        "b": torch.tensor([[-0.5, 0.0], [0.0, 0.0]]),
+        "c": torch.ones(2, 2),
+    }
     made = normalized(TokenReward(aspects, {}, mask_BT), {"a": 2.0, "b": -1.0})
     assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
     assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # the sign of a weight stays
     assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, {}, mask_BT), {"a": 2.0})
-    torch.testing.assert_close(doubled.by_aspect["a"], made.by_aspect["a"])  # the reward model's scale is gone
+    torch.testing.assert_close(
+        doubled.by_aspect["a"], made.by_aspect["a"]
+    )  # the reward model's scale is gone
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -243,11 +322,22 @@ def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
         folder = tmp_path / str(scale)
         aspects = CombinedReward({"cat": CountWord()}, {"cat": 2.0})
         aspects.aspects["cat"] = Scaled(scale)
-        make(folder, name, reward=aspects, algorithm__normalize_aspects=True, train__total_episodes=16).train()
+        make(
+            folder,
+            name,
+            reward=aspects,
+            algorithm__normalize_aspects=True,
+            train__total_episodes=16,
+        ).train()
         curves.append(metrics(folder))
     for small, large in zip(*curves, strict=True):
-        assert large["reward/cat"] == pytest.approx(100 * small["reward/cat"]) and small["reward/cat"] > 0
-        assert large["reward/penalized"] == pytest.approx(small["reward/penalized"], rel=1e-4, abs=1e-4)
+        assert (
+            large["reward/cat"] == pytest.approx(100 * small["reward/cat"])
+            and small["reward/cat"] > 0
+        )
+        assert large["reward/penalized"] == pytest.approx(
+            small["reward/penalized"], rel=1e-4, abs=1e-4
+        )
         assert large["loss/policy"] == pytest.approx(small["loss/policy"], rel=1e-3, abs=1e-4)
 
 
@@ -257,13 +347,23 @@ class Scaled(CountWord):
         self.scale = scale
 
     def segment_scores(self, prompts, texts):
-        return [[SegmentScore(s.start, s.end, self.scale * s.value) for s in row] for row in super().segment_scores(prompts, texts)]
+        return [
+            [SegmentScore(s.start, s.end, self.scale * s.value) for s in row]
+            for row in super().segment_scores(prompts, texts)
+        ]
 
 
 def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
     made = {}
     for place in ("reward", "loss"):
-        made[place] = make(tmp_path / place, "grpo", algorithm__kl_in=place, ppo__kl_coef=0.5, train__total_episodes=24, train__lr=1e-2)
+        made[place] = make(
+            tmp_path / place,
+            "grpo",
+            algorithm__kl_in=place,
+            ppo__kl_coef=0.5,
+            train__total_episodes=24,
+            train__lr=1e-2,
+        )
         made[place].train()
     paid, lost = metrics(tmp_path / "reward"), metrics(tmp_path / "loss")
     assert "loss/kl" not in paid[1] and lost[-1]["loss/kl"] > 0
@@ -278,19 +378,33 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
     final = {}
     for coefficient in (0.0, 5.0):
         folder = tmp_path / str(coefficient)
-        make(folder, "reinforce", kind, algorithm__entropy_coef=coefficient, ppo__kl_coef=0.0,
-             env__train_num_samples_per_input=8, train__lr=LR[kind], **(LARGE | {"train__total_episodes": 32 * 20})).train()  # fmt: skip
+        make(
+            folder,
+            "reinforce",
+            kind,
+            algorithm__entropy_coef=coefficient,
+            ppo__kl_coef=0.0,
+            # fmt: skip
+            env__train_num_samples_per_input=8,
+            train__lr=LR[kind],
+            **(LARGE | {"train__total_episodes": 32 * 20}),
+        ).train()
         final[coefficient] = metrics(folder)[-1]["entropy"]
     assert final[5.0] > 1.2 * final[0.0]
 
 
-# ---- exact resume --------------------------------------------------------------------------------------------------
+# ---- exact resume --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("name", NAMES)
 def test_two_halves_are_one_whole(name, kind, tmp_path):
-    changes = {"ppo__kl_target": 0.2, "ppo__kl_horizon": 50, "train__eval_interval": 3, "train__total_episodes": 56}
+    changes = {
+        "ppo__kl_target": 0.2,
+        "ppo__kl_horizon": 50,
+        "train__eval_interval": 3,
+        "train__total_episodes": 56,
+    }
     if name == "nlpo":
         changes["algorithm__sync_every"] = 3  # a checkpoint between two syncs
     evaluate = lambda policy: {"reward": sum(p.double().sum().item() for p in policy.parameters())}  # noqa: E731
@@ -300,11 +414,20 @@ def test_two_halves_are_one_whole(name, kind, tmp_path):
     make(half, name, kind, evaluate=evaluate, **changes).train(until=4)
     resumed = make(half, name, kind, evaluate=evaluate, **changes)
     resumed.train()
-    assert resumed.step == straight.step == 7 and resumed.kl.coef == straight.kl.coef and resumed.best == straight.best
+    assert (
+        resumed.step == straight.step == 7
+        and resumed.kl.coef == straight.kl.coef
+        and resumed.best == straight.best
+    )
     expected = straight.actor_critic.state_dict()
-    assert all(torch.equal(tensor, expected[key]) for key, tensor in resumed.actor_critic.state_dict().items())
+    assert all(
+        torch.equal(tensor, expected[key])
+        for key, tensor in resumed.actor_critic.state_dict().items()
+    )
     assert metrics(half) == metrics(whole)
-    assert (half / "final" / "model.safetensors").read_bytes() == (whole / "final" / "model.safetensors").read_bytes()
+    assert (half / "final" / "model.safetensors").read_bytes() == (
+        whole / "final" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_another_algorithm_is_not_continued(tmp_path):
@@ -313,7 +436,7 @@ def test_another_algorithm_is_not_continued(tmp_path):
         make(tmp_path, "gpg").train()
 
 
-# ---- refusals ------------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,12 +469,31 @@ def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, pa
 def test_keys_without_use_are_named(tmp_path):
     given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1, "train__value_lr": 1e-3}
     assert unread(config(tmp_path, **given)) == []
-    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == ["ppo.cliprange", "train.n_ppo_epoch_per_rollout"]
-    critic = ["model.value_model.policy_value_sharing", "ppo.cliprange", "ppo.lam", "train.value_lr"]  # kl_coef is read
+    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == [
+        "ppo.cliprange",
+        "train.n_ppo_epoch_per_rollout",
+    ]
+    critic = [
+        "model.value_model.policy_value_sharing",
+        "ppo.cliprange",
+        "ppo.lam",
+        "train.value_lr",
+    ]  # kl_coef is read
     assert unread(config(tmp_path, algorithm__name="grpo", **given)) == critic
-    assert unread(config(tmp_path, algorithm__name="rloo", **given)) == sorted([*critic, "train.n_ppo_epoch_per_rollout"])
-    assert unread(config(tmp_path, algorithm__name="rloo", model__value_model={"ckpt": "x", "freeze_value_model": True})) == [
-        "model.value_model.ckpt", "model.value_model.freeze_value_model", "train.n_ppo_epoch_per_rollout"]
+    assert unread(config(tmp_path, algorithm__name="rloo", **given)) == sorted(
+        [*critic, "train.n_ppo_epoch_per_rollout"]
+    )
+    assert unread(
+        config(
+            tmp_path,
+            algorithm__name="rloo",
+            model__value_model={"ckpt": "x", "freeze_value_model": True},
+        )
+    ) == [
+        "model.value_model.ckpt",
+        "model.value_model.freeze_value_model",
+        "train.n_ppo_epoch_per_rollout",
+    ]
 
 
 def test_the_name_alone_changes_the_algorithm(tmp_path):

@@ -1,17 +1,19 @@
-"""annotation.html from disk: whole annotations by keyboard, mouse and touch, kept, undone, refused, downloaded."""
+"""annotation.html from disk: whole annotations by keyboard, mouse and touch, kept, undone, refused,
+downloaded.
+"""
 
 import copy
 import json
 
 import pytest
+from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
+from test_schema import TOXICITY
 
 from fgrlhf.utils import write_json
-from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
 from interface_html.items import Item, read_items, row_with, rows_text
-from interface_html.pages import Settings, TEMPLATES, self_contained, write_page
+from interface_html.pages import TEMPLATES, Settings, self_contained, write_page
 from interface_html.rules import annotation_problems
 from interface_html.schema import QA_SCHEMA, load_schema
-from test_schema import TOXICITY
 
 SCHEMA = load_schema()
 CORRECTED = "The dog sat on the mat. It was 😀 red."
@@ -100,7 +102,11 @@ def test_a_whole_annotation_by_mouse(chromium, tmp_path):
 
 def test_a_whole_annotation_by_touch(chromium, tmp_path):
     with opened(
-        chromium, tmp_path=tmp_path, has_touch=True, is_mobile=True, viewport={"width": 390, "height": 800}
+        chromium,
+        tmp_path=tmp_path,
+        has_touch=True,
+        is_mobile=True,
+        viewport={"width": 390, "height": 800},
     ) as tab:
 
         def taps(*numbers):
@@ -194,7 +200,11 @@ def test_no_error_needs_the_text_as_it_is(chromium, tmp_path):
             tab.click("#reset")
             press(tab, "Control+Enter")
         said = json.loads(downloaded(tab))[0]["feedback"]
-        assert said == {"errors": [], "missing-info": [], "corrected-prediction": item["prediction 1"]}
+        assert said == {
+            "errors": [],
+            "missing-info": [],
+            "corrected-prediction": item["prediction 1"],
+        }
 
 
 def test_keys_are_off_in_fields_and_warnings_are_live(chromium, tmp_path):
@@ -219,7 +229,8 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
             path = qa_feedback / f"{split}_feedback.json"
             tab.set_input_files("#file", path)
             tab.wait_for_function(
-                f"() => document.querySelector('#position').textContent.includes('of {len(json.loads(path.read_text()))}')"
+                "() => document.querySelector('#position').textContent.includes('of"
+                f" {len(json.loads(path.read_text()))}')"
             )
             assert downloaded(tab) == path.read_bytes()
             tab.reload()
@@ -250,7 +261,8 @@ def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
             (tmp_path / "bad.json").write_text(text)
             tab.set_input_files("#file", tmp_path / "bad.json")
             tab.wait_for_function(
-                "reason => document.querySelector('#notice').textContent.includes(reason)", arg=reason
+                "reason => document.querySelector('#notice').textContent.includes(reason)",
+                arg=reason,
             )
 
 
@@ -273,8 +285,12 @@ def write(folder, rows):
 
 
 def test_another_task_is_one_schema_file(chromium, tmp_path):
-    items = write(tmp_path, [{"id": "t", "prompt": "Say", "generation": "Hello there. You fool! Bye."}])
-    path = write_page(Settings(items=str(items), out=str(tmp_path / "toxic.html"), schema_file=str(TOXICITY)))
+    items = write(
+        tmp_path, [{"id": "t", "prompt": "Say", "generation": "Hello there. You fool! Bye."}]
+    )
+    path = write_page(
+        Settings(items=str(items), out=str(tmp_path / "toxic.html"), schema_file=str(TOXICITY))
+    )
     with opened(chromium, where=path) as tab:
         press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
         (row,) = json.loads(downloaded(tab))
@@ -293,7 +309,9 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
 @pytest.mark.parametrize("page", ["annotation", "comparison"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 640, 1280])
-def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(chromium, tmp_path, page, scheme, width):
+def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
+    chromium, tmp_path, page, scheme, width
+):
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
     ).Axe()

@@ -1,4 +1,6 @@
-"""The simulated annotator: what it marks by hand-made answers, its rate of noise, rows the validator accepts."""
+"""The simulated annotator: what it marks by hand-made answers, its rate of noise, rows the
+validator accepts.
+"""
 
 import json
 import random
@@ -8,14 +10,30 @@ import pytest
 from fgrlhf.utils import UserError, write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
 from tasks.qa_feedback.data.collect_feedback import Settings, collect
-from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, make_item, make_row
+from tasks.qa_feedback.data.mini_world import (
+    ErrorRates,
+    compose,
+    demonstration,
+    make_item,
+    make_row,
+)
 from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import read_feedback
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
-PASSAGES = [["Aaa Bbb (film)", "The film was created by Kal.", "The film was sold in Oku.", "The film was made in Itz."],
-            ["Aaa Bbb (poem)", "The poem was sold in Axo.", "The poem was created by Bor."]]
-GOLD = "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem was sold in Axo."
+PASSAGES = [
+    [
+        "Aaa Bbb (film)",
+        "The film was created by Kal.",
+        "The film was sold in Oku.",
+        "The film was made in Itz.",
+    ],
+    ["Aaa Bbb (poem)", "The poem was sold in Axo.", "The poem was created by Bor."],
+]
+GOLD = (
+    "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem"
+    " was sold in Axo."
+)
 SURE = Habits(noise=0.0, temperature=1e-3, perturbed=0.0)
 
 
@@ -25,14 +43,29 @@ def annotated(first, *others, habits=SURE, seed=0):
 
 
 def test_every_kind_of_error_by_hand():
-    parts = ["The film was created by Bor; ", "the film was made in Itz. ", "The film was created by Kal. ", "The film was by by in."]
+    parts = [
+        "The film was created by Bor; ",
+        "the film was made in Itz. ",
+        "The film was created by Kal. ",
+        "The film was by by in.",
+    ]
     row = annotated("".join(parts))
-    assert [e.type for e in row.errors] == ["Wrong-Grounding", "Irrelevant", "Redundant", "Incoherent"]
-    assert [row.predictions[0][e.start:e.end] for e in row.errors] == [part.strip() for part in parts]
+    assert [e.type for e in row.errors] == [
+        "Wrong-Grounding",
+        "Irrelevant",
+        "Redundant",
+        "Incoherent",
+    ]
+    assert [row.predictions[0][e.start : e.end] for e in row.errors] == [
+        part.strip() for part in parts
+    ]
     assert row.errors[0].explanation == '{"passage_id":1,"sentence_id":[1]}'
     assert row.errors[2].explanation == "The film was created by Bor;"
     assert [(m.type, m.passage_id, m.sentence_ids) for m in row.missing] == [
-        ("Missing-Answer", 1, (2,)), ("Missing-Answer", 2, (2,)), ("Missing-Answer", 2, (1,))]
+        ("Missing-Answer", 1, (2,)),
+        ("Missing-Answer", 2, (2,)),
+        ("Missing-Answer", 2, (1,)),
+    ]
     assert judge(QUESTION, PASSAGES, row.corrected).gold == 1
 
 
@@ -58,17 +91,29 @@ def samples(count):
 def test_rate_of_noise_is_the_stated_one():
     flipped = total = 0
     for i, (row, texts) in enumerate(samples(300)):
-        made = annotate(random.Random(i), row["question"], row["passages"], row["answer"][0], texts, Habits(noise=0.05, perturbed=0.0))
+        made = annotate(
+            random.Random(i),
+            row["question"],
+            row["passages"],
+            row["answer"][0],
+            texts,
+            Habits(noise=0.05, perturbed=0.0),
+        )
         marked = {(e.start, e.end) for e in made.errors}
         for part in judge(row["question"], row["passages"], texts[0]).subsentences:
-            flipped += ((part.start, part.end) in marked) == part.label.startswith("ok") * part.supported
+            flipped += ((part.start, part.end) in marked) == part.label.startswith(
+                "ok"
+            ) * part.supported
             total += 1
     assert 0.04 < flipped / total < 0.06
 
 
 def test_perturbed_answers_repeat_or_drop_sentences():
     made = {perturb(random.Random(seed), GOLD) for seed in range(300)}
-    first, second = "The film was created by Kal; the film was sold in Oku.", "The poem was created by Bor; the poem was sold in Axo."
+    first, second = (
+        "The film was created by Kal; the film was sold in Oku.",
+        "The poem was created by Bor; the poem was sold in Axo.",
+    )
     assert {first, second, f"{first} {first} {second}", f"{first} {second} {first}"} <= made
     assert any(text.count("created by Kal") >= 3 for text in made)
     assert perturb(random.Random(0), "") == ""
@@ -78,7 +123,14 @@ def world(tmp_path, count=40):
     rows, lines = [], []
     for i, (row, texts) in enumerate(samples(count)):
         rows.append(row)
-        lines.append({"id": str(i), "question": row["question"], "passages": row["passages"], "predictions": texts})
+        lines.append(
+            {
+                "id": str(i),
+                "question": row["question"],
+                "passages": row["passages"],
+                "predictions": texts,
+            }
+        )
     write_json(tmp_path / "train.json", rows)
     write_jsonl(tmp_path / "samples.jsonl", lines)
     return lines
@@ -100,7 +152,10 @@ def test_collect_refuses_what_it_cannot_judge(tmp_path):
     lines = world(tmp_path, 2)
     settings = Settings(data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl"))
     write_jsonl(tmp_path / "samples.jsonl", [lines[0], {**lines[1], "predictions": ["a"]}])
-    with pytest.raises(UserError, match="line 2, predictions: has 1 entries, must have 4: sample them with num_samples=4"):
+    with pytest.raises(
+        UserError,
+        match="line 2, predictions: has 1 entries, must have 4: sample them with num_samples=4",
+    ):
         collect(settings)
     write_jsonl(tmp_path / "samples.jsonl", [{**lines[0], "question": "Who led the British?"}])
     with pytest.raises(UserError, match="line 1: the question is not of the mini world"):

@@ -1,22 +1,54 @@
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from fgrlhf.kernels import attention
-from fgrlhf.kernels.attention import SHARED_PROMPT, _RecomputedAttention, bias_by_distance, share_prompts
+from fgrlhf.kernels.attention import (
+    SHARED_PROMPT,
+    _RecomputedAttention,
+    bias_by_distance,
+    share_prompts,
+)
 from fgrlhf.kernels.layers import kept
 
 
 def t5():
-    return T5ForConditionalGeneration(T5Config(
-        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0, dropout_rate=0.0,
-        initializer_factor=0.3))
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=50,
+            d_model=16,
+            d_kv=4,
+            d_ff=32,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=0,
+            dropout_rate=0.0,
+            initializer_factor=0.3,
+        )
+    )
 
 
 def bart():
-    return BartForConditionalGeneration(BartConfig(
-        vocab_size=50, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64, dropout=0.0, init_std=0.3))
+    return BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=50,
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            max_position_embeddings=64,
+            dropout=0.0,
+            init_std=0.3,
+        )
+    )
 
 
 @pytest.mark.parametrize("make", [t5, bart])
@@ -24,19 +56,37 @@ def test_g_prompts_for_k_responses_each_equal_the_prompts_repeated(make):
     torch.manual_seed(0)
     model = make()
     G, K, P, T = 3, 4, 7, 5
-    encoded_GPD, ids_BT = torch.randn(G, P, 16, requires_grad=True), torch.randint(2, 50, (G * K, T))
+    encoded_GPD, ids_BT = (
+        torch.randn(G, P, 16, requires_grad=True),
+        torch.randint(2, 50, (G * K, T)),
+    )
     mask_GP = (torch.arange(P) < torch.tensor([[7], [4], [2]])).long()
 
     def run(states, mask):
-        out = model.get_decoder()(input_ids=ids_BT, encoder_hidden_states=states, encoder_attention_mask=mask, use_cache=False)
-        weights = torch.linspace(-1, 1, out.last_hidden_state.numel()).view_as(out.last_hidden_state)
-        return out.last_hidden_state, torch.autograd.grad((out.last_hidden_state * weights).sum(), encoded_GPD)[0]
+        out = model.get_decoder()(
+            input_ids=ids_BT,
+            encoder_hidden_states=states,
+            encoder_attention_mask=mask,
+            use_cache=False,
+        )
+        weights = torch.linspace(-1, 1, out.last_hidden_state.numel()).view_as(
+            out.last_hidden_state
+        )
+        return (
+            out.last_hidden_state,
+            torch.autograd.grad((out.last_hidden_state * weights).sum(), encoded_GPD)[0],
+        )
 
     model.set_attn_implementation("eager")
     expected = run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0))
     model.set_attn_implementation(SHARED_PROMPT)
     torch.testing.assert_close(run(encoded_GPD, mask_GP), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0)),
+        expected,
+        atol=1e-5,
+        rtol=1e-4,
+    )
 
 
 def test_a_saved_model_does_not_ask_for_it(tmp_path):
@@ -46,14 +96,26 @@ def test_a_saved_model_does_not_ask_for_it(tmp_path):
     assert SHARED_PROMPT not in (tmp_path / "config.json").read_text()
 
 
-@pytest.mark.parametrize("stack, query, key, past", [("encoder", 9, 9, 0), ("encoder", 1, 1, 0), ("decoder", 7, 7, 0), ("decoder", 1, 12, 11), ("decoder", 3, 200, 197)])
+@pytest.mark.parametrize(
+    "stack, query, key, past",
+    [
+        ("encoder", 9, 9, 0),
+        ("encoder", 1, 1, 0),
+        ("decoder", 7, 7, 0),
+        ("decoder", 1, 12, 11),
+        ("decoder", 3, 200, 197),
+    ],
+)
 def test_bias_by_distance_is_t5s(stack, query, key, past):
     layer = getattr(t5(), stack).block[0].layer[0].SelfAttention
     expected = layer.compute_bias(query, key, past_seen_tokens=past)
     found = bias_by_distance(layer, query, key, past_seen_tokens=past)
     assert found.shape == expected.shape and torch.equal(found, expected)
     weights = torch.randn(expected.shape)
-    gradients = [torch.autograd.grad((bias * weights).sum(), layer.relative_attention_bias.weight)[0] for bias in (expected, found)]
+    gradients = [
+        torch.autograd.grad((bias * weights).sum(), layer.relative_attention_bias.weight)[0]
+        for bias in (expected, found)
+    ]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
@@ -77,23 +139,33 @@ def cached(request, monkeypatch):
 def test_a_learned_bias_has_the_gradients_of_autograd(masked, cached):
     generator = torch.Generator().manual_seed(0)
     B, H, L, D = 3, 2, 5, 4
-    query, key, value, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(4))
+    query, key, value, out = (
+        torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(4)
+    )
     bias = torch.randn(H, L, L, dtype=torch.float64, generator=generator)
     lengths = {"padding": [4], "padding_of_each": [5, 2, 3]}
     mask = torch.ones(L, L).tril().bool()[None, None] if masked == "causal" else None
     if masked in lengths:
-        mask = (torch.arange(L) < torch.tensor(lengths[masked])[:, None])[:, None, None].expand(-1, 1, L, L)
+        mask = (torch.arange(L) < torch.tensor(lengths[masked])[:, None])[:, None, None].expand(
+            -1, 1, L, L
+        )
     inputs = [x.requires_grad_() for x in (query, key, value, bias)]
 
     def plain(query, key, value, bias):
         scores = 0.5 * query @ key.mT + bias
-        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(-1) @ value
+        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(
+            -1
+        ) @ value
 
     expected, found = plain(*inputs), _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
     torch.testing.assert_close(found, expected)
-    once = [torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (found, expected)]
+    once = [
+        torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (found, expected)
+    ]
     torch.testing.assert_close(*once)
-    twice = [torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in once]
+    twice = [
+        torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in once
+    ]
     torch.testing.assert_close(*twice)
 
 
@@ -101,8 +173,12 @@ def test_a_learned_bias_has_the_gradients_of_autograd(masked, cached):
 def test_dropout_drops_the_same_in_both_directions(biased, cached):
     generator = torch.Generator().manual_seed(0)
     B, H, L, S, D = 3, 2, 5, 7, 4
-    query, out = (torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(2))
-    key, value = (torch.randn(B, H, S, D, dtype=torch.float64, generator=generator) for _ in range(2))
+    query, out = (
+        torch.randn(B, H, L, D, dtype=torch.float64, generator=generator) for _ in range(2)
+    )
+    key, value = (
+        torch.randn(B, H, S, D, dtype=torch.float64, generator=generator) for _ in range(2)
+    )
     bias = torch.randn(H, L, S, dtype=torch.float64, generator=generator) if biased else None
     inputs = [x.requires_grad_() for x in (query, key, value, bias) if x is not None]
     mask = (torch.arange(S) < torch.tensor([7, 4, 5])[:, None])[:, None, None]
@@ -111,23 +187,32 @@ def test_dropout_drops_the_same_in_both_directions(biased, cached):
     torch.manual_seed(1)
     dropped = kept((B, H, L, S), 0.3) == 0
     scores = 0.5 * query @ key.mT + (bias if biased else 0)
-    expected = (scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7) @ value
+    expected = (
+        scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7
+    ) @ value
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad((x * out).sum(), inputs) for x in (found, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad((x * out).sum(), inputs) for x in (found, expected))
+    )
 
 
 def test_with_dropout_the_model_means_what_transformers_means():
     """Mean and spread of the loss over many draws are those of transformers' own attention."""
     torch.manual_seed(0)
     model = t5()
-    layers = [model.encoder.block[0].layer[0].SelfAttention, model.decoder.block[0].layer[1].EncDecAttention]
+    layers = [
+        model.encoder.block[0].layer[0].SelfAttention,
+        model.decoder.block[0].layer[1].EncDecAttention,
+    ]
     for layer in layers:
         layer.dropout = 0.2
     ids, labels = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 6))
 
     def mean_loss(model, draws=400):
         torch.manual_seed(1)
-        return torch.stack([model(input_ids=ids, labels=labels).loss.detach() for _ in range(draws)])
+        return torch.stack(
+            [model(input_ids=ids, labels=labels).loss.detach() for _ in range(draws)]
+        )
 
     plain, ours = mean_loss(model.train()), mean_loss(share_prompts(model))
     spread = (plain.var() + ours.var()).sqrt() / len(plain) ** 0.5

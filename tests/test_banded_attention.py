@@ -1,4 +1,6 @@
-"""Attention in blocks has the stock Longformer's outputs and gradients, and a dense attention's with a mask."""
+"""Attention in blocks has the stock Longformer's outputs and gradients, and a dense attention's
+with a mask.
+"""
 
 import copy
 from pathlib import Path
@@ -17,7 +19,12 @@ from transformers import (
 )
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from fgrlhf.kernels.longformer import BandedLongformer, BandedSelfAttention, banded_attention, use_banded_attention
+from fgrlhf.kernels.longformer import (
+    BandedLongformer,
+    BandedSelfAttention,
+    banded_attention,
+    use_banded_attention,
+)
 from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
 from reward_modeling.training import ModelSection, load_network
 
@@ -27,7 +34,9 @@ LENGTHS = (1, 3, 4, 5, 8, 9, 12, 13, 16, 31, 40)  # one side of the window is 4
 
 
 def pair(kind: str, dropout: float = 0.0, **changes) -> tuple[nn.Module, nn.Module]:
-    """A stock model and the same in blocks. Weights are large: scores differ, so every key matters."""
+    """A stock model and the same in blocks. Weights are large: scores differ, so every key
+    matters.
+    """
     config = rm.longformer_config(VOCABULARY, num_labels=3 if kind == "token" else 1)
     config.update({"attention_probs_dropout_prob": dropout, **changes})
     torch.manual_seed(0)
@@ -51,14 +60,18 @@ def batch(length: int, padding: str = "none", marks: str = "default") -> dict[st
         mask = (torch.rand(3, length, generator=generator) < 0.6).long()
         mask[:, 0] = 1
     given = {"input_ids": ids * mask, "attention_mask": mask}
-    if marks == "many":  # another number of them in every row, none in the last; some of them on padding
+    if (
+        marks == "many"
+    ):  # another number of them in every row, none in the last; some of them on padding
         given["global_attention_mask"] = (torch.rand(3, length, generator=generator) < 0.3).long()
         given["global_attention_mask"][2] = 0
     return given
 
 
 def run(model: nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Logits, every layer's hidden states on real tokens and padding, every parameter's gradient."""
+    """Logits, every layer's hidden states on real tokens and padding, every parameter's
+    gradient.
+    """
     model.zero_grad()
     output = model(**given, output_hidden_states=True)
     weights = torch.linspace(-1, 1, output.logits.numel()).view_as(output.logits)
@@ -71,18 +84,24 @@ def run(model: nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str = "") -> None:
     """To 1e-5; where numbers above one were added up, to 1e-5 of the largest."""
     tolerance = 1e-5 * max(1.0, float(theirs.detach().abs().max()))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance, msg=lambda text: f"{name}: {text}")
+    torch.testing.assert_close(
+        ours, theirs, rtol=0, atol=tolerance, msg=lambda text: f"{name}: {text}"
+    )
 
 
-def assert_same(banded: dict[str, torch.Tensor | None], stock: dict[str, torch.Tensor | None]) -> None:
+def assert_same(
+    banded: dict[str, torch.Tensor | None], stock: dict[str, torch.Tensor | None]
+) -> None:
     """A gradient is None where nothing reached the parameter: DDP minds, so that must agree too."""
-    assert {name for name in stock if stock[name] is None} == {name for name in banded if banded[name] is None}
+    assert {name for name in stock if stock[name] is None} == {
+        name for name in banded if banded[name] is None
+    }
     for name, tensor in stock.items():
         if tensor is not None:
             assert_near(banded[name], tensor, name)
 
 
-# ---- the stock model's numbers -----------------------------------------------------------------------------
+# ---- the stock model's numbers -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("marks", ["default", "many"])
@@ -138,7 +157,7 @@ def test_attention_weights_are_refused():
         pair("token")[1](**batch(9), output_attentions=True)
 
 
-# ---- dense attention with an explicit mask ----------------------------------------------------------------------
+# ---- dense attention with an explicit mask -------------------------------------------------------
 
 
 @pytest.mark.parametrize("G", [0, 1, 3])
@@ -152,9 +171,13 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
     closed[:, ::window] = False  # so every query may read something
     distance = torch.arange(length)[:, None] - torch.arange(length)
     masked = (distance.abs() > window) | closed[:, None, None]
-    masked = torch.cat([more_closed[:, None, None].expand(2, 1, length, G), masked.expand(2, 1, -1, -1)], 3)
+    masked = torch.cat(
+        [more_closed[:, None, None].expand(2, 1, length, G), masked.expand(2, 1, -1, -1)], 3
+    )
     scores = query @ torch.cat([more_key, key], 2).mT / 5**0.5
-    dense = torch.softmax(scores.masked_fill(masked, -torch.inf), -1) @ torch.cat([more_value, value], 2)
+    dense = torch.softmax(scores.masked_fill(masked, -torch.inf), -1) @ torch.cat(
+        [more_value, value], 2
+    )
     everywhere = (more_key, more_value, more_closed) if G else None
     blocks = banded_attention(query, key, value, window, closed, everywhere)
     torch.testing.assert_close(blocks, dense, rtol=0, atol=1e-12)
@@ -167,14 +190,16 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-# ---- dropout ------------------------------------------------------------------------------------------------
+# ---- dropout -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("marks", ["default", "many"])
 def test_dropout_has_the_stock_distribution_in_training_and_is_off_in_evaluation(marks):
     torch.manual_seed(0)
     n, row = 6000, batch(16, "ends", marks)
-    given = {name: x[1].repeat(n, 1) for name, x in row.items() if name != "input_ids"}  # a row many times
+    given = {
+        name: x[1].repeat(n, 1) for name, x in row.items() if name != "input_ids"
+    }  # a row many times
     read = given["attention_mask"] * (given.get("global_attention_mask", 0) + 1)
     hidden = torch.randn(1, 16, 32).repeat(n, 1, 1)
 
@@ -183,7 +208,9 @@ def test_dropout_has_the_stock_distribution_in_training_and_is_off_in_evaluation
             output = layer(hidden, read - 1, read == 0, read == 2, bool((read == 2).any()))[0]
         return output.mean(0), output.std(0)
 
-    stock, banded = (model.longformer.encoder.layer[0].attention.self for model in pair("token", dropout=0.4))
+    stock, banded = (
+        model.longformer.encoder.layer[0].attention.self for model in pair("token", dropout=0.4)
+    )
     (mean, std), (mean_of_stock, std_of_stock) = moments(banded.train()), moments(stock.train())
     real = row["attention_mask"][1].bool()
     assert std_of_stock[real].min() > 0 and std[~real].max() == 0
@@ -194,12 +221,15 @@ def test_dropout_has_the_stock_distribution_in_training_and_is_off_in_evaluation
     assert_near(mean, mean_of_stock)
 
 
-# ---- where it is plugged in --------------------------------------------------------------------------------------
+# ---- where it is plugged in ----------------------------------------------------------------------
 
 
 def is_banded(model: nn.Module) -> bool:
     kinds = {type(module) for module in model.modules()}
-    return {BandedLongformer, BandedSelfAttention} <= kinds and not {LongformerModel, LongformerSelfAttention} & kinds
+    return {BandedLongformer, BandedSelfAttention} <= kinds and not {
+        LongformerModel,
+        LongformerSelfAttention,
+    } & kinds
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,7 +241,10 @@ def test_a_saved_checkpoint_is_an_ordinary_longformer(tmp_path, kind):
     assert names == sorted(path.name for path in (tmp_path / "banded").iterdir())
     for name in names:
         assert (tmp_path / "stock" / name).read_bytes() == (tmp_path / "banded" / name).read_bytes()
-    auto = {"token": AutoModelForTokenClassification, "sequence": AutoModelForSequenceClassification}[kind]
+    auto = {
+        "token": AutoModelForTokenClassification,
+        "sequence": AutoModelForSequenceClassification,
+    }[kind]
     again = auto.from_pretrained(tmp_path / "banded")
     assert not is_banded(again) and is_banded(use_banded_attention(again))
     given = batch(17, "ends")
@@ -233,7 +266,9 @@ def test_reward_models_in_use_and_in_training_have_it(tmp_path: Path, kind):
     spec.save(tmp_path)
     assert is_banded(load_reward_model(tmp_path, rm.prefix_fn).model)
     section = ModelSection(ckpt=str(tmp_path), max_length=64)
-    assert is_banded(load_network(section, spec.kind, dict(enumerate("abc")) if kind == "token" else None)[0])
+    assert is_banded(
+        load_network(section, spec.kind, dict(enumerate("abc")) if kind == "token" else None)[0]
+    )
 
 
 def test_other_networks_stay_as_they_are():

@@ -1,4 +1,6 @@
-"""The benchmark compares equal work: both sides compute the same, its numbers are what they are called."""
+"""The benchmark compares equal work: both sides compute the same, its numbers are what they are
+called.
+"""
 
 import json
 import re
@@ -11,7 +13,18 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import baseline, bench, child, flops, measure, ours, profile, scaling, tables, workload
+from benchmarks import (
+    baseline,
+    bench,
+    child,
+    flops,
+    measure,
+    ours,
+    profile,
+    scaling,
+    tables,
+    workload,
+)
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.utils import UserError
 
@@ -54,7 +67,11 @@ def test_both_sides_compute_the_same(equality):
 @pytest.mark.parametrize(
     "name, fault, caught",
     [
-        ("clipped_value_loss", lambda *a: [0.99 * x for x in measured_loss(*a)], {"losses", "gradients"}),
+        (
+            "clipped_value_loss",
+            lambda *a: [0.99 * x for x in measured_loss(*a)],
+            {"losses", "gradients"},
+        ),
         ("kl_penalized", lambda rewards_BT, *rest: rewards_BT, {"losses", "gradients"}),
         ("rm_words", lambda prefix, *rest: words(prefix[1:], *rest), {"rewards"}),
     ],
@@ -62,7 +79,9 @@ def test_both_sides_compute_the_same(equality):
 def test_a_difference_is_noticed(monkeypatch, name, fault, caught):
     monkeypatch.setattr(baseline, name, fault)
     found = measure.check(SMALL)
-    assert caught <= {name for name, value in found.differences.items() if value > measure.TOLERANCE}
+    assert caught <= {
+        name for name, value in found.differences.items() if value > measure.TOLERANCE
+    }
     with pytest.raises(UserError, match="nothing to time"):
         found.require("small")
 
@@ -71,7 +90,9 @@ measured_loss, words = baseline.clipped_value_loss, baseline.rm_words
 
 
 def test_the_models_answers_are_no_copies_and_end(equality):
-    """Answers end at different lengths, by a token that ends them, and hold many different words."""
+    """Answers end at different lengths, by a token that ends them, and hold many different
+    words.
+    """
     size = replace(SMALL, answer_tokens=60, prompts=8)
     responses = ours.generate(ours.build(size)).responses()
     ended = [row for row in responses if len(row) < size.answer_tokens]
@@ -96,10 +117,15 @@ def test_a_prompt_has_the_tokens_it_is_asked_for(tokens):
 
 
 def test_prompt_lengths_are_quantiles_of_real_ones():
-    lengths = workload.prompt_lengths(replace(SMALL, prompts=41, prompt_tokens=None, input_limit=1024))
+    lengths = workload.prompt_lengths(
+        replace(SMALL, prompts=41, prompt_tokens=None, input_limit=1024)
+    )
     assert sum(lengths) / 41 == pytest.approx(657, rel=0.03)
     assert (
-        max(workload.prompt_lengths(replace(SMALL, prompts=41, prompt_tokens=None, input_limit=500))) == 500
+        max(
+            workload.prompt_lengths(replace(SMALL, prompts=41, prompt_tokens=None, input_limit=500))
+        )
+        == 500
     )
 
 
@@ -121,9 +147,14 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
     bench.run(bench.Settings(output_dir=str(tmp_path), threads=1), [SMALL])
     written = json.loads((tmp_path / "bench.json").read_text())["small"]
     for name in (*measure.PHASES, "step"):
-        assert {"baseline_s", "ours_s", "ratio", "ours_peak_mb", "ours_tokens_per_s", "ours_gflops"} <= set(
-            written[name]
-        )
+        assert {
+            "baseline_s",
+            "ours_s",
+            "ratio",
+            "ours_peak_mb",
+            "ours_tokens_per_s",
+            "ours_gflops",
+        } <= set(written[name])
         assert written[name]["ratio"] > 0
     assert (
         written["peak_mb"]["baseline"] == 400
@@ -171,11 +202,15 @@ def test_t5_flops_are_those_torch_counts():
 
 
 def test_padding_to_the_real_lengths_is_no_padding():
-    """With one sample a prompt, all at their limits, the baseline computes ours and the critic's logits."""
+    """With one sample a prompt, all at their limits, the baseline computes ours and the critic's
+    logits.
+    """
     size = replace(SMALL, samples=1, prompt_tokens=SMALL.input_limit)
     prompts, answers = [size.input_limit] * size.prompts, [[size.answer_tokens]] * size.prompts
     logits = 3 * size.epochs * size.prompts * flops.logits_flops(size.value, size.answer_tokens)
-    found = flops.padded_update_flops(size) - flops.step_flops(size, prompts, answers, [])["updates"]
+    found = (
+        flops.padded_update_flops(size) - flops.step_flops(size, prompts, answers, [])["updates"]
+    )
     assert found == pytest.approx(logits)
 
 
@@ -188,15 +223,20 @@ def test_generations_flops_are_those_torch_counts():
             input_ids=torch.full((1, 50), 9), do_sample=False, max_new_tokens=30, min_new_tokens=30
         )
     )
-    assert found == pytest.approx(flops.forward_flops(DIMS, [50], [[30]], logits=True, cached=True), rel=0.03)
+    assert found == pytest.approx(
+        flops.forward_flops(DIMS, [50], [[30]], logits=True, cached=True), rel=0.03
+    )
 
 
 def test_longformer_flops_are_no_more_than_torch_counts():
-    """transformers computes blocks of keys wider than the window; what lies in the window is counted."""
+    """transformers computes blocks of keys wider than the window; what lies in the window is
+    counted.
+    """
     model, tokens = workload.reward_model(SMALL, "segment", 0), 64
     found = counted(
         lambda: model(
-            input_ids=torch.full((1, tokens), 9), attention_mask=torch.ones(1, tokens, dtype=torch.long)
+            input_ids=torch.full((1, tokens), 9),
+            attention_mask=torch.ones(1, tokens, dtype=torch.long),
         )
     )
     formula = flops.longformer_flops(SMALL.reward, tokens)
@@ -235,7 +275,9 @@ def test_slopes_and_tables(tmp_path):
 def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
     answer = {"imports_mb": 50.0, "built_mb": 60.0, "peak_mb": {"updates": 90.0}}
     times = lambda size: [dict.fromkeys(measure.PHASES, 1.0 * size.samples)] * 2
-    monkeypatch.setattr(scaling, "measured", lambda size, *rest, **more: {**answer, "seconds": times(size)})
+    monkeypatch.setattr(
+        scaling, "measured", lambda size, *rest, **more: {**answer, "seconds": times(size)}
+    )
     results = scaling.run(
         scaling.Settings(axes="samples", output_dir=str(tmp_path), plots=str(tmp_path / "plots"))
     )
@@ -260,7 +302,8 @@ def test_profile_names_every_phase(monkeypatch):
     monkeypatch.setitem(profile.SIZES, "small", SMALL)
     text = profile.run(profile.Settings(size="small", threads=1, top=3))
     assert all(
-        f"| {phase} |" in text and f"{phase}, by operators' own time" in text for phase in measure.PHASES
+        f"| {phase} |" in text and f"{phase}, by operators' own time" in text
+        for phase in measure.PHASES
     )
     assert len(re.findall("aten::", text)) >= 8
 

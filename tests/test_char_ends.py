@@ -22,7 +22,9 @@ def whole_prefixes(tokenizer, ids):
     text = prefixes[-1] if prefixes else ""
     ends, reached = [], 0
     for prefix in prefixes:
-        common = next((i for i, (a, b) in enumerate(zip(prefix, text)) if a != b), min(len(prefix), len(text)))
+        common = next(
+            (i for i, (a, b) in enumerate(zip(prefix, text)) if a != b), min(len(prefix), len(text))
+        )
         reached = max(reached, common)
         ends.append(reached)
     return text, tuple(ends)
@@ -30,46 +32,93 @@ def whole_prefixes(tokenizer, ids):
 
 @cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
-    """`bytes`: as Llama's, unknown characters become a token for each byte. `suffix`: a token says that a word ends with it."""
+    """`bytes`: as Llama's, unknown characters become a token for each byte. `suffix`: a token says
+    that a word ends with it.
+    """
     name = kind.removesuffix(", tidied")
     if name in ("word", "unigram", "bpe"):
         made = tiny.fresh(tiny.tokenizer(name))
     else:
         model = {"bytes": byte_fallback, "wordpiece": wordpiece, "suffix": suffixes}[name]()
-        made = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        )
     made.clean_up_tokenization_spaces = kind.endswith("tidied")
     return made
 
 
 def byte_fallback() -> Tokenizer:
     pieces = [*tiny.SPECIALS, *(f"<0x{i:02X}>" for i in range(256)), *"▁ab.,'?!", "▁a", "▁ab", "ba"]
-    model = Tokenizer(models.BPE(
-        {piece: i for i, piece in enumerate(pieces)}, [("▁", "a"), ("▁a", "b"), ("b", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    model.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    model = Tokenizer(
+        models.BPE(
+            {piece: i for i, piece in enumerate(pieces)},
+            [("▁", "a"), ("▁a", "b"), ("b", "a")],
+            unk_token="<unk>",
+            byte_fallback=True,
+            fuse_unk=True,
+        )
+    )
+    model.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     model.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     return model
 
 
 def wordpiece() -> Tokenizer:
-    pieces = [*tiny.SPECIALS, "a", "b", "##a", "##b", ".", ",", "'", "?", "!", "é", "##🙂", "n't", "s"]
-    model = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>"))
+    pieces = [
+        *tiny.SPECIALS,
+        "a",
+        "b",
+        "##a",
+        "##b",
+        ".",
+        ",",
+        "'",
+        "?",
+        "!",
+        "é",
+        "##🙂",
+        "n't",
+        "s",
+    ]
+    model = Tokenizer(
+        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>")
+    )
     model.pre_tokenizer, model.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     return model
 
 
 def suffixes() -> Tokenizer:
     pieces = [*tiny.SPECIALS, "a", "b", "a</w>", "b</w>", ".</w>", "é</w>", "é"]
-    model = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<unk>", end_of_word_suffix="</w>"))
+    model = Tokenizer(
+        models.BPE(
+            {piece: i for i, piece in enumerate(pieces)},
+            [],
+            unk_token="<unk>",
+            end_of_word_suffix="</w>",
+        )
+    )
     model.pre_tokenizer, model.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder()
     return model
 
 
 @st.composite
 def responses(draw, tokenizer):
-    """Ids of a text, any ids at all (half characters, special tokens, long runs of one token), or both."""
+    """Ids of a text, any ids at all (half characters, special tokens, long runs of one token), or
+    both.
+    """
     some = st.lists(st.integers(0, len(tokenizer) - 1), max_size=60)
-    run = st.tuples(st.integers(0, len(tokenizer) - 1), st.integers(1, 50)).map(lambda pair: [pair[0]] * pair[1])
+    run = st.tuples(st.integers(0, len(tokenizer) - 1), st.integers(1, 50)).map(
+        lambda pair: [pair[0]] * pair[1]
+    )
     text = TEXTS.map(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"])
     return [i for part in draw(st.lists(text | some | run, min_size=1, max_size=4)) for i in part]
 

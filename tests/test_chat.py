@@ -13,12 +13,22 @@ USER, ASSISTANT, END, BOS = 4, 5, 6, 3
 
 def tokens(policy, text):
     ids_BP, mask_BP = policy.encode([text])
-    return policy.tokenizer.convert_ids_to_tokens([i for i, m in zip(ids_BP[0].tolist(), mask_BP[0].tolist()) if m])
+    return policy.tokenizer.convert_ids_to_tokens(
+        [i for i, m in zip(ids_BP[0].tolist(), mask_BP[0].tolist()) if m]
+    )
 
 
 def test_a_prompt_is_the_users_turn_and_begins_once():
     policy = tiny.chat()
-    assert tokens(policy, "the red cat") == ["<s>", "<|user|>", "▁the", "▁red", "▁cat", "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "the red cat") == [
+        "<s>",
+        "<|user|>",
+        "▁the",
+        "▁red",
+        "▁cat",
+        "<|end|>",
+        "<|assistant|>",
+    ]
     plain = tiny.chat(chat_template=False)
     assert tokens(plain, "the red cat") == ["<s>", "▁the", "▁red", "▁cat"]  # one <s> either way
     ids_BP, mask_BP = policy.encode(["the red cat", "dog"])
@@ -27,7 +37,14 @@ def test_a_prompt_is_the_users_turn_and_begins_once():
 
 def test_a_long_prompt_loses_its_end_but_never_its_template():
     policy = tiny.chat(max_input_len=6)
-    assert tokens(policy, "a dog likes the bird sees") == ["<s>", "<|user|>", "▁a", "▁dog", "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "a dog likes the bird sees") == [
+        "<s>",
+        "<|user|>",
+        "▁a",
+        "▁dog",
+        "<|end|>",
+        "<|assistant|>",
+    ]
     assert tokens(policy, "") == ["<s>", "<|user|>", "<|end|>", "<|assistant|>"]
 
 
@@ -52,7 +69,9 @@ def test_the_folder_tells_what_the_policy_was_trained_with(tmp_path):
     load_policy(tmp_path / "chat", chat_template=False).save(tmp_path / "plain")
     plain = load_policy(tmp_path / "plain")
     assert plain.chat is None and plain.eos_ids == [1]
-    with pytest.raises(UserError, match="chat_template is true.*has no chat template.*leave the setting out"):
+    with pytest.raises(
+        UserError, match="chat_template is true.*has no chat template.*leave the setting out"
+    ):
         load_policy(tmp_path / "plain", chat_template=True)
     value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
     assert value.trunk.chat is None  # it is given token ids
@@ -76,6 +95,8 @@ def test_a_template_needs_room():
 def test_a_template_that_fails_is_a_user_error(template):
     tokenizer = tiny.chat_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(UserError, match="chat template of the policy's tokenizer fails .*chat_template=false"):
+    with pytest.raises(
+        UserError, match="chat template of the policy's tokenizer fails .*chat_template=false"
+    ):
         chat_of(tokenizer, None, 64)
     assert chat_of(tokenizer, False, 64) is None

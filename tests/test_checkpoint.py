@@ -7,8 +7,8 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
 
-from fgrlhf.runs import checkpoint
 from fgrlhf.reward import CombinedReward
+from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError
@@ -63,10 +63,14 @@ def assert_same_run(made, folder, other, other_folder):
     assert tensors.keys() == other_tensors.keys() and all(
         torch.equal(t, other_tensors[n]) for n, t in tensors.items()
     )
-    plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]  # betas: a tuple is a list after JSON
+    plain = [
+        json.loads(json.dumps(g)) for g in (groups, other_groups)
+    ]  # betas: a tuple is a list after JSON
     assert plain[0] == plain[1]
     assert metrics(folder) == metrics(other_folder)
-    samples = [{p.name: p.read_text() for p in (f / "samples").iterdir()} for f in (folder, other_folder)]
+    samples = [
+        {p.name: p.read_text() for p in (f / "samples").iterdir()} for f in (folder, other_folder)
+    ]
     assert samples[0] == samples[1]
     weights = [(f / "best" / "model.safetensors").read_bytes() for f in (folder, other_folder)]
     assert weights[0] == weights[1]
@@ -137,7 +141,9 @@ def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
     damage(tmp_path / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
         make(tmp_path, train__save_interval=2).train()
-    assert len(metrics(tmp_path)) == 6  # nothing of the old run was thrown away: 4 steps, 2 evaluations
+    assert (
+        len(metrics(tmp_path)) == 6
+    )  # nothing of the old run was thrown away: 4 steps, 2 evaluations
 
 
 def test_other_settings_are_refused_key_by_key(tmp_path):
@@ -186,11 +192,15 @@ def test_what_a_killed_process_left_over_is_cleaned_up(tmp_path):
         assert list(folder.iterdir()) == []
         (folder / "a").write_text("2")
         assert (target / "a").read_text() == "1"  # the old one stands until the new one is whole
-    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
+        "best"
+    ]
     target.rename(tmp_path / ".best.old")  # killed between the two renames: the old one comes back
     with pytest.raises(ValueError), checkpoint.new_folder(target):
         raise ValueError
-    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
+        "best"
+    ]
 
 
 def test_a_first_start_finds_nothing(tmp_path):
@@ -207,7 +217,7 @@ def test_a_finished_run_finishes_again_at_once(tmp_path):
     assert metrics(tmp_path) == before
 
 
-# ---- state.json, best/, processes, one process per folder ----------------------------------------------------------
+# ---- state.json, best/, processes, one process per folder ----------------------------------------
 
 
 def edit(path, **changes):
@@ -218,8 +228,14 @@ def edit(path, **changes):
 
 
 EDITS = {
-    "step": {"step": 3}, "step is text": {"step": "4"}, "no step": {"step": None}, "no config": {"config": None},
-    "no hashes": {"sha256": {}}, "kl": {"kl_coef": 0.5}, "best": {"best": []}, "no processes": {"num_processes": None},
+    "step": {"step": 3},
+    "step is text": {"step": "4"},
+    "no step": {"step": None},
+    "no config": {"config": None},
+    "no hashes": {"sha256": {}},
+    "kl": {"kl_coef": 0.5},
+    "best": {"best": []},
+    "no processes": {"num_processes": None},
     "groups": {"optimizer_groups": {}},
 }
 
@@ -237,10 +253,14 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
     folder = shutil.copytree(saved, tmp_path / "step-2")
     assert checkpoint._verified_state(folder)["step"] == 2
     edit(folder / "state.json", own_sha256=None)
-    assert checkpoint._verified_state(folder)["step"] == 2  # earlier releases wrote no hash of the state itself
+    assert (
+        checkpoint._verified_state(folder)["step"] == 2
+    )  # earlier releases wrote no hash of the state itself
     if how != "kl":
         edit(folder / "state.json", **EDITS[how])
-        assert checkpoint._verified_state(folder) is None  # what cannot be used is refused all the same
+        assert (
+            checkpoint._verified_state(folder) is None
+        )  # what cannot be used is refused all the same
     shutil.copy(saved / "state.json", folder)
     edit(folder / "state.json", **EDITS[how])
     assert checkpoint._verified_state(folder) is None
@@ -268,7 +288,10 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
     made.train()
     assert f"{best}, the best policy so far" in capsys.readouterr().out
     assert made.best is not None and made.best["step"] >= 4 and (best / "config.json").exists()
-    assert checkpoint.load_latest(again := make(tmp_path, train__save_interval=2)) and again.best == made.best
+    assert (
+        checkpoint.load_latest(again := make(tmp_path, train__save_interval=2))
+        and again.best == made.best
+    )
 
 
 def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):
@@ -278,7 +301,10 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
         return checkpoint.load_latest(made)
 
     make(tmp_path).train(until=2)  # one process, 4 prompts a step
-    assert resumed(2, train__sampling_batch_size_per_card=2) and "continuing with 2 processes what 1 began" in capsys.readouterr().out
+    assert (
+        resumed(2, train__sampling_batch_size_per_card=2)
+        and "continuing with 2 processes what 1 began" in capsys.readouterr().out
+    )
     assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
     for processes, changes in (
         (2, {}),  # 8 prompts a step
@@ -293,7 +319,11 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
 
 def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
     events = []
-    monkeypatch.setattr(checkpoint, "sync", lambda path: events.append((Path(path).name, (tmp_path / "best").exists())))
+    monkeypatch.setattr(
+        checkpoint,
+        "sync",
+        lambda path: events.append((Path(path).name, (tmp_path / "best").exists())),
+    )
     with checkpoint.new_folder(tmp_path / "best") as folder:
         (folder / "a").write_text("1")
     assert events == [("a", False), (".best.tmp", False), (tmp_path.name, True)]
@@ -303,7 +333,11 @@ def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, m
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
     changes = {"model__policy_model__ckpt": "https://hf_abcdefgh@host"}
     make(tmp_path, **changes).train(until=2)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hf_abcdefgh" in path.read_bytes()]
+    assert not [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and b"hf_abcdefgh" in path.read_bytes()
+    ]
     assert checkpoint.load_latest(make(tmp_path, **changes))
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError
-from fgrlhf.cli.command_line import settings_from
 
 
 class Settings(StrictModel):
@@ -27,7 +27,20 @@ def test_other_values_are_read_by_their_type():
     assert (made.seeds, made.name, made.count, made.share, made.redo) == ("3", None, 12, 1e-3, True)
 
 
-@pytest.mark.parametrize("argument", ["count=1:30", "count=3.0", "count='3'", "redo=1", "share=[1]", "count=&a [*a]", "count=" + "9" * 5000])
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "count=1:30",
+        "count=3.0",
+        "count='3'",
+        "redo=1",
+        "share=[1]",
+        "count=&a [*a]",
+        "count=" + "9" * 5000,
+    ],
+)
 def test_other_forms_are_refused(argument):
-    with pytest.raises(UserError, match=f"the command line has 1 mistake:\n  {argument.split('=')[0]}: "):
+    with pytest.raises(
+        UserError, match=f"the command line has 1 mistake:\n  {argument.split('=')[0]}: "
+    ):
         settings_from(Settings, [argument])

@@ -32,18 +32,27 @@ def test_a_curve_counts_episodes_and_the_seconds_of_training():
 def test_a_run_has_its_algorithm_its_seed_and_its_share_of_episodes():
     stage = training("rloo-holistic", 2, 5, Path("/base"), Path("/out"))
     assert {"algorithm.name=rloo", "train.seed=2", "train.total_episodes=320"} <= set(stage.command)
-    assert stage.command[3].endswith("mini_baseline_config.yml") and stage.outputs == ("rloo-holistic/seed-2",)
-    assert "/base/baseline_rm/model.safetensors" in stage.reads and not any("rel_rm" in path for path in stage.reads)
+    assert stage.command[3].endswith("mini_baseline_config.yml") and stage.outputs == (
+        "rloo-holistic/seed-2",
+    )
+    assert "/base/baseline_rm/model.safetensors" in stage.reads and not any(
+        "rel_rm" in path for path in stage.reads
+    )
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in compare.DPO and name != compare.SFT])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in compare.DPO and name != compare.SFT]
+)
 def test_the_configs_take_what_was_tuned(name, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     command = training(name, 0, 40, Path("/base"), Path("/out")).command
     config = load_config(QAConfig, command[3], list(command[4:]))
     assert config.algorithm.name == name.removesuffix("-holistic") in ALGORITHMS
-    prompts, samples = config.train.sampling_batch_size_per_card, config.env.train_num_samples_per_input
+    prompts, samples = (
+        config.train.sampling_batch_size_per_card,
+        config.env.train_num_samples_per_input,
+    )
     assert prompts * samples == compare.EPISODES_PER_STEP
 
 
@@ -58,10 +67,19 @@ def test_dpo_runs_are_valid(name, monkeypatch):
 
 def test_corrected_sft_is_its_script():
     stage = training("corrected-sft", 1, 40, Path("/base"), Path("/out"))
-    assert stage.command[:2] == ("bash", "tasks/qa_feedback/training/train_corrected_sft.sh") and "train.seed=1" in stage.command
-    evaluated = stages(Settings(algorithms="corrected-sft,ppo", seeds="1"), Path("/base"), Path("/out"))
+    assert (
+        stage.command[:2] == ("bash", "tasks/qa_feedback/training/train_corrected_sft.sh")
+        and "train.seed=1" in stage.command
+    )
+    evaluated = stages(
+        Settings(algorithms="corrected-sft,ppo", seeds="1"), Path("/base"), Path("/out")
+    )
     policies = [part for stage in evaluated for part in stage.command if part.startswith("policy=")]
-    assert policies == ["policy=/base/sft", "policy=/out/corrected-sft/seed-1", "policy=/out/ppo/seed-1/best"]
+    assert policies == [
+        "policy=/base/sft",
+        "policy=/out/corrected-sft/seed-1",
+        "policy=/out/ppo/seed-1/best",
+    ]
 
 
 def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
@@ -73,25 +91,36 @@ def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
 def found(tmp_path):
     """Two algorithms, two seeds, two questions: ppo gains .2 and .4 over SFT, rloo nothing."""
     settings = Settings(algorithms="ppo,rloo,corrected-sft", seeds="0,1")
+
     def write(folder: str, name: str, values: list[float]) -> None:
         rows = [{"id": question, "oracle/gold": value} for question, value in zip("ba", values)]
         write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
+
     write("sft", "sft", [0.1, 0.5])
     for seed in (0, 1):
         write(f"eval-{seed}", "ppo", [0.5, 0.7])
         write(f"eval-{seed}", "rloo", [0.1, 0.5])
         write(f"eval-{seed}", "corrected-sft", [0.2, 0.5])
-        write_jsonl(tmp_path / "corrected-sft" / f"seed-{seed}" / "metrics.jsonl", [{"step": 400, "eval/rougeLsum": 70.0}])
+        write_jsonl(
+            tmp_path / "corrected-sft" / f"seed-{seed}" / "metrics.jsonl",
+            [{"step": 400, "eval/rougeLsum": 70.0}],
+        )
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
-    write_json(tmp_path / "stages.json", {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)})
+    write_json(
+        tmp_path / "stages.json",
+        {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)},
+    )
     return results(settings, tmp_path)
 
 
 def test_the_summary_has_runs_and_differences(found, tmp_path):
     run = found["runs"]["ppo"]["1"]
     assert (run["gold"], run["episodes"], run["seconds"]) == (pytest.approx(0.6), 128.0, 7.0)
-    assert found["differences"]["ppo_vs_sft"]["mean"] == pytest.approx(0.3) and found["differences"]["ppo_vs_sft"]["real"]
+    assert (
+        found["differences"]["ppo_vs_sft"]["mean"] == pytest.approx(0.3)
+        and found["differences"]["ppo_vs_sft"]["real"]
+    )
     assert found["differences"]["rloo_vs_ppo"]["mean"] == pytest.approx(-0.3)
     assert not found["differences"]["rloo_vs_sft"]["real"]
     write_json(tmp_path / "summary.json", found)
@@ -100,16 +129,33 @@ def test_the_summary_has_runs_and_differences(found, tmp_path):
 def test_table_and_page_show_them(found):
     assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in table(found)
     html = page(found)
-    assert "| corrected-sft | 0.350 |" in table(found) and html.count("<svg") == 3 and "<script" not in html and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
+    assert (
+        "| corrected-sft | 0.350 |" in table(found)
+        and html.count("<svg") == 3
+        and "<script" not in html
+        and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
+    )
 
 
 def test_an_algorithm_stands_beside_itself_with_holistic_rewards(found):
     same = {"mean": 0.0, "low": -0.1, "high": 0.1, "real": False, "excludes_zero": False}
-    found["differences"] |= {"rloo-holistic_vs_rloo": same, "rloo-holistic_vs_gpg": same | {"real": True, "excludes_zero": True}}
+    found["differences"] |= {
+        "rloo-holistic_vs_rloo": same,
+        "rloo-holistic_vs_gpg": same | {"real": True, "excludes_zero": True},
+    }
     assert list(others(found)) == ["rloo-holistic_vs_rloo"]
 
 
-@pytest.mark.parametrize("settings, named", [({"algorithms": "ppo,best"}, "best is not known"), ({"seeds": "0,x"}, "seeds=0,x"), ({"seeds": "-1"}, "seeds=-1"), ({"seeds": "1,1"}, "names a seed twice"), ({"seeds": "9" * 5000}, "whole numbers")])
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"algorithms": "ppo,best"}, "best is not known"),
+        ({"seeds": "0,x"}, "seeds=0,x"),
+        ({"seeds": "-1"}, "seeds=-1"),
+        ({"seeds": "1,1"}, "names a seed twice"),
+        ({"seeds": "9" * 5000}, "whole numbers"),
+    ],
+)
 def test_what_is_not_there_is_refused(settings, named):
     with pytest.raises(UserError, match=named):
         made = Settings(**settings)
@@ -122,17 +168,26 @@ def test_without_a_demo_it_says_so(tmp_path):
 
 
 def test_differences_are_corrected_for_their_number():
-    """Twelve copies of SFT that differ by noise alone, and one that is better: some intervals exclude zero, one is real."""
+    """Twelve copies of SFT that differ by noise alone, and one that is better: some intervals
+    exclude zero, one is real.
+    """
     rng = np.random.default_rng(4)
     gold = {"sft": [np.zeros(100)] * 3, "better": [rng.normal(0.5, 0.02, 100) for _ in range(3)]}
-    gold |= {f"same-{i}": [rng.normal(rng.normal(0, 0.02), 0.05, 100) for _ in range(3)] for i in range(12)}
+    gold |= {
+        f"same-{i}": [rng.normal(rng.normal(0, 0.02), 0.05, 100) for _ in range(3)]
+        for i in range(12)
+    }
     pairs = compare.differences(gold)
     assert len(pairs) == 91
     noise = {name: pair for name, pair in pairs.items() if "better" not in name}
-    assert sum(pair["excludes_zero"] for pair in noise.values()) == 4 and not any(pair["real"] for pair in noise.values())
+    assert sum(pair["excludes_zero"] for pair in noise.values()) == 4 and not any(
+        pair["real"] for pair in noise.values()
+    )
     assert pairs["better_vs_sft"]["real"] and pairs["better_vs_sft"]["excludes_zero"]
     for pair in pairs.values():
-        assert pair["p"] <= pair["p_corrected"] <= 1 and pair["real"] == (pair["p_corrected"] < 0.05)
+        assert pair["p"] <= pair["p_corrected"] <= 1 and pair["real"] == (
+            pair["p_corrected"] < 0.05
+        )
         assert pair["excludes_zero"] == (pair["p"] < 0.05)
 
 

@@ -1,21 +1,27 @@
-"""comparison.html from disk: the order drawn and kept, pairs and ranks mapped back to the row's six values."""
+"""comparison.html from disk: the order drawn and kept, pairs and ranks mapped back to the row's six
+values.
+"""
 
 import json
 
 import pytest
-
 from page_helpers import ITEM, downloaded, opened, press, state
+
 from interface_html.schema import load_schema
 
 PAIRS = load_schema().pairs
 QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good
-EXPECTED = [0 if QUALITY[i] == QUALITY[j] else 1 if QUALITY[i] > QUALITY[j] else 2 for i, j in PAIRS]
+EXPECTED = [
+    0 if QUALITY[i] == QUALITY[j] else 1 if QUALITY[i] > QUALITY[j] else 2 for i, j in PAIRS
+]
 
 
 def shown_quality(tab) -> list[int]:
     """The quality of the answers in the order shown, by what is read on the page."""
     texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
-    return [QUALITY[texts.index(text)] for text in tab.locator(".candidate .answer").all_inner_texts()]
+    return [
+        QUALITY[texts.index(text)] for text in tab.locator(".candidate .answer").all_inner_texts()
+    ]
 
 
 def judge(tab):
@@ -77,7 +83,9 @@ def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
         press(tab, "1", "Control+Enter")
         assert "A or C is not decided" in tab.inner_text("#message")
         assert tab.locator("#problems li").count() == 5
-        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")  # A > B > C > A
+        press(
+            tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter"
+        )  # A > B > C > A
         assert "go in a circle: " in tab.inner_text("#message")
         press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
         assert "Is that meant?" in tab.inner_text("#warnings")
@@ -103,7 +111,9 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
         assert downloaded(tab) == path.read_bytes()
 
 
-@pytest.mark.parametrize("first, other", [("annotation", "comparison"), ("comparison", "annotation")])
+@pytest.mark.parametrize(
+    "first, other", [("annotation", "comparison"), ("comparison", "annotation")]
+)
 def test_both_pages_make_one_row(chromium, tmp_path, first, other):
     with opened(chromium, first, tmp_path=tmp_path) as tab:
         for page in (first, other):
@@ -112,14 +122,19 @@ def test_both_pages_make_one_row(chromium, tmp_path, first, other):
             press(tab, *(["n"] if page == "annotation" else map(str, judge(tab))), "Control+Enter")
         (row,) = json.loads(downloaded(tab))
         assert (
-            row["preference"] == EXPECTED and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
+            row["preference"] == EXPECTED
+            and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
         )
 
 
 def test_the_next_item_begins_at_the_top_and_the_end_is_told_there(chromium, tmp_path):
     items = [{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(2)]
     with opened(
-        chromium, "comparison", items=items, tmp_path=tmp_path, viewport={"width": 600, "height": 400}
+        chromium,
+        "comparison",
+        items=items,
+        tmp_path=tmp_path,
+        viewport={"width": 600, "height": 400},
     ) as tab:
         for last in (False, True):
             press(tab, *map(str, judge(tab)))

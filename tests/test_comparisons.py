@@ -17,7 +17,13 @@ def one(better: Answer, worse: Answer) -> list[Comparison]:
 
 
 def test_token_weights_by_hand():
-    offsets = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 12)]  # a token may begin with the space before its word
+    offsets = [
+        (0, 3),
+        (3, 7),
+        (7, 8),
+        (8, 12),
+        (12, 12),
+    ]  # a token may begin with the space before its word
     assert token_weights(offsets, ((4, 7),), 3.0) == [1, 3, 1, 1, 1]
     assert token_weights(offsets, ((2, 3), (8, 9)), 2.0) == [2, 1, 1, 2, 1]
     assert token_weights(offsets, ((3, 8), (11, 12)), 2.0) == [1, 2, 2, 2, 1]
@@ -28,28 +34,48 @@ def test_token_weights_by_hand():
 def test_marked_characters_are_found_by_any_tokenizer(kind):
     policy = tiny.t5(kind)
     text = "the red cat sees a blue dog"
-    (made,) = encode_comparisons(policy, one(Answer(text, ((8, 11), (19, 23))), Answer("a dog")), 100, span_weight=4.0)
+    (made,) = encode_comparisons(
+        policy, one(Answer(text, ((8, 11), (19, 23))), Answer("a dog")), 100, span_weight=4.0
+    )
     marked = [t for t, w in enumerate(made.weights[0]) if w == 4.0]
     joined = policy.tokenizer.decode([made.answer_ids[0][t] for t in marked]).replace(" ", "")
     assert joined == "catblue" and set(made.weights[0]) == {1.0, 4.0}
-    assert len(made.weights[0]) == len(made.answer_ids[0]) and made.weights[0][-1] == 1.0 and set(made.weights[1]) == {1.0}
+    assert (
+        len(made.weights[0]) == len(made.answer_ids[0])
+        and made.weights[0][-1] == 1.0
+        and set(made.weights[1]) == {1.0}
+    )
     (plain,) = encode_comparisons(policy, one(Answer(text), Answer("a dog")), 100)
     assert plain.answer_ids == made.answer_ids and set(plain.weights[0]) == {1.0}
 
 
 def test_a_whole_answer_ends_and_a_cut_one_does_not():
     policy = tiny.t5()
-    (made,) = encode_comparisons(policy, one(Answer("the red cat"), Answer("the red cat sees a dog", ((0, 22),))), 4, span_weight=2.0)
+    (made,) = encode_comparisons(
+        policy,
+        one(Answer("the red cat"), Answer("the red cat sees a dog", ((0, 22),))),
+        4,
+        span_weight=2.0,
+    )
     assert made.answer_ids[0][-1] == 1 and len(made.answer_ids[0]) == 4
-    assert len(made.answer_ids[1]) == 4 and 1 not in made.answer_ids[1] and made.weights[1] == [2.0] * 4
+    assert (
+        len(made.answer_ids[1]) == 4
+        and 1 not in made.answer_ids[1]
+        and made.weights[1] == [2.0] * 4
+    )
 
 
 def test_pairs_without_a_difference_are_left_out():
     policy, prompt = tiny.t5(), Prompt("0", "the cat")
-    three = Comparison(prompt, (Answer("a dog sees"), Answer("a dog likes"), Answer("a")), ((0, 1), (0, 2)))
+    three = Comparison(
+        prompt, (Answer("a dog sees"), Answer("a dog likes"), Answer("a")), ((0, 1), (0, 2))
+    )
     (made,) = encode_comparisons(policy, [three], 2)  # cut after two tokens the first two are one
     assert made.pairs == [(0, 2)] and len(made.answer_ids) == 3
-    with pytest.raises(UserError, match="1 comparisons, but no pair of different answers .* raise env.max_generated_len=2"):
+    with pytest.raises(
+        UserError,
+        match="1 comparisons, but no pair of different answers .* raise env.max_generated_len=2",
+    ):
         encode_comparisons(policy, one(Answer("a dog sees"), Answer("a dog likes")), 2)
 
 
@@ -60,7 +86,9 @@ def test_weights_need_a_tokenizer_that_tells_characters():
         is_fast = False
 
     policy.tokenizer = Slow()
-    with pytest.raises(UserError, match="dpo.span_weight=2 .* Slow does not tell .* set dpo.span_weight=1"):
+    with pytest.raises(
+        UserError, match="dpo.span_weight=2 .* Slow does not tell .* set dpo.span_weight=1"
+    ):
         encode_comparisons(policy, one(Answer("a"), Answer("the")), 5, span_weight=2.0)
 
 
@@ -76,15 +104,25 @@ def test_a_batch_by_hand(kind):
     reference = [[torch.arange(len(ids)).float() - 10 for ids in row.answer_ids] for row in rows]
     batch = collate(rows, reference, pad_id=7, left=kind == "gpt2")
     assert batch.better_N.tolist() == [0, 0, 2, 7] and batch.worse_N.tolist() == [1, 2, 3, 4]
-    assert len(batch.response_ids_BT) == 8 and batch.prompt_ids_BP[0].tolist() == batch.prompt_ids_BP[3].tolist()
+    assert (
+        len(batch.response_ids_BT) == 8
+        and batch.prompt_ids_BP[0].tolist() == batch.prompt_ids_BP[3].tolist()
+    )
     for b in range(8):
         ids = rows[b // 4].answer_ids[b % 4]
         n, mask = len(ids), batch.response_mask_BT[b]
-        assert batch.response_ids_BT[b].tolist() == [*ids, *[7] * (len(mask) - n)] and mask.tolist() == [1] * n + [0] * (len(mask) - n)
-        assert batch.weights_BT[b].tolist() == mask.tolist() and batch.ref_logprobs_BT[b, :n].tolist() == [t - 10 for t in range(n)]
+        assert batch.response_ids_BT[b].tolist() == [
+            *ids,
+            *[7] * (len(mask) - n),
+        ] and mask.tolist() == [1] * n + [0] * (len(mask) - n)
+        assert batch.weights_BT[b].tolist() == mask.tolist() and batch.ref_logprobs_BT[
+            b, :n
+        ].tolist() == [t - 10 for t in range(n)]
         assert batch.ref_logprobs_BT[b, n:].tolist() == [0] * (len(mask) - n)
         real = batch.prompt_ids_BP[b][batch.prompt_mask_BP[b].bool()].tolist()
-        assert real == rows[b // 4].prompt_ids and (batch.prompt_mask_BP[b, -1] == 1 if kind == "gpt2" else batch.prompt_mask_BP[b, 0] == 1)
+        assert real == rows[b // 4].prompt_ids and (
+            batch.prompt_mask_BP[b, -1] == 1 if kind == "gpt2" else batch.prompt_mask_BP[b, 0] == 1
+        )
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -97,13 +135,22 @@ def test_prompts_are_those_of_sampling(kind):
         assert row.prompt_ids == ids_BP[0][mask_BP[0].bool()].tolist() and len(row.prompt_ids) <= 3
 
 
-@pytest.mark.parametrize("policy", [tiny.chat, lambda: tiny.chat(chat_template=False), tiny.t5, tiny.gpt2], ids=["chat", "no chat", "t5", "gpt2"])
+@pytest.mark.parametrize(
+    "policy",
+    [tiny.chat, lambda: tiny.chat(chat_template=False), tiny.t5, tiny.gpt2],
+    ids=["chat", "no chat", "t5", "gpt2"],
+)
 def test_one_token_ends_a_response_everywhere(policy):
-    """DPO, supervised training and sampling: what a policy learns to end with is what ends its samples."""
+    """DPO, supervised training and sampling: what a policy learns to end with is what ends its
+    samples.
+    """
     policy = policy().eval()
     tokenizer = policy.tokenizer
     expected = "<|end|>" if policy.chat else "</s>"
-    assert tokenizer.convert_ids_to_tokens(policy.end_id) == expected and policy.end_id in policy.eos_ids
+    assert (
+        tokenizer.convert_ids_to_tokens(policy.end_id) == expected
+        and policy.end_id in policy.eos_ids
+    )
     (row,) = encode_comparisons(policy, one(Answer("a dog"), Answer("the")), 12)
     assert [ids[-1] for ids in row.answer_ids] == [policy.end_id] * 2
     (example,) = encode(policy, [Prompt("0", "the cat", ("a dog",))], 12)
@@ -111,11 +158,15 @@ def test_one_token_ends_a_response_everywhere(policy):
     cut = "a dog sees the bird"
     (row,) = encode_comparisons(policy, one(Answer(cut), Answer("the")), 3)
     (example,) = encode(policy, [Prompt("0", "the cat", (cut,))], 3)
-    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0] and policy.end_id not in row.answer_ids[0]
+    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[
+        0
+    ] and policy.end_id not in row.answer_ids[0]
     output = policy.model.get_output_embeddings()
     with torch.no_grad():
         output.weight.zero_()
-        output.bias = torch.nn.Parameter(torch.zeros(output.out_features).index_fill(0, torch.tensor(policy.end_id), 9.0))
+        output.bias = torch.nn.Parameter(
+            torch.zeros(output.out_features).index_fill(0, torch.tensor(policy.end_id), 9.0)
+        )
     response = policy.generate(*policy.encode(["the cat"]), Sampling(5, do_sample=False))
     assert response.ids_BT.tolist() == [[policy.end_id]]
 
@@ -134,5 +185,7 @@ def test_an_empty_answer_is_its_end(kind):
     assert rows[0].answer_ids[0] == [policy.end_id]
     batch = collate(rows, None, pad_id=0, left=kind == "gpt2")
     with torch.no_grad():
-        logprobs_BT = policy(batch.prompt_ids_BP, batch.prompt_mask_BP, batch.response_ids_BT, batch.response_mask_BT)[0].logprobs_BT
+        logprobs_BT = policy(
+            batch.prompt_ids_BP, batch.prompt_mask_BP, batch.response_ids_BT, batch.response_mask_BT
+        )[0].logprobs_BT
     assert logprobs_BT[0, 0] < 0 and logprobs_BT[0, 1:].abs().sum() == 0

@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from fgrlhf.config import (
-    Count, NonNegativeCount, Positive, Rate, Seed, StrictModel, load_config, parse_cli, read_yaml, refuse, to_yaml, unread_keys, validate,
+    Count,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    load_config,
+    parse_cli,
+    read_yaml,
+    refuse,
+    to_yaml,
+    unread_keys,
+    validate,
     value_from_text,
 )
 from fgrlhf.utils import UserError
@@ -66,7 +78,23 @@ def test_numbers_are_numbers(text, value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["no", "on", "yes", "off", "y", "1e", "e5", "v1.0", "é 🙂", "null and void", "a: b", "2026-11-21", "2024-13-45", "1:30"]
+    "text",
+    [
+        "no",
+        "on",
+        "yes",
+        "off",
+        "y",
+        "1e",
+        "e5",
+        "v1.0",
+        "é 🙂",
+        "null and void",
+        "a: b",
+        "2026-11-21",
+        "2024-13-45",
+        "1:30",
+    ],
 )
 def test_text_stays_text(text, tmp_path):
     quoted = f"'{text}'" if ":" in text else text
@@ -177,23 +205,32 @@ def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT", "/out put")
     monkeypatch.setenv("LR", "1e-3")
     made = load(
-        tmp_path, "title: ${OUTPUT}/sft\ntrain: {lr: '${LR}'}\nreward: {a: {weight: 1, name: '${OUTPUT}'}}"
+        tmp_path,
+        "title: ${OUTPUT}/sft\ntrain: {lr: '${LR}'}\nreward: {a: {weight: 1, name: '${OUTPUT}'}}",
     )
-    assert made.title == "/out put/sft" and made.train.lr == 1e-3 and made.reward["a"].name == "/out put"
+    assert (
+        made.title == "/out put/sft"
+        and made.train.lr == 1e-3
+        and made.reward["a"].name == "/out put"
+    )
     monkeypatch.delenv("LR")
     with pytest.raises(UserError) as raised:
         load(tmp_path, "title: ${LR}${NOT_SET}\nreward: {a: {weight: 1, name: '${LR}'}}")
     assert str(raised.value).count(
         "is not set"
     ) == 3 and "reward.a.name: the environment variable LR is not set" in str(raised.value)
-    assert load(tmp_path, "title: ${LR}", "title=mine").title == "mine"  # the way out that the message names
+    assert (
+        load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
+    )  # the way out that the message names
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.none()
     | st.text(st.characters(exclude_categories=["Cs", "Cc"])).filter(lambda t: "${" not in t)
-    | st.sampled_from(["1e-5", "no", "null", "~", "3", "0x1f", "1_0", "true", "2026-01-01", ".5", "1:30"]),
+    | st.sampled_from(
+        ["1e-5", "no", "null", "~", "3", "0x1f", "1_0", "true", "2026-01-01", ".5", "1:30"]
+    ),
     st.floats(1e-300, 1e300),
     st.dictionaries(
         st.text("ab1é.", min_size=1), st.floats(allow_nan=False, allow_infinity=False), max_size=2
@@ -248,16 +285,36 @@ def test_bounded_numbers():
     assert all(f"  {key}: " in str(error.value) for key in bad)
 
 
-# ---- text is taken literally, numbers are numbers -----------------------------------------------------------------
+# ---- text is taken literally, numbers are numbers ------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "text",
-    ["out/a #b", "k: v", "a\nb", "${HOME}/x", "'quoted'", "[1]", "{a: 1}", "&a b", "*a", "!tag", "12", "true", "", " x ", "~", "[", "a\tb"],
+    [
+        "out/a #b",
+        "k: v",
+        "a\nb",
+        "${HOME}/x",
+        "'quoted'",
+        "[1]",
+        "{a: 1}",
+        "&a b",
+        "*a",
+        "!tag",
+        "12",
+        "true",
+        "",
+        " x ",
+        "~",
+        "[",
+        "a\tb",
+    ],
 )
 def test_the_text_of_an_override_is_the_value_of_a_text_key(text, tmp_path):
     assert load(tmp_path, "title: x", f"title={text}").title == text
-    assert load(tmp_path, "{}", "reward.a.weight=1", f"reward.a.name={text}").reward["a"].name == text
+    assert (
+        load(tmp_path, "{}", "reward.a.weight=1", f"reward.a.name={text}").reward["a"].name == text
+    )
 
 
 class Kinds(StrictModel):
@@ -326,16 +383,25 @@ def test_lists_are_checked_inside(tmp_path):
 def test_variables_are_filled_in_files_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PLACE", "/out")
     monkeypatch.setenv("STEPS", "12")
-    made = load(tmp_path, "title: ${PLACE}/a\ntrain: {steps: '${STEPS}'}", "reward.a.weight=1", "reward.a.name=${PLACE}/b")
-    assert made.title == "/out/a" and made.train.steps == 12 and made.reward["a"].name == "${PLACE}/b"
+    made = load(
+        tmp_path,
+        "title: ${PLACE}/a\ntrain: {steps: '${STEPS}'}",
+        "reward.a.weight=1",
+        "reward.a.name=${PLACE}/b",
+    )
+    assert (
+        made.title == "/out/a" and made.train.steps == 12 and made.reward["a"].name == "${PLACE}/b"
+    )
     monkeypatch.setenv("PLACE", "null")
     assert load(tmp_path, "title: ${PLACE}").title == "null"
     assert validate(Small, {"title": "${NOT_SET}"}, "settings").title == "${NOT_SET}"
 
 
-# ---- hostile files: a reason, and at once --------------------------------------------------------------------------
+# ---- hostile files: a reason, and at once --------------------------------------------------------
 
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +433,11 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.jo
 def test_hostile_files_are_refused_with_a_reason(text, part, tmp_path):
     with pytest.raises(UserError) as raised:
         load(tmp_path, text)
-    assert part in str(raised.value) and "small.yml" in str(raised.value) and len(str(raised.value)) < 1000
+    assert (
+        part in str(raised.value)
+        and "small.yml" in str(raised.value)
+        and len(str(raised.value)) < 1000
+    )
 
 
 def test_files_that_are_no_text(tmp_path):
@@ -382,7 +452,10 @@ def test_files_that_are_no_text(tmp_path):
         read_yaml(tmp_path / ("x" * 300))
 
 
-@pytest.mark.parametrize("text", ["&a [*a]", "!!int x", "[" * 5000, "9" * 5000, "2024-13-45", "? [1]", "\udc80", "x" * 300_000])
+@pytest.mark.parametrize(
+    "text",
+    ["&a [*a]", "!!int x", "[" * 5000, "9" * 5000, "2024-13-45", "? [1]", "\udc80", "x" * 300_000],
+)
 def test_hostile_overrides_are_refused_by_the_type_of_their_key(text, tmp_path):
     with pytest.raises(UserError, match="train.steps: ") as raised:
         load(tmp_path, "{}", f"train.steps={text}")
@@ -391,7 +464,7 @@ def test_hostile_overrides_are_refused_by_the_type_of_their_key(text, tmp_path):
         load(tmp_path, "{}", ".".join(["a"] * 1000) + "=1")
 
 
-# ---- messages: short, and without secrets --------------------------------------------------------------------------
+# ---- messages: short, and without secrets --------------------------------------------------------
 
 
 def test_messages_are_short(tmp_path):
@@ -418,7 +491,12 @@ def test_secrets_are_not_shown(tmp_path, monkeypatch):
         load_config(Secretive, path, ["api_key=sesame-open"])
     message = str(raised.value)
     assert "size: " in message and "api_key: " in message and message.count("***") == 3
-    assert "sesame" not in message and "hf_" not in message and "nobody" not in message and "xxx" not in message
+    assert (
+        "sesame" not in message
+        and "hf_" not in message
+        and "nobody" not in message
+        and "xxx" not in message
+    )
 
 
 class Chosen(StrictModel):
@@ -428,7 +506,11 @@ class Chosen(StrictModel):
 
     @model_validator(mode="after")
     def _read(self):
-        ignored = unread_keys(self, ["size", "sizes"], "since how is not b: set how=b") if self.how != "b" else []
+        ignored = (
+            unread_keys(self, ["size", "sizes"], "since how is not b: set how=b")
+            if self.how != "b"
+            else []
+        )
         refuse([*ignored, *([("", "how and size do not fit")] if self.size == 5 else [])])
         return self
 
@@ -448,4 +530,6 @@ def test_several_mistakes_of_one_section():
         "  inner: how and size do not fit",
         "  number: input should be a valid integer, unable to parse string as an integer (got 'x')",
     ]
-    assert validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()  # repeating a default does no harm
+    assert (
+        validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()
+    )  # repeating a default does no harm

@@ -47,7 +47,14 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
                 given[name].append(one.item.id)
                 submit(db, one, number := number + 1)
     assert all(len(set(items)) == len(items) for items in given.values())
-    assert sorted(item for items in given.values() for item in items) == ["0", "0", "1", "1", "2", "2"]
+    assert sorted(item for items in given.values() for item in items) == [
+        "0",
+        "0",
+        "1",
+        "1",
+        "2",
+        "2",
+    ]
     assert db.next("d", "annotation", 4) is None
     assert db.next("d", "comparison", 4).item.id == "0"  # each page has annotators of its own
 
@@ -102,7 +109,11 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
         submit(db, one, doc={**DOC, "no-error": False})
     assert submit(db, one, 1, {**DOC, "corrected-prediction": "y"})
     task, items, found = read_database(tmp_path / "f.sqlite")
-    assert (task, len(items), [s.doc["corrected-prediction"] for s in found]) == ("t", 3, ["x", "y"])
+    assert (task, len(items), [s.doc["corrected-prediction"] for s in found]) == (
+        "t",
+        3,
+        ["x", "y"],
+    )
 
 
 def test_nobody_sees_what_is_not_theirs(db):
@@ -141,7 +152,9 @@ def test_one_server_at_a_time_and_of_one_task(db, tmp_path):
 
 def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
     one = db.next("a", "annotation", 4)
-    db._connection.execute("PRAGMA max_page_count=1")  # SQLite's own full disk: no page more than there are
+    db._connection.execute(
+        "PRAGMA max_page_count=1"
+    )  # SQLite's own full disk: no page more than there are
     with pytest.raises(sqlite3.OperationalError, match="full"):
         submit(db, one, doc={**DOC, "corrected-prediction": "x" * 100_000})
     db._connection.execute("PRAGMA max_page_count=100000")
@@ -150,7 +163,9 @@ def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
 
 
 def together(db, *works):
-    """What each of `works` gave or raised, and how often was committed, when all come while the connection is busy."""
+    """What each of `works` gave or raised, and how often was committed, when all come while the
+    connection is busy.
+    """
     found, commits = [None] * len(works), []
 
     def run(i):

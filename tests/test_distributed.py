@@ -46,12 +46,14 @@ def test_joined_rollouts_are_those_of_one_process(left):
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
     joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
     assert joined.texts == ("0", "1", "2", "100") and joined.group_B.tolist() == [0, 0, 1, 2]
-    assert joined.prompt_ids_BP[0].tolist() == ([-1, 5, 6] if left else [5, 6, -1]) and joined.prompt_ids_BP[
-        3
-    ].tolist() == [7, 8, 9]
+    assert joined.prompt_ids_BP[0].tolist() == (
+        [-1, 5, 6] if left else [5, 6, -1]
+    ) and joined.prompt_ids_BP[3].tolist() == [7, 8, 9]
     assert joined.prompt_mask_BP[0].tolist() == ([0, 1, 1] if left else [1, 1, 0])
     assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
-    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[1].tolist() == [
+    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[
+        1
+    ].tolist() == [
         -3,
         -4,
         -5,
@@ -80,7 +82,9 @@ def two_processes(tmp_path_factory) -> Path:
         "WORLD_SIZE": "2",
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     command = [sys.executable, ddp_worker.__file__, str(folder)]
     ranks, logs = [], []
@@ -88,7 +92,9 @@ def two_processes(tmp_path_factory) -> Path:
         logs.append(folder / f"rank{rank}.log")
         with open(logs[rank], "wb") as log:
             environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
+            ranks.append(
+                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            )
     wait_for_all(ranks)
     codes = [rank.returncode for rank in ranks]
     assert codes == [0, 0], "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
@@ -98,7 +104,8 @@ def two_processes(tmp_path_factory) -> Path:
 def wait_for_all(processes: list[subprocess.Popen], at_most: float = 3600) -> None:
     """Wait until all have ended. When one fails the others, which would wait for it, are ended.
 
-    They may take as long as they need: `at_most` seconds are for processes that wait for each other for ever.
+    They may take as long as they need: `at_most` seconds are for processes that wait for each other
+    for ever.
     """
     begun = time.monotonic()
     try:
@@ -124,20 +131,25 @@ def test_when_one_process_fails_the_other_is_ended():
 def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
     made = ddp_worker.run(name, tmp_path, world=1)
     alone, together = metrics(tmp_path / name), metrics(two_processes / name)
-    assert len(alone) == len(together) == made.step and (made.step == ddp_worker.STEPS or name == "stop")
+    assert len(alone) == len(together) == made.step and (
+        made.step == ddp_worker.STEPS or name == "stop"
+    )
     for one, two in zip(alone, together):
         assert one.keys() == two.keys()
         tokens = one["length"] * made.episodes_per_step
         for key, value in one.items():
             if key.startswith("clipfrac"):
-                # A count: a token that stands at the clipping threshold may fall on either side of it.
+                # A count: a token that stands at the clipping threshold may fall on either side of
+                # it.
                 assert two[key] == pytest.approx(value, abs=1.01 / tokens), (name, one["step"], key)
                 continue
-            # Rows are packed with other rows in two processes: gradients are equal to 2e-6, and Adam makes 1e-4 of that
-            # where one is all but 0.
+            # Rows are packed with other rows in two processes: gradients are equal to 2e-6, and
+            # Adam makes 1e-4 of that where one is all but 0.
             assert two[key] == pytest.approx(value, rel=5e-4, abs=5e-5), (name, one["step"], key)
     assert {row["kl"] for row in alone[1:]} != {0.0}
-    samples = [sorted((folder / name / "samples").iterdir()) for folder in (tmp_path, two_processes)]
+    samples = [
+        sorted((folder / name / "samples").iterdir()) for folder in (tmp_path, two_processes)
+    ]
     texts = [
         [[json.loads(line)["response"] for line in path.read_text().splitlines()] for path in paths]
         for paths in samples
@@ -156,12 +168,18 @@ def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
 
 @pytest.mark.parametrize("name", [*ddp_worker.CASES, "dpo"])
 def test_both_ranks_hold_the_same_model_and_stop_together(name, two_processes):
-    ranks = [json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in range(2)]
+    ranks = [
+        json.loads((two_processes / f"{name}-rank{rank}.json").read_text()) for rank in range(2)
+    ]
     assert ranks[0] == ranks[1]
     steps = 10 if name == "dpo" else ddp_worker.STEPS
-    assert ranks[0]["stopped"] == (name == "stop") and (ranks[0]["step"] < steps) == (name == "stop")
+    assert ranks[0]["stopped"] == (name == "stop") and (ranks[0]["step"] < steps) == (
+        name == "stop"
+    )
 
 
 def test_every_rank_multiplies_as_rank_0_does(two_processes):
-    choices = [json.loads((two_processes / f"kernels-rank{rank}.json").read_text()) for rank in range(2)]
+    choices = [
+        json.loads((two_processes / f"kernels-rank{rank}.json").read_text()) for rank in range(2)
+    ]
     assert choices[0] == choices[1] and set(choices[0].values()) == {"pytorch"}

@@ -7,12 +7,16 @@ ROOT = Path(__file__).parents[1]
 SHOWN = ("fgrlhf", "sft", "reward_modeling", "tasks", "scripts", "docs", "benchmarks")
 SUFFIXES = {".py", ".sh", ".yml", ".md", ".html", ".j2", ".css", ".js"}
 DOCUMENTS = [
-    path for path in ROOT.rglob("*.md") if not set(path.relative_to(ROOT).parts) & {".venv", "outputs"}
+    path
+    for path in ROOT.rglob("*.md")
+    if not set(path.relative_to(ROOT).parts) & {".venv", "outputs"}
 ]
 
 
 def tree() -> set[str]:
-    """Paths of the README's tree: a line `folder/` opens a folder, indented lines below it are in it."""
+    """Paths of the README's tree: a line `folder/` opens a folder, indented lines below it are in
+    it.
+    """
     block = (
         (ROOT / "README.md")
         .read_text(encoding="utf-8")
@@ -57,16 +61,22 @@ def test_relative_links_lead_somewhere():
 
 def test_files_named_in_the_readme_exist():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:fgrlhf|sft|reward_modeling|tasks|scripts|docs)/[\w./-]+\.\w+)`", text))
+    named = set(
+        re.findall(r"`((?:fgrlhf|sft|reward_modeling|tasks|scripts|docs)/[\w./-]+\.\w+)`", text)
+    )
     assert len(named) > 5
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
 def test_make_targets_named_in_the_documents_exist():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M)
+    )
     named = {
         name
         for path in DOCUMENTS
-        for name in re.findall(r"(?:^ {4}|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), flags=re.M)
+        for name in re.findall(
+            r"(?:^ {4}|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), flags=re.M
+        )
     }
     assert {"demo", "test", "setup"} <= named <= targets

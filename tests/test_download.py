@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.utils import UserError, run_main
 from tasks.qa_feedback.data import download as module
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
@@ -19,7 +19,13 @@ class Server(ThreadingHTTPServer):
     """Serves `contents`; `cut` bytes into a file the connection breaks; requests are noted."""
 
     def __init__(self):
-        self.contents, self.ranges, self.cut, self.continues, self.busy = dict(CONTENTS), [], {}, True, 0
+        self.contents, self.ranges, self.cut, self.continues, self.busy = (
+            dict(CONTENTS),
+            [],
+            {},
+            True,
+            0,
+        )
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -38,7 +44,11 @@ class Handler(BaseHTTPRequestHandler):
         if name not in server.contents:
             return self.send_error(404)
         whole = server.contents[name]
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.continues else 0
+        start = (
+            int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if wanted and server.continues
+            else 0
+        )
         if start >= len(whole):
             return self.send_error(416)
         self.send_response(206 if start else 200)
@@ -56,7 +66,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     with Server() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         yield server
         server.shutdown()
 
@@ -73,7 +85,9 @@ def published(monkeypatch, tmp_path):
 
 
 def config(server, folder, **changes):
-    return DownloadConfig(**{"data_dir": str(folder), "base_url": server.url, "timeout": 60.0, **changes})
+    return DownloadConfig(
+        **{"data_dir": str(folder), "base_url": server.url, "timeout": 60.0, **changes}
+    )
 
 
 def names(folder: Path):
@@ -108,7 +122,10 @@ def test_continues_a_part_of_an_earlier_run(server, tmp_path):
     server.cut["a.json"] = 1000
     with pytest.raises(
         UserError,
-        match=r"after 1000 of 512000 bytes.*a\.json\.part keeps the 1000 bytes.*run the same command again",
+        match=(
+            r"after 1000 of 512000 bytes.*a\.json\.part keeps the 1000 bytes.*run the same command"
+            r" again"
+        ),
     ):
         download(config(server, tmp_path, attempts=1))
     assert names(tmp_path) == ["a.json.part"]
@@ -116,7 +133,8 @@ def test_continues_a_part_of_an_earlier_run(server, tmp_path):
     download(config(server, tmp_path))
     assert server.ranges[0] == ("a.json", "bytes=1000-")
     assert (
-        names(tmp_path) == ["a.json", "b.json"] and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+        names(tmp_path) == ["a.json", "b.json"]
+        and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
     )
 
 
@@ -133,7 +151,8 @@ def test_a_spoilt_part_is_fetched_anew(server, tmp_path, part):
     (tmp_path / "a.json.part").write_bytes(part)
     download(config(server, tmp_path))
     assert (
-        names(tmp_path) == ["a.json", "b.json"] and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
+        names(tmp_path) == ["a.json", "b.json"]
+        and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
     )
 
 
@@ -154,10 +173,14 @@ def test_wrong_contents_are_refused_and_not_kept(server, tmp_path):
 
 def test_a_file_of_ones_own_is_never_overwritten(server, tmp_path):
     (tmp_path / "b.json").write_text("mine")
-    with pytest.raises(UserError, match=r"b\.json: exists already and is not the published file\. Move it away"):
+    with pytest.raises(
+        UserError, match=r"b\.json: exists already and is not the published file\. Move it away"
+    ):
         download(config(server, tmp_path))
     assert (
-        names(tmp_path) == ["b.json"] and (tmp_path / "b.json").read_text() == "mine" and server.ranges == []
+        names(tmp_path) == ["b.json"]
+        and (tmp_path / "b.json").read_text() == "mine"
+        and server.ranges == []
     )
 
 
@@ -185,7 +208,12 @@ def test_a_folder_that_cannot_be_made(server, tmp_path):
 
 
 def test_offline_is_one_clear_message_and_exit_code_2(tmp_path, monkeypatch, capsys):
-    arguments = [f"data_dir={tmp_path / 'd'}", "base_url=http://127.0.0.1:9/data", "attempts=2", "timeout=0.1"]
+    arguments = [
+        f"data_dir={tmp_path / 'd'}",
+        "base_url=http://127.0.0.1:9/data",
+        "attempts=2",
+        "timeout=0.1",
+    ]
     monkeypatch.undo()  # the published names
     monkeypatch.setattr(sys, "argv", ["download", *arguments])
     with pytest.raises(SystemExit) as stopped:
@@ -204,14 +232,18 @@ def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).symlink_to(tmp_path / (name if kind == "link to itself" else "nowhere"))
-    with pytest.raises(UserError, match=rf"{name}: exists already and is not the published file\. Move it away"):
+    with pytest.raises(
+        UserError, match=rf"{name}: exists already and is not the published file\. Move it away"
+    ):
         download(config(server, tmp_path))
     assert names(tmp_path) == [name] and server.ranges == []
 
 
 def test_a_part_that_is_a_folder_is_no_network_error(server, tmp_path):
     (tmp_path / "a.json.part").mkdir()
-    with pytest.raises(UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room or clear"):
+    with pytest.raises(
+        UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room or clear"
+    ):
         download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json.part"] and len(server.ranges) == 1
 
@@ -250,7 +282,9 @@ def test_settings_that_cannot_work_are_refused(tmp_path, changes, reason):
 
 
 def test_a_host_that_cannot_be_looked_up(tmp_path):
-    settings = DownloadConfig(data_dir=str(tmp_path), base_url=f"http://{'a' * 80}.example/d", attempts=1)
+    settings = DownloadConfig(
+        data_dir=str(tmp_path), base_url=f"http://{'a' * 80}.example/d", attempts=1
+    )
     with pytest.raises(UserError, match="cannot be fetched: .*Nothing was written"):
         download(settings)
     assert names(tmp_path) == []
@@ -260,7 +294,9 @@ def test_a_host_that_cannot_be_looked_up(tmp_path):
 def test_a_server_that_lies_about_the_length(server, tmp_path, monkeypatch, length):
     send = Handler.send_header
     monkeypatch.setattr(
-        Handler, "send_header", lambda self, key, value: send(self, key, length if key == "Content-Length" else value)
+        Handler,
+        "send_header",
+        lambda self, key, value: send(self, key, length if key == "Content-Length" else value),
     )
     download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json", "b.json"]

@@ -1,4 +1,6 @@
-"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer: what it learns, resumes and writes."""
+"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer: what it learns, resumes
+and writes.
+"""
 
 import copy
 import json
@@ -11,16 +13,16 @@ import torch
 from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
 from rl_helpers import metrics
 
-from fgrlhf.runs import checkpoint
+from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
+from fgrlhf.runs import checkpoint
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 
-# ---- the losses ----------------------------------------------------------------------------------------------------
+# ---- the losses ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -46,16 +48,21 @@ def test_pair_losses_by_hand(name, beta, margin, loss, slope):
 
 
 def test_weighted_log_ratio_by_hand():
-    new_BT, ref_BT = torch.tensor([[-1.0, -2.0, 0.0], [-1.0, -1.0, -1.0]]), torch.tensor([[-2.0, -0.5, 0.0], [-1.5, -1.0, -3.0]])
+    new_BT, ref_BT = (
+        torch.tensor([[-1.0, -2.0, 0.0], [-1.0, -1.0, -1.0]]),
+        torch.tensor([[-2.0, -0.5, 0.0], [-1.5, -1.0, -3.0]]),
+    )
     weights_BT = torch.tensor([[1.0, 3.0, 0.0], [1.0, 1.0, 1.0]])
     assert weighted_log_ratio(new_BT, ref_BT, weights_BT).tolist() == [1.0 - 4.5, 0.5 + 0.0 + 2.0]
 
 
-# ---- the gradient --------------------------------------------------------------------------------------------------
+# ---- the gradient --------------------------------------------------------------------------------
 
 
 def alone(policy, prompt_ids, answer_ids):
-    """log pi of every token of an answer, in float64, from the plain model's full logits: no batch, no padding, nothing shared."""
+    """log pi of every token of an answer, in float64, from the plain model's full logits: no batch,
+    no padding, nothing shared.
+    """
     prompt, answer = torch.tensor([prompt_ids]), torch.tensor([answer_ids])
     if policy.model.config.is_encoder_decoder:
         logits_TV = policy.model(input_ids=prompt, labels=answer).logits[0]
@@ -103,19 +110,30 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
     made._write_samples = lambda *_: None
     logged = made.update(range(5))
     with torch.no_grad():
-        assert logged["loss/total"] == pytest.approx(float(brute_force_loss(exact, reference, made)), rel=1e-5)
+        assert logged["loss/total"] == pytest.approx(
+            float(brute_force_loss(exact, reference, made)), rel=1e-5
+        )
     checked = 0
     for (name, p), q in zip(made.policy.named_parameters(), exact.parameters()):
-        assert torch.allclose(p.grad.double(), q.grad, rtol=1e-3, atol=1e-5 * float(q.grad.abs().max()) + 1e-7), name
+        assert torch.allclose(
+            p.grad.double(), q.grad, rtol=1e-3, atol=1e-5 * float(q.grad.abs().max()) + 1e-7
+        ), name
         checked += float(q.grad.abs().max()) > 1e-4
     assert checked > 10
 
 
 def test_the_gradient_is_the_papers_formula():
-    """-beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse)) (Rafailov et al. 2023, section 4) for a table of logits."""
+    """-beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse)) (Rafailov et al.
+    2023, section 4) for a table of logits.
+    """
     torch.manual_seed(0)
-    logits_TV = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)  # one distribution for each of three places
-    ids, weights_BT = torch.tensor([[0, 1, 2], [0, 3, 4]]), torch.tensor([[1.0, 4.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64)
+    logits_TV = torch.randn(
+        3, 5, dtype=torch.float64, requires_grad=True
+    )  # one distribution for each of three places
+    ids, weights_BT = (
+        torch.tensor([[0, 1, 2], [0, 3, 4]]),
+        torch.tensor([[1.0, 4.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64),
+    )
     ref_BT = torch.randn(2, 3, dtype=torch.float64)
 
     def logprobs(z_TV):
@@ -134,7 +152,7 @@ def test_the_gradient_is_the_papers_formula():
     assert torch.allclose(logits_TV.grad, expected_TV, atol=1e-12)
 
 
-# ---- span weights --------------------------------------------------------------------------------------------------
+# ---- span weights --------------------------------------------------------------------------------
 
 
 def weights_of(made) -> dict:
@@ -142,7 +160,10 @@ def weights_of(made) -> dict:
 
 
 def test_span_weight_one_is_ordinary_dpo_bit_for_bit(tmp_path):
-    plain, marked = trainer(config(tmp_path / "a")), trainer(config(tmp_path / "b"), comparisons=pairs(marked=True))
+    plain, marked = (
+        trainer(config(tmp_path / "a")),
+        trainer(config(tmp_path / "b"), comparisons=pairs(marked=True)),
+    )
     other = trainer(config(tmp_path / "c", dpo__span_weight=2.0), comparisons=pairs(marked=True))
     for made in (plain, marked, other):
         made.train()
@@ -153,10 +174,20 @@ def test_span_weight_one_is_ordinary_dpo_bit_for_bit(tmp_path):
 
 def test_marked_tokens_move_most(tmp_path):
     """The answers share their first token and end; what weighs more is what the policy unlearns."""
-    comparison = Comparison(Prompt("0", "the cat"), (Answer("red dog"), Answer("blue bird", ((5, 9),))), ((0, 1),))
+    comparison = Comparison(
+        Prompt("0", "the cat"), (Answer("red dog"), Answer("blue bird", ((5, 9),))), ((0, 1),)
+    )
     moved = {}
     for weight in (1.0, 5.0):
-        made = trainer(config(tmp_path / str(weight), dpo__span_weight=weight, train__epochs=6, train__batch_size=1), comparisons=[comparison])
+        made = trainer(
+            config(
+                tmp_path / str(weight),
+                dpo__span_weight=weight,
+                train__epochs=6,
+                train__batch_size=1,
+            ),
+            comparisons=[comparison],
+        )
         made.train()
         before, after = made.ref_logprobs[0][1], made.reference_logprobs()[0][1]
         moved[weight] = (after - before).tolist()
@@ -164,7 +195,7 @@ def test_marked_tokens_move_most(tmp_path):
     assert fell[5.0][1] / sum(map(abs, fell[5.0])) > fell[1.0][1] / sum(map(abs, fell[1.0])) + 0.1
 
 
-# ---- what it learns ------------------------------------------------------------------------------------------------
+# ---- what it learns ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -173,7 +204,11 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
     """A bandit: three one-word answers to a prompt, which of them is best depends on the prompt."""
     words = ["cat", "dog", "bird"]
     comparisons = [
-        Comparison(Prompt(str(i), text), tuple(Answer(word) for word in words), tuple((i, j) for j in range(3) if j != i))
+        Comparison(
+            Prompt(str(i), text),
+            tuple(Answer(word) for word in words),
+            tuple((i, j) for j in range(3) if j != i),
+        )
         for i, text in enumerate(["one", "two", "three"])
     ]
     made = trainer(
@@ -181,7 +216,11 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         kind, comparisons)  # fmt: skip
     made.train()
     rows = metrics(tmp_path)
-    assert rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5) and rows[-1]["dpo/accuracy"] == 1 and rows[-1]["dpo/margin"] > 0.45
+    assert (
+        rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5)
+        and rows[-1]["dpo/accuracy"] == 1
+        and rows[-1]["dpo/margin"] > 0.45
+    )
     logprobs = made.reference_logprobs()
     for i, few in enumerate(logprobs):
         totals = [float(x.sum()) for x in few]
@@ -189,27 +228,44 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
 
 
 def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
-    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum, so the implied rewards differ by log 3."""
-    comparison = Comparison(Prompt("0", "the cat"), (Answer("red"), Answer("blue")), ((0, 1), (0, 1), (0, 1), (1, 0)))
-    made = trainer(config(tmp_path, train__epochs=150, train__batch_size=1, train__lr=1e-2), comparisons=[comparison])
+    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum, so the implied rewards differ
+    by log 3.
+    """
+    comparison = Comparison(
+        Prompt("0", "the cat"), (Answer("red"), Answer("blue")), ((0, 1), (0, 1), (0, 1), (1, 0))
+    )
+    made = trainer(
+        config(tmp_path, train__epochs=150, train__batch_size=1, train__lr=1e-2),
+        comparisons=[comparison],
+    )
     made.train()
     last = metrics(tmp_path)[-1]
-    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(0.5 * math.log(3), abs=0.01)  # of four pairs, one the other way round
-    assert last["loss/total"] == pytest.approx(0.75 * math.log(4 / 3) + 0.25 * math.log(4), abs=1e-4)
+    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(
+        0.5 * math.log(3), abs=0.01
+    )  # of four pairs, one the other way round
+    assert last["loss/total"] == pytest.approx(
+        0.75 * math.log(4 / 3) + 0.25 * math.log(4), abs=1e-4
+    )
     assert last["dpo/accuracy"] == 0.75
 
 
-# ---- the trainer ---------------------------------------------------------------------------------------------------
+# ---- the trainer ---------------------------------------------------------------------------------
 
 
 def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
-    """Answers shared by several pairs give the gradient of the pairs as comparisons of their own."""
+    """Answers shared by several pairs give the gradient of the pairs as comparisons of their
+    own.
+    """
     apart = [
         replace(c, answers=(c.answers[i], c.answers[j]), pairs=((0, 1),)) for c in fours() for i, j in c.pairs
     ]  # fmt: skip
     grads = []
     for comparisons in (fours(), apart):
-        made = trainer(config(tmp_path, train__batch_size=len(comparisons), train__clip_grad=False), "gpt2", comparisons)
+        made = trainer(
+            config(tmp_path, train__batch_size=len(comparisons), train__clip_grad=False),
+            "gpt2",
+            comparisons,
+        )
         made.ref_logprobs = made.reference_logprobs()
         made.optimizer.step, made._write_samples = (lambda: None), (lambda *_: None)
         made.update(range(len(comparisons)))
@@ -221,7 +277,9 @@ def test_the_first_step_is_at_the_reference(tmp_path):
     made = trainer(config(tmp_path))
     made.train(until=1)
     row = metrics(tmp_path)[0]
-    assert row["loss/total"] == pytest.approx(math.log(2), abs=1e-5) and row["dpo/margin"] == pytest.approx(0, abs=1e-5)
+    assert row["loss/total"] == pytest.approx(math.log(2), abs=1e-5) and row[
+        "dpo/margin"
+    ] == pytest.approx(0, abs=1e-5)
     assert row["grad_norm"] > 0.01 and row["episodes"] == 8
 
 
@@ -241,7 +299,12 @@ def evaluate(policy):
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
-    settings = {"train__dropout": True, "train__epochs": 5, "train__eval_interval": 2, "train__save_interval": 3}
+    settings = {
+        "train__dropout": True,
+        "train__epochs": 5,
+        "train__eval_interval": 2,
+        "train__save_interval": 3,
+    }
     whole = trainer(config(tmp_path / "a", **settings), kind, evaluate=evaluate, dropout=0.1)
     whole.train()
     trainer(config(tmp_path / "b", **settings), kind, evaluate=evaluate, dropout=0.1).train(until=5)
@@ -257,7 +320,10 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
 
 def test_micro_batches_do_not_change_the_curve(tmp_path):
     for size in (1, 4):
-        trainer(config(tmp_path / str(size), train__training_batch_size_per_card=size), comparisons=fours()).train()
+        trainer(
+            config(tmp_path / str(size), train__training_batch_size_per_card=size),
+            comparisons=fours(),
+        ).train()
     for one, four in zip(metrics(tmp_path / "1"), metrics(tmp_path / "4")):
         if one["step"] == 0:  # all margins are 0 but for a rounding
             one["dpo/accuracy"] = four["dpo/accuracy"]
@@ -265,19 +331,50 @@ def test_micro_batches_do_not_change_the_curve(tmp_path):
 
 
 def test_the_run_folder(tmp_path):
-    made = trainer(config(tmp_path, train__eval_interval=5, dpo__span_weight=2.0), comparisons=pairs(marked=True), evaluate=evaluate)
+    made = trainer(
+        config(tmp_path, train__eval_interval=5, dpo__span_weight=2.0),
+        comparisons=pairs(marked=True),
+        evaluate=evaluate,
+    )
     made.train()
-    assert {path.name for path in tmp_path.iterdir()} >= {"config.yaml", "run.json", "metrics.jsonl", "samples", "best", "final", "checkpoints"}
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "samples",
+        "best",
+        "final",
+        "checkpoints",
+    }
     rows = metrics(tmp_path, timings=True)
-    assert {"step", "loss/total", "dpo/better", "dpo/worse", "dpo/margin", "dpo/accuracy", "grad_norm", "lr", "episodes", "time/update"} == set(
-        next(row for row in rows if "lr" in row))
+    assert {
+        "step",
+        "loss/total",
+        "dpo/better",
+        "dpo/worse",
+        "dpo/margin",
+        "dpo/accuracy",
+        "grad_norm",
+        "lr",
+        "episodes",
+        "time/update",
+    } == set(next(row for row in rows if "lr" in row))
     assert [row["step"] for row in rows if "eval/rougeLsum" in row] == [0, 5, 10]
     best = max((row["eval/rougeLsum"], -row["step"]) for row in rows if "eval/rougeLsum" in row)
     assert made.best == {"step": -best[1], "metric": "rougeLsum", "value": best[0]}
     assert type(load_policy(tmp_path / "final")) is type(made.policy)
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["step-0.jsonl", "step-5.jsonl", "step-9.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "step-0.jsonl",
+        "step-5.jsonl",
+        "step-9.jsonl",
+    ]
     sample = json.loads((tmp_path / "samples" / "step-9.jsonl").read_text().splitlines()[0])
-    assert sample["response"] in BETTER and sample["prompt"] in TEXTS and sample["answer"] == 0 and sample["better_than"] == [1]
+    assert (
+        sample["response"] in BETTER
+        and sample["prompt"] in TEXTS
+        and sample["answer"] == 0
+        and sample["better_than"] == [1]
+    )
     assert len(sample["tokens"]) == len(sample["rewards"]["implied"]) == len(sample["kl"])
     assert sample["reward"] == pytest.approx(sum(sample["rewards"]["implied"]), abs=1e-3)
     assert sample["rewards"]["implied"][0] == pytest.approx(0.5 * sample["kl"][0], abs=1e-4)
@@ -289,7 +386,11 @@ def test_the_reports_of_dpo_runs(tmp_path):
     trainer(config(tmp_path / "dpo", train__eval_interval=5), evaluate=evaluate).train()
     write_report(tmp_path, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Margin of the implied rewards" in page and "Share of pairs with the better answer ahead" in page and "implied" in page
+    assert (
+        "Margin of the implied rewards" in page
+        and "Share of pairs with the better answer ahead" in page
+        and "implied" in page
+    )
 
 
 def test_other_settings_are_not_mixed_in(tmp_path):
@@ -301,5 +402,10 @@ def test_other_settings_are_not_mixed_in(tmp_path):
 def test_the_policy_still_answers(tmp_path):
     """Trained and reloaded, the folder is an ordinary policy."""
     trainer(config(tmp_path)).train()
-    texts = generate_texts(load_policy(tmp_path / "final"), [Prompt("0", "the cat")], Sampling(4, do_sample=False), progress=False)
+    texts = generate_texts(
+        load_policy(tmp_path / "final"),
+        [Prompt("0", "the cat")],
+        Sampling(4, do_sample=False),
+        progress=False,
+    )
     assert len(texts) == 1 and tiny.policy("t5").tokenizer(texts[0])["input_ids"] is not None

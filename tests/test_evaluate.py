@@ -1,14 +1,20 @@
 import pytest
+import tiny
 import yaml
 
-import tiny
 from fgrlhf.config import validate
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.evaluate import Settings, evaluate, oracle_for, policy_name, sampling_of
+from tasks.qa_feedback.training.evaluate import (
+    Settings,
+    evaluate,
+    oracle_for,
+    policy_name,
+    sampling_of,
+)
 from tasks.qa_feedback.training.reward import QAConfig
 
 CONFIG = {
@@ -22,7 +28,13 @@ CONFIG = {
     },
     "reward": {
         "gold": {"kind": "oracle_gold", "scale": 2.0},
-        "unused": {"kind": "relevance", "ckpt": "no/such/model", "weight": 0, "positive_reward": 1, "negative_reward": -1},
+        "unused": {
+            "kind": "relevance",
+            "ckpt": "no/such/model",
+            "weight": 0,
+            "positive_reward": 1,
+            "negative_reward": -1,
+        },
     },
     "env": {"max_input_len": 64, "max_generated_len": 6},
     "logging": {"save_dir": "unused"},
@@ -150,5 +162,8 @@ def test_names_do_not_lead_out_of_the_output_folder(world, changes):
 
 
 def test_two_at_once_are_refused(world):
-    with hold(world / "eval" / "fine_grained-test"), pytest.raises(UserError, match="another process works in"):
+    with (
+        hold(world / "eval" / "fine_grained-test"),
+        pytest.raises(UserError, match="another process works in"),
+    ):
         evaluate(settings(world))

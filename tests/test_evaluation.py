@@ -2,9 +2,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 
-import tiny
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
@@ -99,9 +99,15 @@ def test_rows_and_summary_by_hand():
         ("q2", 1, ""),
     ]
     first, _, third, empty = got.rows
-    assert first["prompt"] == "the cat" and first["references"] == ["the red cat ."] and first["length"] == 4
+    assert (
+        first["prompt"] == "the cat"
+        and first["references"] == ["the red cat ."]
+        and first["length"] == 4
+    )
     assert first["rougeLsum"] == pytest.approx(100) and third["rougeLsum"] == 0
-    assert first["reward/words"] == pytest.approx(4 * 0.3) and third["reward/words"] == pytest.approx(-1.0)
+    assert first["reward/words"] == pytest.approx(4 * 0.3) and third[
+        "reward/words"
+    ] == pytest.approx(-1.0)
     assert first["length/score"] == pytest.approx((4 - 3) / 2)  # weight, scale and bias taken out
     assert first["reward/length"] == pytest.approx(2 * (0.5 * 0.5 + 0.25))
     assert first["reward"] == pytest.approx(1.2 + 0.4 + 1.0)
@@ -155,7 +161,9 @@ def test_unequal_samples_do_not_weigh_a_question_more():
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_shares_and_batches_change_nothing(kind):
     policy = tiny.policy(kind)
-    together = evaluate_rows(policy, PROMPTS, reward(), SAMPLED, seed=3, num_samples=3, progress=False)
+    together = evaluate_rows(
+        policy, PROMPTS, reward(), SAMPLED, seed=3, num_samples=3, progress=False
+    )
     apart = [
         row
         for share in (PROMPTS[:1], PROMPTS[1:])
@@ -166,7 +174,9 @@ def test_shares_and_batches_change_nothing(kind):
     assert together == apart
     assert len({row["response"] for row in together}) > 4
     texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3, progress=False)
-    assert [row["response"] for row in together] == [text for texts_of_one in texts for text in texts_of_one]
+    assert [row["response"] for row in together] == [
+        text for texts_of_one in texts for text in texts_of_one
+    ]
     other = evaluate_rows(policy, PROMPTS, reward(), SAMPLED, seed=4, num_samples=3, progress=False)
     assert [row["response"] for row in other] != [row["response"] for row in together]
 
@@ -179,14 +189,23 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     generate, drawn = policy.generate, []
     policy.generate = lambda *args: drawn.append(generate(*args)) or drawn[-1]
     rows = evaluate_rows(
-        policy, PROMPTS, None, sampling, reference=reference, num_samples=2, batch_size=1, progress=False
+        policy,
+        PROMPTS,
+        None,
+        sampling,
+        reference=reference,
+        num_samples=2,
+        batch_size=1,
+        progress=False,
     )
     assert policy.training
     policy.eval(), reference.eval()
     shortest_first = sorted(PROMPTS, key=lambda prompt: len(prompt.text))
     for prompt, response in zip(shortest_first, drawn, strict=True):
         for k, row in enumerate(row for row in rows if row["id"] == prompt.id):
-            ids_1T = response.ids_BT[k : k + 1, : int(response.mask_BT[k].sum())]  # alone and without padding
+            ids_1T = response.ids_BT[
+                k : k + 1, : int(response.mask_BT[k].sum())
+            ]  # alone and without padding
             batch = (*policy.encode([prompt.text]), ids_1T, torch.ones_like(ids_1T))
             with torch.no_grad():
                 ours, theirs = (
@@ -212,7 +231,11 @@ def test_a_reward_that_is_not_a_number_is_refused():
 
     with pytest.raises(UserError, match="reward `broken` is nan for an answer to prompt q2"):
         evaluate_rows(
-            Canned(ANSWERS), PROMPTS[2:3], CombinedReward({"broken": Broken()}), GREEDY, progress=False
+            Canned(ANSWERS),
+            PROMPTS[2:3],
+            CombinedReward({"broken": Broken()}),
+            GREEDY,
+            progress=False,
         )
 
 
@@ -221,6 +244,8 @@ def test_kinds_of_a_users_own_give_their_reward_alone():
         def segment_scores(self, prompts, texts):
             return [[SegmentScore(0, 1, 0.5), SegmentScore(1, None, 0.25)] for _ in texts]
 
-    got = evaluate(Canned(ANSWERS), PROMPTS[:1], CombinedReward({"own": Own()}), GREEDY, progress=False)
+    got = evaluate(
+        Canned(ANSWERS), PROMPTS[:1], CombinedReward({"own": Own()}), GREEDY, progress=False
+    )
     assert got.summary["reward"]["mean"] == got.summary["reward/own"]["mean"] == 0.75
     assert set(got.summary) == {"reward", "reward/own", "length", "rougeLsum"}

@@ -11,9 +11,12 @@ def rouge():
 
 
 def test_counted_by_hand(rouge):
-    # sentence 1: LCS "the cat sat" 3 of 4 words; sentence 2: "a dog" 2 of 3 -> recall 5/7, precision 5/6
+    # sentence 1: LCS "the cat sat" 3 of 4 words; sentence 2: "a dog" 2 of 3 -> recall 5/7,
+    # precision 5/6
     reference, prediction = "The cat sat down. A dog barked.", "The cat sat. A dog ran."
-    assert rouge(prediction, [reference]) == pytest.approx(100 * 2 * (5 / 7) * (5 / 6) / (5 / 7 + 5 / 6))
+    assert rouge(prediction, [reference]) == pytest.approx(
+        100 * 2 * (5 / 7) * (5 / 6) / (5 / 7 + 5 / 6)
+    )
 
 
 def test_equal_and_disjoint_and_empty(rouge):
@@ -27,7 +30,8 @@ def test_word_forms_count_as_equal(rouge):
 
 
 def test_sentences_are_matched_whatever_their_order(rouge):
-    # without one sentence per line the LCS would run over the whole text and find four of seven words only
+    # without one sentence per line the LCS would run over the whole text and find four of seven
+    # words only
     reference, prediction = "The cat sat down. A dog barked.", "A dog barked. The cat sat down."
     assert rouge(prediction, [reference]) == pytest.approx(100)
     assert rouge._scorer.score(reference, prediction)["rougeLsum"].fmeasure == pytest.approx(4 / 7)
@@ -62,7 +66,9 @@ def test_a_given_segmenter_is_used():
             return [(0, len(text))]
 
     assert RougeLsum(Whole()).lines("One. Two.") == "One. Two."
-    assert RougeLsum(load_segmenter()).lines("One cat sat here. Two cats sat there.").count("\n") == 1
+    assert (
+        RougeLsum(load_segmenter()).lines("One cat sat here. Two cats sat there.").count("\n") == 1
+    )
 
 
 def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):

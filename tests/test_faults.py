@@ -38,8 +38,11 @@ def sampled(tmp_path_factory) -> dict:
     """What `make faults` writes about a small sample of every kind."""
     folder = tmp_path_factory.mktemp("faults")
     done = subprocess.run(
-        [sys.executable, "-m", "faults", "sample=true", f"output_dir={folder}"], cwd=ROOT,
-        capture_output=True, text=True)
+        [sys.executable, "-m", "faults", "sample=true", f"output_dir={folder}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     path = folder / "faults.json"
     assert path.exists(), done.stdout + done.stderr
     return {"code": done.returncode, **json.loads(path.read_text())}
@@ -47,8 +50,11 @@ def sampled(tmp_path_factory) -> dict:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_trials_passes(sampled, kind):
-    failed = [f"{f['command']}\n{f['verdict']}: {f['note']}" for f in sampled["failures"]
-        if f["kind"] == kind]
+    failed = [
+        f"{f['command']}\n{f['verdict']}: {f['note']}"
+        for f in sampled["failures"]
+        if f["kind"] == kind
+    ]
     assert not failed, "\n".join(failed)
 
 
@@ -76,9 +82,13 @@ os.replace(temporary, folder / "result.json")
 """
 
 
-def program(tmp_path, monkeypatch, name: str, begin: str = "", temporary: str = "'result'") -> Stage:
+def program(
+    tmp_path, monkeypatch, name: str, begin: str = "", temporary: str = "'result'"
+) -> Stage:
     """A stage whose module is written on the spot, with what is broken in it."""
-    (tmp_path / f"{name}.py").write_text(PROGRAM.replace("BEGIN", begin).replace("TEMPORARY", temporary))
+    (tmp_path / f"{name}.py").write_text(
+        PROGRAM.replace("BEGIN", begin).replace("TEMPORARY", temporary)
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     return Stage(name, Command(name))
 
@@ -101,7 +111,9 @@ def test_a_crash_point_is_just_before_the_nth_change(tmp_path, monkeypatch):
 
 def test_a_death_near_a_path(tmp_path, monkeypatch):
     stage = program(tmp_path, monkeypatch, "dies_near")
-    assert run(stage.command, tmp_path, tmp_path / "log.txt", crash=CrashPoint(near=r"result\.json")).killed
+    assert run(
+        stage.command, tmp_path, tmp_path / "log.txt", crash=CrashPoint(near=r"result\.json")
+    ).killed
     assert (tmp_path / "run/.result.tmp").exists() and not (tmp_path / "run/result.json").exists()
 
 
@@ -111,26 +123,43 @@ def test_a_sound_program_is_equal_after_every_crash(tmp_path, monkeypatch, at):
     assert (outcome.verdict, outcome.counts) == ("equal", {"kills": 1})
 
 
-@pytest.mark.parametrize("name, begin, temporary, verdict", [
-    ("loses_a_row", "done += done > 0", "'result'", "other content"),
-    ("repeats_rows", "done = 0", "'result'", "other content"),
-    ("leaves_a_file", "", "os.getpid()", "stray files"),
-    ("forgets_a_file", "if done == 4: raise SystemExit(0)", "'result'", "lost files"),
-    ("shows_a_traceback", "if done: raise ValueError('unexpected')", "'result'", "traceback"),
-    ("prints_a_traceback", "if done: print('Traceback (most recent call last):')", "'result'", "traceback"),
-    ("ends_oddly", "if done: os._exit(7)", "'result'", "traceback"),
-    ("never_ends", "if done: raise SystemExit(2)", "'result'", "does not end"),
-])
+@pytest.mark.parametrize(
+    "name, begin, temporary, verdict",
+    [
+        ("loses_a_row", "done += done > 0", "'result'", "other content"),
+        ("repeats_rows", "done = 0", "'result'", "other content"),
+        ("leaves_a_file", "", "os.getpid()", "stray files"),
+        ("forgets_a_file", "if done == 4: raise SystemExit(0)", "'result'", "lost files"),
+        ("shows_a_traceback", "if done: raise ValueError('unexpected')", "'result'", "traceback"),
+        (
+            "prints_a_traceback",
+            "if done: print('Traceback (most recent call last):')",
+            "'result'",
+            "traceback",
+        ),
+        ("ends_oddly", "if done: os._exit(7)", "'result'", "traceback"),
+        ("never_ends", "if done: raise SystemExit(2)", "'result'", "does not end"),
+    ],
+)
 def test_a_broken_program_is_caught(tmp_path, monkeypatch, name, begin, temporary, verdict):
     at = {"stray files": 7, "lost files": 6}.get(verdict, 4)
-    assert killed(program(tmp_path, monkeypatch, name, begin, temporary), tmp_path, at).verdict == verdict
+    assert (
+        killed(program(tmp_path, monkeypatch, name, begin, temporary), tmp_path, at).verdict
+        == verdict
+    )
 
 
 def test_a_child_answers_questions_and_obeys_limits(tmp_path, monkeypatch):
-    (tmp_path / "asks.py").write_text("print(input(), input())\nopen('big', 'w').write('x' * 9000)\n")
+    (tmp_path / "asks.py").write_text(
+        "print(input(), input())\nopen('big', 'w').write('x' * 9000)\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert run(Command("asks"), tmp_path, tmp_path / "logs/a.txt", answers="y\nn\n").output == "y n\n"
-    ended = run(Command("asks"), tmp_path, tmp_path / "logs/b.txt", answers="y\nn\n", file_limit=4096)
+    assert (
+        run(Command("asks"), tmp_path, tmp_path / "logs/a.txt", answers="y\nn\n").output == "y n\n"
+    )
+    ended = run(
+        Command("asks"), tmp_path, tmp_path / "logs/b.txt", answers="y\nn\n", file_limit=4096
+    )
     assert ended.code == 1 and "File too large" in ended.output
 
 
@@ -138,8 +167,10 @@ def test_a_child_answers_questions_and_obeys_limits(tmp_path, monkeypatch):
 
 
 def test_timings_do_not_count_and_everything_else_does(tmp_path):
-    for name, row in (("a", {"step": 1, "loss": 2.0, "time/update": 3.0}),
-        ("b", {"step": 1, "loss": 2.0, "time/update": 4.0})):
+    for name, row in (
+        ("a", {"step": 1, "loss": 2.0, "time/update": 3.0}),
+        ("b", {"step": 1, "loss": 2.0, "time/update": 4.0}),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         (tmp_path / name / ".lock").write_text(name)
@@ -160,17 +191,24 @@ def refuse(text: str):
     raise UserError(text)
 
 
-@pytest.mark.parametrize("reader, names, verdict", [
-    (lambda: 3, (), "accepted"),
-    (lambda: refuse("train.lr: must be positive"), ("lr",), "refused"),
-    (lambda: refuse("a  b: unknown key"), ("a\nb",), "refused"),
-    (lambda: refuse("something is wrong"), ("lr",), "unnamed"),
-    (lambda: refuse("lr " + "x" * 4_000), ("lr",), "long text"),
-    (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
-    (lambda: {}["lr"], (), "traceback"),
-    (lambda: json.loads("[" * 100_000), (), "traceback"),
-    (lambda: open("/does/not/exist"), ("/does/not/exist",), "refused"),  # as run_main reports it
-])
+@pytest.mark.parametrize(
+    "reader, names, verdict",
+    [
+        (lambda: 3, (), "accepted"),
+        (lambda: refuse("train.lr: must be positive"), ("lr",), "refused"),
+        (lambda: refuse("a  b: unknown key"), ("a\nb",), "refused"),
+        (lambda: refuse("something is wrong"), ("lr",), "unnamed"),
+        (lambda: refuse("lr " + "x" * 4_000), ("lr",), "long text"),
+        (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
+        (lambda: {}["lr"], (), "traceback"),
+        (lambda: json.loads("[" * 100_000), (), "traceback"),
+        (
+            lambda: open("/does/not/exist"),
+            ("/does/not/exist",),
+            "refused",
+        ),  # as run_main reports it
+    ],
+)
 def test_verdicts_on_readers(reader, names, verdict):
     assert call(reader, names).verdict == verdict
 
@@ -242,8 +280,11 @@ def test_damage_to_checkpoints_finds_the_newest(tmp_path):
         (folder / "state.json").write_text('{"step": 1}')
     damage = next(damage for damage in DAMAGES if damage.what == "a bit of the weights")
     damage.apply(checkpoints_in(tmp_path), tmp_path / "run", None, None)
-    changed = [path.parent.name for path in tmp_path.rglob("model.safetensors")
-        if path.read_bytes() != b"x" * 64]
+    changed = [
+        path.parent.name
+        for path in tmp_path.rglob("model.safetensors")
+        if path.read_bytes() != b"x" * 64
+    ]
     assert changed == ["step-10"]
 
 

@@ -1,4 +1,6 @@
-"""The qa-feedback format: byte-exact round trip, every malformed value found where it stands, prompts."""
+"""The qa-feedback format: byte-exact round trip, every malformed value found where it stands,
+prompts.
+"""
 
 import copy
 import json
@@ -8,8 +10,17 @@ import pytest
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import (
-    DataError, ErrorSpan, FeedbackRow, MissingInfo, feedback_text, load_examples, read_feedback,
-    read_feedback_files, rm_prefix, rm_words_prefix, write_feedback,
+    DataError,
+    ErrorSpan,
+    FeedbackRow,
+    MissingInfo,
+    feedback_text,
+    load_examples,
+    read_feedback,
+    read_feedback_files,
+    rm_prefix,
+    rm_words_prefix,
+    write_feedback,
 )
 from tasks.qa_feedback.validation import example_problems, feedback_problems
 
@@ -20,8 +31,14 @@ PASSAGES = [["Cat", "A cat sat.", "It\xa0was red."], ["Mat"]]
 
 def row(errors=(), missing=(), **changes) -> dict:
     made = FeedbackRow.make(
-        question="Who sat?", passages=PASSAGES, gold="The cat.", predictions=[TEXT, "b", "", "d"],
-        errors=errors, missing=missing, corrected="", preference=[0, 1, 2, 0, 1, 2],
+        question="Who sat?",
+        passages=PASSAGES,
+        gold="The cat.",
+        predictions=[TEXT, "b", "", "d"],
+        errors=errors,
+        missing=missing,
+        corrected="",
+        preference=[0, 1, 2, 0, 1, 2],
     )
     return {**copy.deepcopy(dict(made.raw)), **changes}
 
@@ -34,7 +51,7 @@ def span(start, end, kind="Irrelevant", explanation=""):
     return ErrorSpan(kind, start, end, explanation)
 
 
-# ---- reading and writing -----------------------------------------------------------------------------------
+# ---- reading and writing -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
@@ -45,7 +62,14 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
     assert (tmp_path / "copy.json").read_bytes() == source.read_bytes()
     made = [
         FeedbackRow.make(
-            r.question, r.passages, r.raw["gold"], r.predictions, r.errors, r.missing, r.corrected, r.preference
+            r.question,
+            r.passages,
+            r.raw["gold"],
+            r.predictions,
+            r.errors,
+            r.missing,
+            r.corrected,
+            r.preference,
         )
         for r in rows
     ]
@@ -53,7 +77,9 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
 
 
 def test_a_row_tells_what_it_holds():
-    made = FeedbackRow(row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))]))
+    made = FeedbackRow(
+        row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))])
+    )
     assert made.errors == (ErrorSpan("Unverifiable", 24, 26, ""),)
     assert made.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
     assert made.predictions == (TEXT, "b", "", "d")
@@ -82,14 +108,17 @@ def test_every_bad_row_of_every_file_is_reported(tmp_path):
     with pytest.raises(DataError) as caught:
         read_feedback_files(a, b)
     assert [(p.file, p.row, p.field) for p in caught.value.problems] == [
-        (str(a), 0, "gold"), (str(a), 2, "feedback.errors[0].end"), (str(b), 0, "preference"),
+        (str(a), 0, "gold"),
+        (str(a), 2, "feedback.errors[0].end"),
+        (str(b), 0, "preference"),
     ]
     assert str(caught.value).startswith("3 mistakes in 3 rows")
     assert f"{a}, row 0, gold: must be a string, is an integer\n" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "text, message", [("{}", "one JSON array"), ("[{", "not valid JSON"), (None, "does not exist.*DATA_DIR")]
+    "text, message",
+    [("{}", "one JSON array"), ("[{", "not valid JSON"), (None, "does not exist.*DATA_DIR")],
 )
 def test_files_that_hold_no_rows(tmp_path, text, message):
     path = tmp_path / "f.json"
@@ -100,12 +129,15 @@ def test_files_that_hold_no_rows(tmp_path, text, message):
             read(path)
 
 
-# ---- validation --------------------------------------------------------------------------------------------
+# ---- validation ----------------------------------------------------------------------------------
 
 
 def test_real_rows_have_no_problems(qa_feedback):
     for split in ("train", "dev"):
-        assert feedback_problems(json.loads((qa_feedback / f"{split}_feedback.json").read_text()), "") == []
+        assert (
+            feedback_problems(json.loads((qa_feedback / f"{split}_feedback.json").read_text()), "")
+            == []
+        )
         assert example_problems(json.loads((qa_feedback / f"{split}.json").read_text()), "") == []
 
 
@@ -114,7 +146,10 @@ def test_good_rows():
     grounded = span(31, 32, "Wrong-Grounding", '{"passage_id":1,"sentence_id":[0,2]}')
     free_text = span(0, 3, "Wrong-Grounding", "as said before")
     title = MissingInfo("Missing-Minor-Auxiliary", 2, (0,))
-    assert problems(row(adjacent_and_unsorted), row([grounded, free_text], [title]), row(passages=[])) == []
+    assert (
+        problems(row(adjacent_and_unsorted), row([grounded, free_text], [title]), row(passages=[]))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +192,12 @@ def test_overlaps_name_both_spans():
     [
         (0, [1], "passage_id", "passage 0 does not exist: the row has 2, counted from 1"),
         (3, [1], "passage_id", "passage 3 does not exist"),
-        (1, [3], "sentence_id[0]", "sentence 3 does not exist: passage 1 has 2, and 0 for its title"),
+        (
+            1,
+            [3],
+            "sentence_id[0]",
+            "sentence 3 does not exist: passage 1 has 2, and 0 for its title",
+        ),
         (1, [1, -1], "sentence_id[1]", "sentence -1 does not exist"),
         (2, [1], "sentence_id[0]", "sentence 1 does not exist: passage 2 has 0"),
         ("1", [1], "passage_id", "must be an integer, is a string"),
@@ -191,10 +231,21 @@ FULL = row([span(0, 7)], [MissingInfo("Missing-Answer", 1, (1,))])
 @pytest.mark.parametrize(
     "path",
     [
-        ("question",), ("passages",), ("gold",), ("prediction 1",), ("prediction 4",), ("feedback",), ("preference",),
-        ("feedback", "errors"), ("feedback", "missing-info"), ("feedback", "corrected-prediction"),
+        ("question",),
+        ("passages",),
+        ("gold",),
+        ("prediction 1",),
+        ("prediction 4",),
+        ("feedback",),
+        ("preference",),
+        ("feedback", "errors"),
+        ("feedback", "missing-info"),
+        ("feedback", "corrected-prediction"),
         *[("feedback", "errors", 0, key) for key in ("error type", "explanation", "start", "end")],
-        *[("feedback", "missing-info", 0, key) for key in ("error type", "passage_id", "sentence_id")],
+        *[
+            ("feedback", "missing-info", 0, key)
+            for key in ("error type", "passage_id", "sentence_id")
+        ],
     ],
 )
 def test_missing_keys(path):
@@ -212,8 +263,14 @@ def test_missing_keys(path):
         ({"passages": [["T"], []]}, ("passages[1]", "is empty: its first entry must be the title")),
         ({"passages": [["T", 1]]}, ("passages[0][1]", "must be a string, is an integer")),
         ({"feedback": []}, ("feedback", "must be an object, is an array")),
-        ({"gold": "\ud83d"}, ("gold", "holds half of a surrogate pair at character 0, which is no text")),
-        ({"preference": [0] * 5}, ("preference", "has 5 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4")),
+        (
+            {"gold": "\ud83d"},
+            ("gold", "holds half of a surrogate pair at character 0, which is no text"),
+        ),
+        (
+            {"preference": [0] * 5},
+            ("preference", "has 5 entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"),
+        ),
         ({"preference": [0, 0, 3, 0, 0, 0]}, ("preference[2]", f"3 is none of {CHOICES}")),
         ({"preference": [0, True, 0, 0, 0, 0]}, ("preference[1]", f"True is none of {CHOICES}")),
     ],
@@ -223,57 +280,91 @@ def test_wrong_values(changes, found):
 
 
 def test_unknown_types_and_broken_entries():
-    bad = row([span(0, 7, "Wrong"), span(8, 11, "Wrong-Grounding", "{1")], [MissingInfo("Missing", 1, (1,))])
+    bad = row(
+        [span(0, 7, "Wrong"), span(8, 11, "Wrong-Grounding", "{1")],
+        [MissingInfo("Missing", 1, (1,))],
+    )
     bad["feedback"]["errors"].append(3)
     bad["feedback"]["missing-info"].append("x")
     assert [field for field, _ in problems(bad)] == [
-        "feedback.errors[0].error type", "feedback.errors[1].explanation", "feedback.errors[2]",
-        "feedback.missing-info[0].error type", "feedback.missing-info[1]",
+        "feedback.errors[0].error type",
+        "feedback.errors[1].explanation",
+        "feedback.errors[2]",
+        "feedback.missing-info[0].error type",
+        "feedback.missing-info[1]",
     ]
     assert problems("x") == [("row", "must be an object, is a string")]
 
 
-# ---- prompts -----------------------------------------------------------------------------------------------
+# ---- prompts -------------------------------------------------------------------------------------
 
 
 def test_load_examples(qa_feedback):
-    prompts, raw = load_examples(qa_feedback / "dev.json"), json.loads((qa_feedback / "dev.json").read_text())
+    prompts, raw = (
+        load_examples(qa_feedback / "dev.json"),
+        json.loads((qa_feedback / "dev.json").read_text()),
+    )
     assert [prompt.id for prompt in prompts] == [str(i) for i in range(len(raw))] and len(raw) > 5
     assert prompts[3].text == raw[3]["text"] and prompts[3].references == tuple(raw[3]["answer"])
     assert dict(prompts[3].meta) == {"question": raw[3]["question"], "passages": raw[3]["passages"]}
 
 
 def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
-    prompts, rows = load_examples(qa_feedback / "dev.json"), read_feedback(qa_feedback / "dev_feedback.json")
-    assert any(not row.passages for row in rows + read_feedback(qa_feedback / "train_feedback.json"))
+    prompts, rows = (
+        load_examples(qa_feedback / "dev.json"),
+        read_feedback(qa_feedback / "dev_feedback.json"),
+    )
+    assert any(
+        not row.passages for row in rows + read_feedback(qa_feedback / "train_feedback.json")
+    )
     for prompt, feedback in zip(prompts, rows, strict=True):
         assert rm_prefix(prompt, False) == rm_words_prefix(feedback.question, None)
         # raw passages are whole texts: a sentence cut inside a word is one word there
-        assert "".join(rm_prefix(prompt, True)) == "".join(rm_words_prefix(feedback.question, feedback.passages))
+        assert "".join(rm_prefix(prompt, True)) == "".join(
+            rm_words_prefix(feedback.question, feedback.passages)
+        )
 
 
 def test_prefix_by_hand():
-    raw = [{"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."}, {"wikipage": "", "content": ""}]
+    raw = [
+        {"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."},
+        {"wikipage": "", "content": ""},
+    ]
     words = "question: Who sat? context: wikipage: A Cat text: It sat. It ran. wikipage: text: answer:".split()
     assert rm_words_prefix(" Who  sat? ", raw) == words
     assert rm_words_prefix("Who sat?", [["A Cat", "It sat.", "It ran."], [""]]) == words
     for passages in (None, []):
         assert rm_words_prefix("Who sat?", passages) == ["question:", "Who", "sat?", "answer:"]
     prompt = Prompt("0", "text", meta={"question": "Who sat?", "passages": raw})
-    assert rm_prefix(prompt, True) == words and rm_prefix(prompt, False) == ["question:", "Who", "sat?", "answer:"]
+    assert rm_prefix(prompt, True) == words and rm_prefix(prompt, False) == [
+        "question:",
+        "Who",
+        "sat?",
+        "answer:",
+    ]
 
 
 def test_bad_examples_are_all_reported(tmp_path):
     passages = [{"wikipage": "w", "content": "c"}, ["title", "s"]]
     good = {"text": "t", "question": "q", "passages": passages, "answer": ["a"]}
     rows = [
-        good, {**good, "answer": "a"}, {**good, "answer": []}, without(good, "question"),
-        {**good, "answer": ["a", 1]}, {**good, "passages": [{"wikipage": "w"}, []]}, [],
+        good,
+        {**good, "answer": "a"},
+        {**good, "answer": []},
+        without(good, "question"),
+        {**good, "answer": ["a", 1]},
+        {**good, "passages": [{"wikipage": "w"}, []]},
+        [],
     ]
     (tmp_path / "dev.json").write_text(json.dumps(rows))
     with pytest.raises(DataError) as caught:
         load_examples(tmp_path / "dev.json")
     assert [(problem.row, problem.field) for problem in caught.value.problems] == [
-        (1, "answer"), (2, "answer"), (3, "question"), (4, "answer[1]"), (5, "passages[0].content"),
-        (5, "passages[1]"), (6, "row"),
+        (1, "answer"),
+        (2, "answer"),
+        (3, "question"),
+        (4, "answer[1]"),
+        (5, "passages[0].content"),
+        (5, "passages[1]"),
+        (6, "row"),
     ]

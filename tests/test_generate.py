@@ -1,6 +1,6 @@
 import pytest
-
 import tiny
+
 from fgrlhf.runs.stage import hold
 from fgrlhf.utils import UserError, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
@@ -33,7 +33,9 @@ def test_four_samples_of_every_question(world):
     assert [row["id"] for row in rows] == [str(i) for i in range(7)]
     source = mini_world.make_row(0, "train", 3)
     assert (rows[3]["question"], rows[3]["passages"]) == (source["question"], source["passages"])
-    assert all(len(row["predictions"]) == 4 for row in rows) and len(set(rows[0]["predictions"])) > 1
+    assert (
+        all(len(row["predictions"]) == 4 for row in rows) and len(set(rows[0]["predictions"])) > 1
+    )
     assert not list(path.parent.glob("part-*"))
 
 
@@ -58,7 +60,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     assert read_jsonl(generate(other)) == whole
     assert calls[3:] == [["4", "5"], ["6"]]
     capsys.readouterr()
-    assert read_jsonl(generate(other)) == whole and "generated before, reusing" in capsys.readouterr().out
+    assert (
+        read_jsonl(generate(other)) == whole
+        and "generated before, reusing" in capsys.readouterr().out
+    )
 
 
 def test_other_settings_start_over(world):
@@ -137,11 +142,16 @@ def test_parts_that_a_kill_left_beside_the_samples_go(world):
 
 
 def test_two_at_once_are_refused(world):
-    with hold(world / "a" / "generated" / "sft-train"), pytest.raises(UserError, match="another process works in"):
+    with (
+        hold(world / "a" / "generated" / "sft-train"),
+        pytest.raises(UserError, match="another process works in"),
+    ):
         generate(settings(world))
 
 
-@pytest.mark.parametrize("changes", [{"name": "../../../evil"}, {"name": "/evil"}, {"split": "../x"}, {"policy": "/"}])
+@pytest.mark.parametrize(
+    "changes", [{"name": "../../../evil"}, {"name": "/evil"}, {"split": "../x"}, {"policy": "/"}]
+)
 def test_names_do_not_lead_out_of_the_output_folder(world, changes):
     before = sorted(world.rglob("*"))
     with pytest.raises(UserError, match="cannot be the name of a folder"):

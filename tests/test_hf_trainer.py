@@ -1,11 +1,13 @@
-"""What the Trainer stages share: which checkpoints are kept, how a model is placed, which launchers are refused."""
+"""What the Trainer stages share: which checkpoints are kept, how a model is placed, which launchers
+are refused.
+"""
 
 import os
 
 import pytest
 
-from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
 from fgrlhf.data.checks import text_problem
+from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
 from fgrlhf.utils import UserError
 
 
@@ -47,9 +49,21 @@ def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
         (True, {"ACCELERATE_MIXED_PRECISION": "no"}, None),
         (True, {"ACCELERATE_MIXED_PRECISION": "bf16"}, None),
         (False, {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_CPU": "true"}, None),
-        (False, {"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed precision bf16, but train.bf16 is false"),
-        (True, {"ACCELERATE_MIXED_PRECISION": "fp16"}, "mixed precision fp16, but train.bf16 is true"),
-        (False, {"ACCELERATE_USE_DEEPSPEED": "true"}, "asks for DeepSpeed .*`accelerate launch --multi_gpu`"),
+        (
+            False,
+            {"ACCELERATE_MIXED_PRECISION": "bf16"},
+            "mixed precision bf16, but train.bf16 is false",
+        ),
+        (
+            True,
+            {"ACCELERATE_MIXED_PRECISION": "fp16"},
+            "mixed precision fp16, but train.bf16 is true",
+        ),
+        (
+            False,
+            {"ACCELERATE_USE_DEEPSPEED": "true"},
+            "asks for DeepSpeed .*`accelerate launch --multi_gpu`",
+        ),
         (False, {"ACCELERATE_USE_FSDP": "True"}, "asks for FSDP"),
         (False, {"ACCELERATE_USE_MEGATRON_LM": "true"}, "asks for Megatron-LM"),
         (False, {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "asks for a parallelism config"),
@@ -64,6 +78,12 @@ def test_launchers(bf16, environment, message):
 
 
 def test_the_place_of_half_a_character_is_named():
-    assert text_problem("a \ud83d") == "character 2 is half of a surrogate pair (\\ud83d), which is no character"
-    assert text_problem("") == "must be a text that is not empty" and text_problem("", may_be_blank=True) is None
+    assert (
+        text_problem("a \ud83d")
+        == "character 2 is half of a surrogate pair (\\ud83d), which is no character"
+    )
+    assert (
+        text_problem("") == "must be a text that is not empty"
+        and text_problem("", may_be_blank=True) is None
+    )
     assert text_problem("\U0001f642 é") is None

@@ -1,17 +1,19 @@
-"""Hostile texts in every field of both pages, shown and typed, are text: nothing runs, loads or becomes an element."""
+"""Hostile texts in every field of both pages, shown and typed, are text: nothing runs, loads or
+becomes an element.
+"""
 
 from urllib.parse import quote
 
 import pytest
-
-from fgrlhf.utils import write_json
 from hostile import HOSTILE
 from page_helpers import opened
 from server_helpers import serving
+from test_served_pages import visiting
+
+from fgrlhf.utils import write_json
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from interface_html.schema import load_schema
-from test_served_pages import visiting
 
 SCHEMA = load_schema()
 ALLOWED = {  # what the pages themselves are made of
@@ -19,7 +21,8 @@ ALLOWED = {  # what the pages themselves are made of
     "LEGEND", "LI", "MAIN", "NAV", "OL", "P", "Q", "SCRIPT", "SECTION", "SPAN", "TABLE", "TBODY", "TD", "TEXTAREA", "TH", "TR", "UL",
 }  # fmt: skip
 
-# Judges every item as its annotator would, with the item's hostile text in every field; gives what went wrong.
+# Judges every item as its annotator would, with the item's hostile text in every field; gives what
+# went wrong.
 JUDGE = """async ([texts, rows, allowed, scripts]) => {
     const $ = (selector) => document.querySelector(selector), wrong = [];
     const key = (at, name) => at.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
@@ -60,7 +63,9 @@ JUDGE = """async ([texts, rows, allowed, scripts]) => {
 
 
 def hostile_items() -> list[dict]:
-    """An item for each text, with it in every field: alone, at a start, at an end, as a word of its own."""
+    """An item for each text, with it in every field: alone, at a start, at an end, as a word of its
+    own.
+    """
     return [
         {
             "id": f"{text[:150]}{i}",
@@ -107,7 +112,9 @@ def test_hostile_feedback_in_a_file_is_shown_as_text_or_refused(chromium, tmp_pa
         tab.set_input_files("#file", tmp_path / "items.json")
         tab.wait_for_selector("#errors .hint")
         assert HOSTILE[12] in tab.inner_text("#errors")
-        assert tab.input_value("#correction") == HOSTILE[12] and tab.locator("#diff ins").count() > 0
+        assert (
+            tab.input_value("#correction") == HOSTILE[12] and tab.locator("#diff ins").count() > 0
+        )
         for wrong in (
             {**said, "errors": [{**error, "error type": HOSTILE[12]}]}, {**said, "errors": [{**error, "start": "0"}]}, [], None,
             {**said, "missing-info": [{"error type": "Redundant"}]}, {**said, "corrected-prediction": 1}, {**said, "errors": [None]},

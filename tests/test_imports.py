@@ -19,14 +19,20 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Modules named in the file's import statements, wherever they stand, `from . import x` resolved."""
+    """Modules named in the file's import statements, wherever they stand, `from . import x`
+    resolved.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            package = path.relative_to(ROOT).parent.parts[: None if node.level <= 1 else 1 - node.level]
-            base = ".".join([*(package if node.level else ()), *([node.module] if node.module else [])])
+            package = path.relative_to(ROOT).parent.parts[
+                : None if node.level <= 1 else 1 - node.level
+            ]
+            base = ".".join(
+                [*(package if node.level else ()), *([node.module] if node.module else [])]
+            )
             found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
     return found
 
@@ -52,7 +58,9 @@ def test_the_walk_sees_imports(tmp_path, monkeypatch):
 @pytest.mark.parametrize("package", LIBRARY)
 def test_the_library_never_imports_a_task(package):
     wrong = {
-        str(path.relative_to(ROOT)): sorted(name for name in imported(path) if name.split(".")[0] == "tasks")
+        str(path.relative_to(ROOT)): sorted(
+            name for name in imported(path) if name.split(".")[0] == "tasks"
+        )
         for path in (ROOT / package).rglob("*.py")
     }
     assert not {path: names for path, names in wrong.items() if names}
@@ -98,7 +106,11 @@ def test_importing_every_module_does_nothing(tmp_path):
     assert len(names) > 30
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, *names], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", PROBE, *names],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == ""

@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from test_rules import ROW, doc, error, missing
 
 from fgrlhf.utils import write_json, write_jsonl
-from tasks.qa_feedback.feedback import DataError, read_feedback
 from interface_html.items import Settings, read_items, row_with, rows_text
 from interface_html.schema import load_schema
-from test_rules import ROW, doc, error, missing
+from tasks.qa_feedback.feedback import DataError, read_feedback
 
 SCHEMA = load_schema()
 
@@ -18,7 +18,8 @@ def test_import_then_export_is_the_identity(qa_feedback, split):
     path = qa_feedback / f"{split}_feedback.json"
     items = read_items(SCHEMA, path)
     said = [
-        row_with(SCHEMA, item, item.row["feedback"], {"preference": item.row["preference"]}) for item in items
+        row_with(SCHEMA, item, item.row["feedback"], {"preference": item.row["preference"]})
+        for item in items
     ]
     assert rows_text(said).encode() == path.read_bytes()
 
@@ -42,7 +43,14 @@ def test_samples_become_items(tmp_path):
     passages = [{"wikipage": "Cat", "content": "A cat sat. It was blue."}]
     write_jsonl(
         tmp_path / "samples.jsonl",
-        [{"id": "0", "question": "Who sat?", "passages": passages, "predictions": ["a", "b", "c", "d"]}],
+        [
+            {
+                "id": "0",
+                "question": "Who sat?",
+                "passages": passages,
+                "predictions": ["a", "b", "c", "d"],
+            }
+        ],
     )
     write_json(
         tmp_path / "train.json",
@@ -87,7 +95,13 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
     with pytest.raises(DataError) as raised:
         read_items(SCHEMA, tmp_path / "rows.json")
     found = [(problem.row, problem.field) for problem in raised.value.problems]
-    assert found[:5] == [(1, "prediction 2"), (2, "passages[0]"), (3, "row"), (4, "gold"), (5, "question")]
+    assert found[:5] == [
+        (1, "prediction 2"),
+        (2, "passages[0]"),
+        (3, "row"),
+        (4, "gold"),
+        (5, "question"),
+    ]
 
 
 def test_settings_are_read():

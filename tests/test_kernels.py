@@ -1,4 +1,6 @@
-"""Which library multiplies: measured once, remembered, recorded with a run, the same on every rank."""
+"""Which library multiplies: measured once, remembered, recorded with a run, the same on every
+rank.
+"""
 
 import json
 import os
@@ -17,7 +19,9 @@ from fgrlhf.utils import UserError, read_json, write_json
 ROOT = Path(__file__).parents[1]
 LEFT = {"small": "pytorch", "medium": "pytorch", "large": "pytorch"}
 MIXED = {"small": "pytorch", "medium": "onednn", "large": "onednn"}
-needs_onednn = pytest.mark.skipif(not kernels.onednn_available(), reason="this PyTorch has no oneDNN")
+needs_onednn = pytest.mark.skipif(
+    not kernels.onednn_available(), reason="this PyTorch has no oneDNN"
+)
 
 
 @pytest.fixture
@@ -60,18 +64,33 @@ def test_classes_of_size():
         assert M * K * N >= least and kernels.size_class(M * K * N) == name
 
 
-@pytest.mark.parametrize("pytorch, expected", [(1.0, "pytorch"), (1.19, "pytorch"), (1.2, "onednn"), (3.0, "onednn"), (0.5, "pytorch")])
+@pytest.mark.parametrize(
+    "pytorch, expected",
+    [(1.0, "pytorch"), (1.19, "pytorch"), (1.2, "onednn"), (3.0, "onednn"), (0.5, "pytorch")],
+)
 def test_onednn_is_taken_where_it_is_clearly_faster(pytorch, expected):
     seconds = {"pytorch": pytorch, "onednn": 1.0}
     assert set(kernels.measure(lambda library, shape: seconds[library]).values()) == {expected}
 
 
 def test_the_measured_choice_decides_who_multiplies(fresh, timer, monkeypatch):
-    assert [kernels.takes_onednn(n) for n in (2**20 - 1, 2**20, 2**24, 2**30)] == [False, False, True, True]
+    assert [kernels.takes_onednn(n) for n in (2**20 - 1, 2**20, 2**24, 2**30)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert timer.measured == 6, "two libraries, three classes, once"
     by_onednn = []
-    monkeypatch.setattr(kernels, "onednn_product", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T)
-    for rows in (32, 64, 256, 1024):  # with 256 x 256: 2**21 and 2**22, 2**24, 2**26 multiplications
+    monkeypatch.setattr(
+        kernels, "onednn_product", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T
+    )
+    for rows in (
+        32,
+        64,
+        256,
+        1024,
+    ):  # with 256 x 256: 2**21 and 2**22, 2**24, 2**26 multiplications
         product(torch.ones(rows, 256), torch.ones(256, 256))
     assert by_onednn == [64, 256, 1024]
 
@@ -87,7 +106,18 @@ def test_a_machine_measures_once_and_remembers(fresh, timer, monkeypatch):
     assert len(json.loads(kernels.cache_file().read_text())) == 2, "both machines may share a home"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"x": 3}', '{"x": {"small": "fast", "medium": "fast", "large": "fast"}}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"x": 3}',
+        '{"x": {"small": "fast", "medium": "fast", "large": "fast"}}',
+        "\xff",
+    ],
+)
 def test_a_damaged_cache_is_measured_again(fresh, timer, text):
     path = kernels.cache_file()
     path.parent.mkdir(parents=True)
@@ -101,8 +131,16 @@ def test_without_a_place_for_the_cache_each_process_measures(fresh, timer, tmp_p
     assert kernels.choices() == MIXED and timer.measured == 6
 
 
-@pytest.mark.parametrize("setting, variable, expected", [
-    ("auto", None, MIXED), ("off", None, LEFT), ("off", "auto", MIXED), ("auto", "off", LEFT), ("auto", "", MIXED)])
+@pytest.mark.parametrize(
+    "setting, variable, expected",
+    [
+        ("auto", None, MIXED),
+        ("off", None, LEFT),
+        ("off", "auto", MIXED),
+        ("auto", "off", LEFT),
+        ("auto", "", MIXED),
+    ],
+)
 def test_settings(fresh, timer, monkeypatch, setting, variable, expected):
     if variable is not None:
         monkeypatch.setenv("FGRLHF_KERNELS", variable)
@@ -145,7 +183,9 @@ def test_a_resumed_run_keeps_its_choice(fresh, timer, tmp_path, monkeypatch):
     assert kernels.choices() == LEFT
 
 
-@pytest.mark.parametrize("record", [{}, {"kernels": None}, {"kernels": {"small": "onednn"}}, {"kernels": 3}, []])
+@pytest.mark.parametrize(
+    "record", [{}, {"kernels": None}, {"kernels": {"small": "onednn"}}, {"kernels": 3}, []]
+)
 def test_a_record_without_a_choice_is_no_record(fresh, timer, tmp_path, record):
     write_json(tmp_path / "run.json", record)
     kernels.use_kernels("auto", tmp_path)
@@ -153,7 +193,10 @@ def test_a_record_without_a_choice_is_no_record(fresh, timer, tmp_path, record):
 
 
 def test_the_machine_key_names_what_a_measurement_holds_for():
-    assert torch.__version__ in kernels.machine_key() and f"threads {torch.get_num_threads()}" in kernels.machine_key()
+    assert (
+        torch.__version__ in kernels.machine_key()
+        and f"threads {torch.get_num_threads()}" in kernels.machine_key()
+    )
     assert kernels.processor_name()
 
 
@@ -190,5 +233,7 @@ assert grown < 40, f"200 shapes took {grown:.0f} MB: their code is kept"  # 110 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_the_environment_stays_and_onednn_keeps_the_code_of_few_shapes(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FGRLHF_KERNELS": "onednn"}
-    done = subprocess.run([sys.executable, "-c", FIRST_PRODUCT], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_PRODUCT], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-2000:]

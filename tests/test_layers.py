@@ -8,28 +8,55 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.kernels import choice as kernels
-
 from fgrlhf.kernels import layers
-from fgrlhf.kernels.layers import Dropout, Linear, ReluFeedForward, TransposedLinear, fast_layers, kept, product, recompute_layers
+from fgrlhf.kernels.layers import (
+    Dropout,
+    Linear,
+    ReluFeedForward,
+    TransposedLinear,
+    fast_layers,
+    kept,
+    product,
+    recompute_layers,
+)
 
-needs_onednn = pytest.mark.skipif(not kernels.onednn_available(), reason="this PyTorch has no oneDNN")
+needs_onednn = pytest.mark.skipif(
+    not kernels.onednn_available(), reason="this PyTorch has no oneDNN"
+)
 ONEDNN_FOR_ALL = {"small": "onednn", "medium": "onednn", "large": "onednn"}
 
 
 @pytest.fixture
 def all_products(monkeypatch):
     """Every product goes to oneDNN where there is one, however small it is."""
-    choice = {**ONEDNN_FOR_ALL, "every": "onednn"} if kernels.onednn_available() else dict.fromkeys(ONEDNN_FOR_ALL, "pytorch")
+    choice = (
+        {**ONEDNN_FOR_ALL, "every": "onednn"}
+        if kernels.onednn_available()
+        else dict.fromkeys(ONEDNN_FOR_ALL, "pytorch")
+    )
     monkeypatch.setattr(kernels, "_chosen", choice)
 
 
 def t5(**changes):
-    return T5ForConditionalGeneration(T5Config(
-        vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0, initializer_factor=0.3, **changes))
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=50,
+            d_model=16,
+            d_kv=4,
+            d_ff=32,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=0,
+            initializer_factor=0.3,
+            **changes,
+        )
+    )
 
 
 def gpt2():
-    return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=4, n_positions=32))
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=4, n_positions=32)
+    )
 
 
 def strided(rows, columns):
@@ -49,16 +76,28 @@ def test_a_product_is_that_of_pytorch_and_so_are_its_gradients(all_products, sha
         return
     assert "_Product" in type(found.grad_fn).__name__
     weights = torch.randn(expected.shape)
-    once = [torch.autograd.grad((y.tanh() * weights).sum(), inputs, create_graph=True) for y in (found, expected)]
+    once = [
+        torch.autograd.grad((y.tanh() * weights).sum(), inputs, create_graph=True)
+        for y in (found, expected)
+    ]
     torch.testing.assert_close(*once, atol=1e-5, rtol=1e-4)
-    twice = [torch.autograd.grad(sum(g.sin().sum() for g in gradients), inputs) for gradients in once]
+    twice = [
+        torch.autograd.grad(sum(g.sin().sum() for g in gradients), inputs) for gradients in once
+    ]
     torch.testing.assert_close(*twice, atol=1e-4, rtol=1e-4)
 
 
 @needs_onednn
-@pytest.mark.parametrize("make", [
-    lambda: (strided(7, 16), torch.randn(9, 16)), lambda: (torch.randn(7, 16), strided(9, 16)), lambda: (torch.randn(16, 7).T, torch.randn(16, 9).T),
-    lambda: (torch.randn(1, 16).expand(7, 16), torch.randn(1, 16).expand(9, 16)), lambda: (torch.randn(7, 1).expand(7, 16), torch.randn(9, 1).expand(9, 16))])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (strided(7, 16), torch.randn(9, 16)),
+        lambda: (torch.randn(7, 16), strided(9, 16)),
+        lambda: (torch.randn(16, 7).T, torch.randn(16, 9).T),
+        lambda: (torch.randn(1, 16).expand(7, 16), torch.randn(1, 16).expand(9, 16)),
+        lambda: (torch.randn(7, 1).expand(7, 16), torch.randn(9, 1).expand(9, 16)),
+    ],
+)
 def test_a_product_reads_any_layout(all_products, make):
     x, weight = make()
     torch.testing.assert_close(product(x, weight), x @ weight.T)
@@ -66,7 +105,9 @@ def test_a_product_reads_any_layout(all_products, make):
 
 @needs_onednn
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(all_products, monkeypatch, layout):
+def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
+    all_products, monkeypatch, layout
+):
     given = []
 
     def multiply(x, weight, *rest):
@@ -74,17 +115,25 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(all_produc
         return x @ weight.T
 
     monkeypatch.setattr(kernels, "onednn_product", multiply)
-    weight = {"rows": torch.randn(9, 16), "columns": torch.randn(16, 9).T, "strided": strided(9, 16)}[layout]
+    weight = {
+        "rows": torch.randn(9, 16),
+        "columns": torch.randn(16, 9).T,
+        "strided": strided(9, 16),
+    }[layout]
     product(torch.randn(7, 16), weight)
     (seen,) = given
     assert seen.is_contiguous() or seen.T.is_contiguous()
     assert (seen is weight) == (layout != "strided")
 
 
-@pytest.mark.parametrize("x, weight", [
-    (torch.randn(3, 4), torch.randn(2, 4)),
-    (torch.randn(300, 256, dtype=torch.float64), torch.randn(256, 256, dtype=torch.float64)),
-    (torch.randn(300, 256, dtype=torch.bfloat16), torch.randn(256, 256, dtype=torch.bfloat16))])
+@pytest.mark.parametrize(
+    "x, weight",
+    [
+        (torch.randn(3, 4), torch.randn(2, 4)),
+        (torch.randn(300, 256, dtype=torch.float64), torch.randn(256, 256, dtype=torch.float64)),
+        (torch.randn(300, 256, dtype=torch.bfloat16), torch.randn(256, 256, dtype=torch.bfloat16)),
+    ],
+)
 def test_what_is_small_or_not_fp32_is_left_to_pytorch(monkeypatch, x, weight):
     monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
     monkeypatch.setattr(layers, "_multiply", None)
@@ -111,7 +160,9 @@ def test_a_model_keeps_its_numbers_gradients_and_names(all_products, make):
     gradients = []
     for model in (plain, fast, copied):
         output = model(input_ids=ids, labels=ids)
-        gradients.append((output.logits, torch.autograd.grad(output.loss, list(model.parameters()))))
+        gradients.append(
+            (output.logits, torch.autograd.grad(output.loss, list(model.parameters())))
+        )
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(gradients[2], gradients[1], atol=0, rtol=0)
 
@@ -149,7 +200,11 @@ def test_dropout_is_a_mask_in_both_directions_and_off_in_evaluation():
     torch.testing.assert_close(y, x * mask)
     weights = torch.randn(x.shape, dtype=torch.float64)
     torch.testing.assert_close(torch.autograd.grad((y * weights).sum(), x)[0], mask * weights)
-    assert torch.equal(layer.eval()(x), x) and torch.equal(Dropout(0.0)(x), x) and not Dropout(1.0)(x).any()
+    assert (
+        torch.equal(layer.eval()(x), x)
+        and torch.equal(Dropout(0.0)(x), x)
+        and not Dropout(1.0)(x).any()
+    )
 
 
 def test_a_feed_forward_layer_is_t5s():
@@ -171,12 +226,14 @@ def test_a_feed_forward_layer_is_t5s():
 def test_a_feed_forward_layer_keeps_one_array_of_its_width():
     layer = fast_layers(t5(dropout_rate=0.3)).encoder.block[0].layer[1].DenseReluDense.train()
     wide = set()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: wide.add(t.data_ptr()) if t.shape == (20, 32) else None, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: wide.add(t.data_ptr()) if t.shape == (20, 32) else None, lambda t: t
+    ):
         layer(torch.randn(20, 16, requires_grad=True))
     assert len(wide) == 1
 
 
-# ---- recomputation -------------------------------------------------------------------------------------------------
+# ---- recomputation -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda: t5(dropout_rate=0.3), gpt2])
@@ -189,7 +246,9 @@ def test_recomputed_layers_have_the_same_gradients_and_keep_less(make, training)
     for model in (plain, twice):
         torch.manual_seed(1)
         bytes_kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: bytes_kept.append(t.nbytes) or t, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: bytes_kept.append(t.nbytes) or t, lambda t: t
+        ):
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
         found.append((sum(bytes_kept), loss, torch.autograd.grad(loss, list(model.parameters()))))
     (kept_by_plain, *expected), (kept_by_twice, *recomputed) = found
@@ -199,13 +258,19 @@ def test_recomputed_layers_have_the_same_gradients_and_keep_less(make, training)
         assert not twice(input_ids=ids, labels=ids).loss.requires_grad
 
 
-@pytest.mark.parametrize("kind, name", [("t5", "ppo"), ("gpt2", "ppo"), ("t5", "trpo"), ("t5", "nlpo")])
+@pytest.mark.parametrize(
+    "kind, name", [("t5", "ppo"), ("gpt2", "ppo"), ("t5", "trpo"), ("t5", "nlpo")]
+)
 def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, kind, name):
     runs = []
     for on in (False, True):
         cfg = rl.config(
-            tmp_path / str(on), algorithm__name=name, train__gradient_checkpointing=on, train__dropout=name != "trpo",
-            model__value_model={"ckpt": "tiny"})
+            tmp_path / str(on),
+            algorithm__name=name,
+            train__gradient_checkpointing=on,
+            train__dropout=name != "trpo",
+            model__value_model={"ckpt": "tiny"},
+        )
         rl.trainer(cfg, kind, dropout=0.0 if name == "trpo" else 0.2, own_value=True).train(2)
         runs.append(rl.metrics(tmp_path / str(on)))
     assert len(runs[0]) == 2 and runs[1] == runs[0]

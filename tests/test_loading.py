@@ -8,11 +8,19 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForTokenClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForTokenClassification,
+)
 
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 
-CLASSES = {"t5": AutoModelForSeq2SeqLM, "flan": AutoModelForSeq2SeqLM, "bart": AutoModelForSeq2SeqLM}
+CLASSES = {
+    "t5": AutoModelForSeq2SeqLM,
+    "flan": AutoModelForSeq2SeqLM,
+    "bart": AutoModelForSeq2SeqLM,
+}
 
 
 @pytest.fixture
@@ -32,7 +40,12 @@ def test_what_a_policy_saves_is_whole(kind, tmp_path):
     policy = tiny.policy(kind)
     policy.save(tmp_path)
     config = load_config(tmp_path)
-    loaded = load_weights(CLASSES.get(kind, AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM), tmp_path)
+    loaded = load_weights(
+        CLASSES.get(
+            kind, AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        ),
+        tmp_path,
+    )
     expected = policy.model.state_dict()
     assert loaded.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.state_dict().items())
@@ -42,7 +55,11 @@ def test_what_a_policy_saves_is_whole(kind, tmp_path):
 def test_a_missing_tensor_is_named(saved):
     tensors = load_file(str(saved / "model.safetensors"))
     lost = [name for name in tensors if "decoder.block.1." in name]
-    save_file({n: t for n, t in tensors.items() if n not in lost}, str(saved / "model.safetensors"), {"format": "pt"})
+    save_file(
+        {n: t for n, t in tensors.items() if n not in lost},
+        str(saved / "model.safetensors"),
+        {"format": "pt"},
+    )
     with pytest.raises(ValueError, match=f"lack {len(lost)} of the tensors.*decoder.block.1"):
         load_weights(AutoModelForSeq2SeqLM, saved)
 
@@ -99,8 +116,16 @@ def test_code_of_a_folder_is_never_run(saved, tmp_path, stdin, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
     ran = tmp_path / "ran"
     (saved / "code.py").write_text(f"import os\nos.mkdir({str(ran)!r})\n")
-    change_config(saved, model_type="mine", auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"})
-    for load in (load_config, load_tokenizer, lambda path: load_weights(AutoModelForSeq2SeqLM, path)):
+    change_config(
+        saved,
+        model_type="mine",
+        auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"},
+    )
+    for load in (
+        load_config,
+        load_tokenizer,
+        lambda path: load_weights(AutoModelForSeq2SeqLM, path),
+    ):
         with pytest.raises(ValueError, match="never run"):
             load(saved)
     assert not ran.exists()
@@ -108,7 +133,9 @@ def test_code_of_a_folder_is_never_run(saved, tmp_path, stdin, monkeypatch):
 
 def test_code_beside_a_known_type_is_ignored(saved, tmp_path):
     (saved / "code.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
-    change_config(saved, auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"})
+    change_config(
+        saved, auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}
+    )
     load_weights(AutoModelForSeq2SeqLM, saved)
     assert not (tmp_path / "ran").exists()
 
@@ -128,7 +155,10 @@ def test_links(saved, tmp_path):
 
 
 def test_the_hub_cache_is_made_of_links(saved, tmp_path):
-    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "1"
+    blobs, snapshot = (
+        tmp_path / "models--a--b" / "blobs",
+        tmp_path / "models--a--b" / "snapshots" / "1",
+    )
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     for file in saved.iterdir():
@@ -138,7 +168,9 @@ def test_the_hub_cache_is_made_of_links(saved, tmp_path):
 
 
 def test_an_index_names_files_of_its_folder(saved):
-    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../other/model.safetensors"}}))
+    (saved / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "../other/model.safetensors"}})
+    )
     with pytest.raises(ValueError, match="not a file of the folder"):
         load_config(saved)
 
@@ -167,7 +199,10 @@ def test_damaged_configs(saved, text):
     assert len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize("name, text", [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("tokenizer.json", "\x00")])
+@pytest.mark.parametrize(
+    "name, text",
+    [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("tokenizer.json", "\x00")],
+)
 def test_damaged_tokenizers(saved, name, text):
     (saved / name).write_text(text)
     with pytest.raises(ValueError):

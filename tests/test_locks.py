@@ -1,4 +1,6 @@
-"""Every stage that trains refuses a folder in which another process works, before it reads, loads or writes anything."""
+"""Every stage that trains refuses a folder in which another process works, before it reads, loads
+or writes anything.
+"""
 
 import pytest
 
@@ -16,7 +18,11 @@ class Section:
         self.__dict__.update(values)
 
 
-@pytest.mark.parametrize("stage", [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo], ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize(
+    "stage",
+    [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo],
+    ids=lambda stage: stage.__name__,
+)
 def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
     config = Section(logging=Section(save_dir=str(tmp_path / "run")))
     monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
@@ -26,7 +32,11 @@ def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("stage", [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo], ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize(
+    "stage",
+    [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo],
+    ids=lambda stage: stage.__name__,
+)
 def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     config = Section(logging=Section(save_dir=str(tmp_path / "file" / "run")))

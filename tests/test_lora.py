@@ -6,10 +6,16 @@ import torch
 from rl_helpers import config, metrics, trainer
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
-from fgrlhf.runs import checkpoint
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.models.lora import AdapterFree, adapters_off, has_adapters, merged_weights, names_under_adapters
+from fgrlhf.models.lora import (
+    AdapterFree,
+    adapters_off,
+    has_adapters,
+    merged_weights,
+    names_under_adapters,
+)
 from fgrlhf.policy import load_policy
+from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic, Value
@@ -40,7 +46,9 @@ def test_fresh_adapters_change_nothing_and_alone_are_trained(kind):
     assert torch.equal(logprobs(policy, batch), logprobs(plain, batch))
     trained = {name for name, p in policy.named_parameters() if p.requires_grad}
     assert trained and all(".lora_" in name for name in trained)
-    assert sum(p.numel() for p in policy.parameters() if not p.requires_grad) == sum(p.numel() for p in plain.parameters())
+    assert sum(p.numel() for p in policy.parameters() if not p.requires_grad) == sum(
+        p.numel() for p in plain.parameters()
+    )
     policy(*batch)[0].logprobs_BT.sum().backward()
     assert all((p.grad is not None) == p.requires_grad for p in policy.parameters())
 
@@ -54,11 +62,18 @@ def test_a_layer_is_what_the_equation_says(kind):
     parts = dict(policy.model.named_parameters())
     changed = [name.removesuffix(".lora_A.default.weight") for name in parts if "lora_A" in name]
     for name in changed:
-        delta = 8.0 / 2 * parts[f"{name}.lora_B.default.weight"] @ parts[f"{name}.lora_A.default.weight"]
+        delta = (
+            8.0
+            / 2
+            * parts[f"{name}.lora_B.default.weight"]
+            @ parts[f"{name}.lora_A.default.weight"]
+        )
         weights[f"{name}.weight"].data += delta.T if kind == "gpt2" else delta
     assert len(changed) >= 8
     torch.testing.assert_close(logprobs(policy, batch), logprobs(plain, batch), atol=1e-5, rtol=0)
-    assert not torch.allclose(logprobs(plain, batch), logprobs(tiny.policy(kind).eval(), batch), atol=1e-2)
+    assert not torch.allclose(
+        logprobs(plain, batch), logprobs(tiny.policy(kind).eval(), batch), atol=1e-2
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,7 +84,12 @@ def test_shared_prompts_and_decoding_are_exact_under_adapters(kind, monkeypatch)
     prompt = policy.encode(TEXTS)
     response = policy.generate(*prompt, Sampling(7), list(range(12)), 4)
     rows = [x.repeat_interleave(4, 0) for x in prompt]
-    torch.testing.assert_close(response.logprobs_BT, logprobs(policy, (*rows, response.ids_BT, response.mask_BT)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        response.logprobs_BT,
+        logprobs(policy, (*rows, response.ids_BT, response.mask_BT)),
+        atol=1e-5,
+        rtol=0,
+    )
     shared = logprobs_and_gradient(policy, batch)
     monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
     for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
@@ -78,7 +98,9 @@ def test_shared_prompts_and_decoding_are_exact_under_adapters(kind, monkeypatch)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reference_is_the_policy_without_adapters(kind):
-    noise = {"dropout": 0.5} if kind in ("t5", "gpt2", "bart") else {}  # the policy's, which its reference has not
+    noise = (
+        {"dropout": 0.5} if kind in ("t5", "gpt2", "bart") else {}
+    )  # the policy's, which its reference has not
     plain, policy = tiny.policy(kind), adapted(kind, **noise)
     batch = sampled(plain.eval())
     reference = AdapterFree(policy)
@@ -119,19 +141,37 @@ def test_critics_of_a_policy_with_adapters(kind, own):
     model = ActorCritic(policy, Value(policy.hidden_size, trunk))
     torch.nn.init.normal_(model.value.head.layers[-1].weight)
     model(*sampled(policy)).values_BT.sum().backward()
-    reached = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    reached = {
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and p.grad.abs().sum() > 0
+    }
     assert any(name.startswith("policy.") for name in reached) != own
-    assert any(name.startswith("value.trunk.") for name in reached) == own and "value.head.layers.2.weight" in reached
+    assert (
+        any(name.startswith("value.trunk.") for name in reached) == own
+        and "value.head.layers.2.weight" in reached
+    )
     assert all(".lora_" in name for name in reached if name.startswith("policy."))
     left_out = names_under_adapters(model)
-    assert left_out and all(name.startswith("policy.model.") and ".lora_" not in name for name in left_out)
+    assert left_out and all(
+        name.startswith("policy.model.") and ".lora_" not in name for name in left_out
+    )
 
 
 def test_only_named_layers_get_adapters_and_wrong_names_are_told(tmp_path):
     policy = tiny.policy("llama", lora=LoRAConfig(target_modules=["q_proj", "v_proj"]))
-    assert {name.split(".")[-4] for name, _ in policy.named_parameters() if "lora_A" in name} == {"q_proj", "v_proj"}
+    assert {name.split(".")[-4] for name, _ in policy.named_parameters() if "lora_A" in name} == {
+        "q_proj",
+        "v_proj",
+    }
     tiny.policy("t5").save(tmp_path / "t5")
-    with pytest.raises(UserError, match="target_modules names `q_proj`.*T5ForConditionalGeneration has these: k, o, q, v, wi, wo.*leave"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "target_modules names `q_proj`.*T5ForConditionalGeneration has these: k, o, q, v, wi,"
+            " wo.*leave"
+        ),
+    ):
         load_policy(tmp_path / "t5", lora=LoRAConfig(target_modules=["q_proj", "v"]), empty=True)
     with pytest.raises(UserError, match="`lm_head`.*other than the output"):
         load_policy(tmp_path / "t5", lora=LoRAConfig(target_modules=["lm_head"]), empty=True)
@@ -154,11 +194,19 @@ def test_training_moves_adapters_alone_and_checkpoints_hold_nothing_else(kind, t
     after = made.policy.state_dict()
     assert all(torch.equal(after[name], before[name]) == (".lora_" not in name) for name in after)
     rows = metrics(tmp_path)
-    assert abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4  # against the policy without them
+    assert (
+        abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4
+    )  # against the policy without them
     (folder,) = (tmp_path / "checkpoints").iterdir()
     held = checkpoint.load_file(str(folder / "model.safetensors"))
-    assert {name for name in held if name.startswith("policy.")} == {f"policy.{name}" for name in after if ".lora_" in name}
+    assert {name for name in held if name.startswith("policy.")} == {
+        f"policy.{name}" for name in after if ".lora_" in name
+    }
     assert any(name.startswith("value.head.") for name in held)
     batch = sampled(made.policy.eval())
     torch.testing.assert_close(
-        logprobs(load_policy(tmp_path / "final").eval(), batch), logprobs(made.policy, batch), atol=1e-5, rtol=0)
+        logprobs(load_policy(tmp_path / "final").eval(), batch),
+        logprobs(made.policy, batch),
+        atol=1e-5,
+        rtol=0,
+    )

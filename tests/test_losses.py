@@ -30,14 +30,22 @@ def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
     "new, old, target, loss, clipped",
     [
         (1.0, 1.0, 2.0, 0.5, 0),
-        (1.5, 1.0, 2.0, 0.5 * 0.8**2, 1),  # only .2 of the step counts, so the error is .8 and not .5
+        (
+            1.5,
+            1.0,
+            2.0,
+            0.5 * 0.8**2,
+            1,
+        ),  # only .2 of the step counts, so the error is .8 and not .5
         (0.5, 1.0, 2.0, 0.5 * 1.5**2, 0),  # a step away from the target counts in full
         (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # an overshoot past the target as well
         (1.5, 1.0, 0.0, 0.5 * 1.5**2, 0),
     ],
 )
 def test_value_loss_by_hand(new, old, target, loss, clipped):
-    loss_BT, clipped_BT = clipped_value_loss(*(torch.tensor([[x]]) for x in (new, old, target)), 0.2)
+    loss_BT, clipped_BT = clipped_value_loss(
+        *(torch.tensor([[x]]) for x in (new, old, target)), 0.2
+    )
     assert loss_BT.item() == pytest.approx(loss, abs=1e-6) and clipped_BT.item() == clipped
 
 

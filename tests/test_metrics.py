@@ -5,7 +5,7 @@ import tiny
 import torch
 from rl_helpers import lengths_mask, rollout
 
-from fgrlhf.runs.step_metrics import explained_variance, rollout_metrics, sample_rows, mean_of
+from fgrlhf.runs.step_metrics import explained_variance, mean_of, rollout_metrics, sample_rows
 from fgrlhf.types import Advantages, SegmentScore, TokenReward
 
 MASK = lengths_mask([3, 1])
@@ -56,7 +56,9 @@ def test_rollout_metrics_by_hand():
         },
         abs=1e-6,
     )
-    without_critic = rollout_metrics(batch, rewards, penalized_BT, Advantages(advantages.advantages_BT))
+    without_critic = rollout_metrics(
+        batch, rewards, penalized_BT, Advantages(advantages.advantages_BT)
+    )
     assert not any(name.startswith("value/") for name in without_critic)
 
 
@@ -79,7 +81,11 @@ def test_samples_show_what_training_saw():
     first, second = rows
     assert first["tokens"] == ["red", " cat", "</s>"] and second["tokens"] == ["</s>"]
     assert first["rewards"] == {"a": [0, 1, 0], "b": [0, 0, 2]} and second["rewards"]["b"] == [-4]
-    assert first["kl"] == [1, 0, 0.5] and first["values"] == [1, 2, 3] and first["advantages"] == [0, 1, 2]
+    assert (
+        first["kl"] == [1, 0, 0.5]
+        and first["values"] == [1, 2, 3]
+        and first["advantages"] == [0, 1, 2]
+    )
     assert first["segments"] == {
         "a": [{"start": 0, "end": 7, "value": 1, "label": "ok"}],
         "b": [{"start": 0, "end": None, "value": 2, "label": ""}],

@@ -10,7 +10,15 @@ from transformers import AutoTokenizer, T5ForConditionalGeneration
 from fgrlhf.policy import load_policy
 from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data.mini_model import (
-    DECODER_LOOKS_BACK, ENCODER_LOOKS_BACK, Settings, initialise, make_tokenizer, texts_of, tiny_config, write_model)
+    DECODER_LOOKS_BACK,
+    ENCODER_LOOKS_BACK,
+    Settings,
+    initialise,
+    make_tokenizer,
+    texts_of,
+    tiny_config,
+    write_model,
+)
 from tasks.qa_feedback.data.mini_world import PERSONS, PLACES, make_row
 
 ROWS = [make_row(0, split, i) for split in ("train", "pretrain", "sft") for i in range(150)]
@@ -44,9 +52,28 @@ def test_every_value_is_one_token(tokenizer):
 
 def many_words():
     """Rows of 3,000 different words."""
-    syllables = ["ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "vu", "wo", "xa", "ye", "zo", "qui", "bre"]
+    syllables = [
+        "ka",
+        "lo",
+        "mi",
+        "nu",
+        "pe",
+        "ra",
+        "so",
+        "ti",
+        "vu",
+        "wo",
+        "xa",
+        "ye",
+        "zo",
+        "qui",
+        "bre",
+    ]
     words = iter(["".join(parts) for parts in product(syllables, repeat=3)][:3000])
-    return [{"text": " ".join(islice(words, 90)), "answer": [" ".join(islice(words, 10)) + "."]} for _ in range(30)]
+    return [
+        {"text": " ".join(islice(words, 90)), "answer": [" ".join(islice(words, 10)) + "."]}
+        for _ in range(30)
+    ]
 
 
 def test_many_words_get_unigram_pieces(qa_feedback, source):
@@ -55,14 +82,23 @@ def test_many_words_get_unigram_pieces(qa_feedback, source):
     assert (2000 if source == "published" else 20) < len(tokenizer) <= 4000
     text = " ".join(rows[0]["answer"][0].split())
     ids = tokenizer(text).input_ids
-    assert tokenizer.unk_token_id not in ids and tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert (
+        tokenizer.unk_token_id not in ids
+        and tokenizer.decode(ids, skip_special_tokens=True) == text
+    )
 
 
 def test_initialisation_is_a_function_of_the_seed(tokenizer, model):
     def weights(seed):
         made = T5ForConditionalGeneration(tiny_config(tokenizer))
         initialise(made, seed)
-        return torch.cat([p.detach().flatten() for p in made.parameters() if p.dim() == 2 and 16384 in (p.numel(),)])
+        return torch.cat(
+            [
+                p.detach().flatten()
+                for p in made.parameters()
+                if p.dim() == 2 and 16384 in (p.numel(),)
+            ]
+        )
 
     assert torch.equal(weights(3), weights(3)) and not torch.equal(weights(3), weights(4))
     assert 0.6e6 < model.num_parameters() < 0.8e6
@@ -74,7 +110,9 @@ def test_heads_look_back_as_far_as_stated(tokenizer, model):
     answer = tokenizer(ROWS[0]["answer"][0], return_tensors="pt").input_ids
     with torch.no_grad():
         encoder = model.encoder(input_ids=prompt, output_attentions=True).attentions[0][0]
-        decoder = model.decoder(input_ids=answer, encoder_hidden_states=model.encoder(prompt)[0], output_attentions=True).attentions[0][0]
+        decoder = model.decoder(
+            input_ids=answer, encoder_hidden_states=model.encoder(prompt)[0], output_attentions=True
+        ).attentions[0][0]
     for attention, offsets in ((encoder, ENCODER_LOOKS_BACK), (decoder, DECODER_LOOKS_BACK)):
         for head, offset in enumerate(offsets):
             position = torch.arange(20, attention.shape[-1])
@@ -103,19 +141,29 @@ def test_no_rows_is_said(tmp_path):
 
 @pytest.mark.slow
 def test_copying_starts_within_seconds(tokenizer, model):
-    """100 steps of 12 recitals: nine values of ten are right on held-out pages (T5's own initialisation: a twentieth)."""
+    """100 steps of 12 recitals: nine values of ten are right on held-out pages (T5's own
+    initialisation: a twentieth).
+    """
     vocabulary = tokenizer.get_vocab()
     values = torch.tensor([vocabulary[f"▁{v}"] for v in PERSONS + PLACES if f"▁{v}" in vocabulary])
 
     def batch(indices):
         rows = [make_row(0, "pretrain", i) for i in indices]
         x = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
-        y = tokenizer([row["answer"][0] for row in rows], padding=True, return_tensors="pt").input_ids
-        return {"input_ids": x.input_ids, "attention_mask": x.attention_mask, "labels": y.masked_fill(y == 0, -100)}
+        y = tokenizer(
+            [row["answer"][0] for row in rows], padding=True, return_tensors="pt"
+        ).input_ids
+        return {
+            "input_ids": x.input_ids,
+            "attention_mask": x.attention_mask,
+            "labels": y.masked_fill(y == 0, -100),
+        }
 
     learner = T5ForConditionalGeneration(tiny_config(tokenizer))
     initialise(learner, seed=0)
-    optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        learner.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.0
+    )
     for step in range(100):
         optimizer.zero_grad()
         learner(**batch(range(12 * step, 12 * step + 12))).loss.backward()
@@ -129,7 +177,9 @@ def test_copying_starts_within_seconds(tokenizer, model):
 
 
 def test_a_written_model_is_a_function_of_the_seed_in_every_tensor(tmp_path):
-    """The whole demo starts from it; the global generator, which every process seeds otherwise, must not matter."""
+    """The whole demo starts from it; the global generator, which every process seeds otherwise,
+    must not matter.
+    """
     write_json(tmp_path / "train.json", [make_row(0, "train", n) for n in range(4)])
     weights = {}
     for name, seed, state in (("a", 0, 1), ("b", 0, 2), ("c", 1, 1)):

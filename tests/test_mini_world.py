@@ -4,11 +4,21 @@ import random
 
 import pytest
 
-from fgrlhf.utils import UserError, read_json
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.utils import UserError, read_json
 from tasks.qa_feedback.data.mini_world import (
-    VERBS, Claim, ErrorRates, Settings, compose, demonstration, gold_sentences, make_item, make_row, question,
-    recital, write_world,
+    VERBS,
+    Claim,
+    ErrorRates,
+    Settings,
+    compose,
+    demonstration,
+    gold_sentences,
+    make_item,
+    make_row,
+    question,
+    recital,
+    write_world,
 )
 from tasks.qa_feedback.data.oracle import judge
 
@@ -21,10 +31,16 @@ def truth(row):
 
 def test_texts_by_hand():
     claims = [Claim("film", "created", "Borborbor"), Claim("film", "sold", "Axoaxoaxo")]
-    assert compose([claims, claims[:1]]) == (
-        "The film was created by Borborbor; the film was sold in Axoaxoaxo. The film was created by Borborbor.")
+    assert (
+        compose([claims, claims[:1]])
+        == "The film was created by Borborbor; the film was sold in Axoaxoaxo. The film was created"
+        " by Borborbor."
+    )
     assert compose([]) == ""
-    assert question("Aa Bb", ("created", "sold", "made")) == "Where or by whom was Aa Bb created, sold and made?"
+    assert (
+        question("Aa Bb", ("created", "sold", "made"))
+        == "Where or by whom was Aa Bb created, sold and made?"
+    )
 
 
 def test_row_has_the_published_form():
@@ -58,7 +74,9 @@ def test_values_are_unique_inside_an_item():
 def test_distractors_are_there():
     items = [make_item(0, "train", i) for i in range(300)]
     assert 0.1 < sum(bool(item.distractors) for item in items) / 300 < 0.3
-    assert all(any(c.verb not in item.asked for c in page.claims) for item in items for page in item.pages)
+    assert all(
+        any(c.verb not in item.asked for c in page.claims) for item in items for page in item.pages
+    )
 
 
 def test_demonstrations_without_errors_are_gold():
@@ -66,21 +84,34 @@ def test_demonstrations_without_errors_are_gold():
     assert demonstration(random.Random(0), item, NO_ERRORS) == gold_sentences(item)
 
 
-@pytest.mark.parametrize("error, measure", [
-    ({"drop_claim": 0.5}, "completeness"), ({"drop_work": 0.9}, "completeness"), ({"irrelevant": 1.0}, "relevance"),
-    ({"repeat": 1.0}, "relevance"), ({"wrong_value": 1.0}, "factuality")])
+@pytest.mark.parametrize(
+    "error, measure",
+    [
+        ({"drop_claim": 0.5}, "completeness"),
+        ({"drop_work": 0.9}, "completeness"),
+        ({"irrelevant": 1.0}, "relevance"),
+        ({"repeat": 1.0}, "relevance"),
+        ({"wrong_value": 1.0}, "factuality"),
+    ],
+)
 def test_each_error_rate_lowers_its_own_measure(error, measure):
     rates = ErrorRates(**{**vars(NO_ERRORS), **error})
     judged = [truth(make_row(0, "sft", i, rates)) for i in range(60)]
     assert sum(getattr(j, measure) for j in judged) / 60 < 0.85
-    untouched = {"completeness": "relevance", "relevance": "completeness", "factuality": "relevance"}[measure]
+    untouched = {
+        "completeness": "relevance",
+        "relevance": "completeness",
+        "factuality": "relevance",
+    }[measure]
     assert sum(getattr(j, untouched) for j in judged) / 60 == 1
 
 
 def test_recitals_state_every_fact_once():
     item = make_item(0, "pretrain", 5)
     said = [claim for sentence in recital(random.Random(0), item) for claim in sentence]
-    assert sorted(map(str, said)) == sorted(str(claim) for page in item.pages for claim in page.claims)
+    assert sorted(map(str, said)) == sorted(
+        str(claim) for page in item.pages for claim in page.claims
+    )
     assert {claim.verb for claim in said} <= set(VERBS)
 
 
@@ -89,7 +120,11 @@ def test_write_world(tmp_path):
     sizes = {path.stem: len(read_json(path)) for path in tmp_path.glob("*.json")}
     assert sizes == {"train": 3, "dev": 2, "test": 2, "pretrain": 2, "sft": 2, "train_1k": 2}
     for rows in (read_json(path) for path in tmp_path.glob("*.json")):
-        assert all(judge(row["question"], row["passages"], "").needed for row in rows if "What is known" not in row["question"])
+        assert all(
+            judge(row["question"], row["passages"], "").needed
+            for row in rows
+            if "What is known" not in row["question"]
+        )
 
 
 def test_command_line_mistakes():

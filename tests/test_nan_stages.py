@@ -1,4 +1,6 @@
-"""Stages that meet a policy whose logits are no numbers: they end with the reason, and nothing they wrote counts as a result."""
+"""Stages that meet a policy whose logits are no numbers: they end with the reason, and nothing they
+wrote counts as a result.
+"""
 
 from pathlib import Path
 
@@ -27,7 +29,12 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
     tiny.t5().save(tmp_path / "sft")
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
-    folders = {"policy": str(tmp_path / "sft"), "split": "dev", "data_dir": str(tmp_path), "output_dir": str(tmp_path)}
+    folders = {
+        "policy": str(tmp_path / "sft"),
+        "split": "dev",
+        "data_dir": str(tmp_path),
+        "output_dir": str(tmp_path),
+    }
     if module is generate:
         settings = generate.Settings(**folders, max_generated_len=4)
     else:
@@ -37,8 +44,15 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
         patched.setattr(module, "load_policy", damaged_policy)
         with pytest.raises(UserError, match="the policy's logits are NaN or infinite"):
             run(settings)
-    written = [path for path in tmp_path.rglob("*") if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")]
+    written = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")
+    ]
     assert not written and not [path for path in tmp_path.rglob("part-*") if path.read_text()]
     assert run(settings).exists()  # with whole weights the same command gives the result
     if module is evaluate:
-        assert read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"] == BLANK
+        assert (
+            read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"]
+            == BLANK
+        )

@@ -51,11 +51,15 @@ def test_the_mask_is_used_in_sampling_and_in_log_probabilities(kind, top_p, top_
     real_BT = batch[3].bool()
     with torch.no_grad():
         logits = base.project(base.hidden(*batch))[real_BT]
-        allowed = allowed_tokens(masked.mask.project(masked.mask.hidden(*batch))[real_BT], top_p, top_k)
+        allowed = allowed_tokens(
+            masked.mask.project(masked.mask.hidden(*batch))[real_BT], top_p, top_k
+        )
     ids = batch[2][real_BT][:, None]
     assert allowed.gather(-1, ids).all() and allowed.float().mean() < 0.6
     expected = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)  # written out
-    torch.testing.assert_close(output.logprobs_BT[real_BT], expected.gather(-1, ids)[:, 0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        output.logprobs_BT[real_BT], expected.gather(-1, ids)[:, 0], atol=1e-4, rtol=1e-4
+    )
     entropy = -(expected.exp() * expected.nan_to_num(neginf=0)).sum(-1)
     torch.testing.assert_close(output.entropy_BT[real_BT], entropy, atol=1e-4, rtol=1e-4)
 
@@ -73,7 +77,9 @@ def test_only_the_policy_learns(kind):
 
 
 def test_a_given_token_is_always_allowed():
-    """The edge of the set can round differently when a response is read at once; its log-probability stays finite."""
+    """The edge of the set can round differently when a response is read at once; its
+    log-probability stays finite.
+    """
     masked = MaskedPolicy(sharpened("gpt2"), None, 1).eval()
     prompt = masked.encode([PROMPTS[0].text])
     output, _ = masked(*prompt, torch.tensor([[5, 9, 3]]), torch.ones(1, 3, dtype=torch.long))
@@ -90,12 +96,16 @@ def test_with_the_whole_vocabulary_it_is_ppo(kind, tmp_path):
 
 
 def test_the_mask_policy_follows_every_few_steps(tmp_path):
-    made = make(tmp_path, "nlpo", algorithm__sync_every=3, train__lr=1e-2, train__lr_schedule="constant")
+    made = make(
+        tmp_path, "nlpo", algorithm__sync_every=3, train__lr=1e-2, train__lr_schedule="constant"
+    )
     same = []
     update = made.update
 
     def watched(rollout, advantages):
-        pairs = zip(made.policy.parameters(), made.actor_critic.policy.mask.parameters(), strict=True)
+        pairs = zip(
+            made.policy.parameters(), made.actor_critic.policy.mask.parameters(), strict=True
+        )
         same.append(all(torch.equal(p, q) for p, q in pairs))
         return update(rollout, advantages)
 
@@ -107,7 +117,14 @@ def test_the_mask_policy_follows_every_few_steps(tmp_path):
 
 
 def test_the_ratio_is_one_at_first_and_what_is_written_is_the_bare_policy(tmp_path):
-    made = make(tmp_path, "nlpo", "gpt2", train__total_episodes=8, train__n_minibatches=1, train__n_ppo_epoch_per_rollout=1)
+    made = make(
+        tmp_path,
+        "nlpo",
+        "gpt2",
+        train__total_episodes=8,
+        train__n_minibatches=1,
+        train__n_ppo_epoch_per_rollout=1,
+    )
     made.train()
     assert abs(metrics(tmp_path)[0]["approx_kl"]) < 1e-6
     written = (tmp_path / "final" / "config.json").exists()

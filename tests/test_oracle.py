@@ -10,18 +10,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, gold_sentences, make_item, make_row
+from tasks.qa_feedback.data.mini_world import (
+    ErrorRates,
+    compose,
+    demonstration,
+    gold_sentences,
+    make_item,
+    make_row,
+)
 from tasks.qa_feedback.data.oracle import (
-    Facts, completeness, factuality, full_sentences, gold, judge, oracle_metrics, page_sentences, read_claim, relevance, title_and_asked,
+    Facts,
+    completeness,
+    factuality,
+    full_sentences,
+    gold,
+    judge,
+    oracle_metrics,
+    page_sentences,
+    read_claim,
+    relevance,
+    title_and_asked,
 )
 from tasks.qa_feedback.training.oracle_reward import gold_by_segment
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
 PASSAGES = [
-    {"wikipage": "Aaa Bbb (film)", "content": "The film was created by Kal. The film was sold in Oku. The film was made in Itz."},
-    {"wikipage": "Aaa Bbb (poem)", "content": "The poem was sold in Axo. The poem was created by Bor."},
-    {"wikipage": "Ccc Ddd (game)", "content": "The game was sold in Uvi."}]
-PERFECT = "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem was sold in Axo."
+    {
+        "wikipage": "Aaa Bbb (film)",
+        "content": (
+            "The film was created by Kal. The film was sold in Oku. The film was made in Itz."
+        ),
+    },
+    {
+        "wikipage": "Aaa Bbb (poem)",
+        "content": "The poem was sold in Axo. The poem was created by Bor.",
+    },
+    {"wikipage": "Ccc Ddd (game)", "content": "The game was sold in Uvi."},
+]
+PERFECT = (
+    "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem"
+    " was sold in Axo."
+)
 
 
 def labels(answer):
@@ -31,13 +60,18 @@ def labels(answer):
 def test_perfect_answer():
     truth = judge(QUESTION, PASSAGES, PERFECT)
     assert (truth.relevance, truth.factuality, truth.completeness, truth.gold) == (1, 1, 1, 1)
-    assert [PERFECT[s.start:s.end] for s in truth.subsentences][:2] == ["The film was created by Kal;", "the film was sold in Oku."]
+    assert [PERFECT[s.start : s.end] for s in truth.subsentences][:2] == [
+        "The film was created by Kal;",
+        "the film was sold in Oku.",
+    ]
     assert len(truth.sentences) == 2
 
 
 def test_labels_of_every_kind():
-    answer = ("The film was created by Kal; the film was made in Itz. The film was created by Kal. "
-              "The game was sold in Uvi. The film was by by in.")
+    answer = (
+        "The film was created by Kal; the film was made in Itz. The film was created by Kal. "
+        "The game was sold in Uvi. The film was by by in."
+    )
     assert labels(answer) == ["ok", "irrelevant", "repeated", "irrelevant", "incoherent"]
     truth = judge(QUESTION, PASSAGES, answer)
     assert [s.supported for s in truth.sentences] == [True, True, True, False]
@@ -54,13 +88,19 @@ def test_wrong_value_is_relevant_but_not_supported():
 
 def test_guessing_twice_does_not_pay():
     once = "The film was created by Bor."
-    assert gold(QUESTION, PASSAGES, once + " The film was created by Kal.") == gold(QUESTION, PASSAGES, once) == 0
+    assert (
+        gold(QUESTION, PASSAGES, once + " The film was created by Kal.")
+        == gold(QUESTION, PASSAGES, once)
+        == 0
+    )
     assert labels(once + " The film was created by Kal.") == ["ok", "repeated"]
 
 
 def test_repeats_and_omissions_lower_the_gold_score():
     first = PERFECT.split(". ")[0] + "."
-    assert gold(QUESTION, PASSAGES, f"{PERFECT} {first}") == pytest.approx(2 * (4 / 6) / (4 / 6 + 1))
+    assert gold(QUESTION, PASSAGES, f"{PERFECT} {first}") == pytest.approx(
+        2 * (4 / 6) / (4 / 6 + 1)
+    )
     assert gold(QUESTION, PASSAGES, first) == pytest.approx(2 / 3)
     assert gold(QUESTION, PASSAGES, " ".join([first] * 6)) < gold(QUESTION, PASSAGES, first)
 
@@ -73,7 +113,11 @@ def test_functions_agree_with_judge():
     assert completeness(QUESTION, PASSAGES, answer) == truth.completeness == 0.25
     prompt = Prompt("0", "", meta={"question": QUESTION, "passages": PASSAGES})
     assert oracle_metrics(prompt, answer) == {
-        "oracle/gold": truth.gold, "oracle/relevance": 0.5, "oracle/factuality": 1.0, "oracle/completeness": 0.25}
+        "oracle/gold": truth.gold,
+        "oracle/relevance": 0.5,
+        "oracle/factuality": 1.0,
+        "oracle/completeness": 0.25,
+    }
 
 
 def test_both_forms_of_passages_say_the_same():
@@ -87,30 +131,63 @@ def test_sources_are_ids_from_one():
     assert (source.value, source.passage_id, source.sentence_id) == ("Oku", 1, 2)
 
 
-@pytest.mark.parametrize("text", [
-    "", "The film was created in Kal.", "The film was eaten by Kal.", "The car was created by Kal.",
-    "the film was created by kal", "The film was created by Kal. And so.", "The film was created by Kal,"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "The film was created in Kal.",
+        "The film was eaten by Kal.",
+        "The car was created by Kal.",
+        "the film was created by kal",
+        "The film was created by Kal. And so.",
+        "The film was created by Kal,",
+    ],
+)
 def test_not_a_claim(text):
     assert read_claim(text) is None
 
 
-@pytest.mark.parametrize("answer", ["", "   \n", "\x00\u202e🙂", "The", "; ; ; .", "The film was created by", "." * 300])
+@pytest.mark.parametrize(
+    "answer", ["", "   \n", "\x00\u202e🙂", "The", "; ; ; .", "The film was created by", "." * 300]
+)
 def test_odd_answers_score_nothing(answer):
     truth = judge(QUESTION, PASSAGES, answer)
     assert (truth.gold, truth.relevance, truth.factuality, truth.completeness) == (0, 0, 0, 0)
 
 
-WORDS = PERFECT.replace(".", " .").replace(";", " ;").split() + ["🙂", "é\u0301", "\n", "", "\xa0", "?", ","]
-ANSWERS = st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join))
-JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["wikipage", "content", "x"]), inner, max_size=3), max_leaves=8)
+WORDS = PERFECT.replace(".", " .").replace(";", " ;").split() + [
+    "🙂",
+    "é\u0301",
+    "\n",
+    "",
+    "\xa0",
+    "?",
+    ",",
+]
+ANSWERS = st.one_of(
+    st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["wikipage", "content", "x"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(answer=ANSWERS)
 def test_fuzz_answers(answer):
     truth = judge(QUESTION, PASSAGES, answer)
-    for value in (truth.relevance, truth.factuality, truth.completeness, truth.precision, truth.gold):
+    for value in (
+        truth.relevance,
+        truth.factuality,
+        truth.completeness,
+        truth.precision,
+        truth.gold,
+    ):
         assert 0 <= value <= 1
     ends = [0, *(x for s in truth.subsentences for x in (s.start, s.end)), len(answer)]
     assert ends == sorted(ends)
@@ -143,10 +220,12 @@ def test_gold_by_segment_by_hand():
     right = [claim for sentence in gold_sentences(item) for claim in sentence][:2]
     truth = judge(row["question"], row["passages"], compose([[right[0]], [right[0]], [right[1]]]))
     truth = replace(truth, needed=truth.needed[:2])
-    assert [s.value for s in gold_by_segment(truth)] == pytest.approx([2 / 3, 1 / 2 - 2 / 3, 4 / 5 - 1 / 2])
+    assert [s.value for s in gold_by_segment(truth)] == pytest.approx(
+        [2 / 3, 1 / 2 - 2 / 3, 4 / 5 - 1 / 2]
+    )
 
 
-# ---- long and hostile texts ----------------------------------------------------------------------------------------
+# ---- long and hostile texts ----------------------------------------------------------------------
 
 
 @settings(max_examples=300, deadline=None)
@@ -156,7 +235,10 @@ def test_full_sentences_are_those_of_the_plain_expression(text):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(st.sampled_from("aB ?\n."), max_size=12).map("Where or by whom was {}".format) | st.text(max_size=30))
+@given(
+    st.text(st.sampled_from("aB ?\n."), max_size=12).map("Where or by whom was {}".format)
+    | st.text(max_size=30)
+)
 def test_title_and_asked_are_those_of_the_plain_expression(question):
     match = re.fullmatch(r"Where or by whom was (.+?) ([a-z].*)\?", question)
     assert title_and_asked(question) == (match and (match[1], match[2]))
@@ -167,7 +249,9 @@ def slow_sentences(answer):
     """(start, end, supported) of each sentence by comparing it with every sub-sentence."""
     truth = judge(QUESTION, PASSAGES, answer)
     for sentence in truth.sentences:
-        inside = [s for s in truth.subsentences if s.start < sentence.end and sentence.start < s.end]
+        inside = [
+            s for s in truth.subsentences if s.start < sentence.end and sentence.start < s.end
+        ]
         yield sentence.start, sentence.end, bool(inside) and all(s.supported for s in inside)
 
 
@@ -189,15 +273,22 @@ class Counting(str):
         return part
 
 
-@pytest.mark.parametrize("text", ["a" * 200_000, "a " * 100_000, "a. " + "b" * 200_000, "." * 200_000])
+@pytest.mark.parametrize(
+    "text", ["a" * 200_000, "a " * 100_000, "a. " + "b" * 200_000, "." * 200_000]
+)
 def test_nothing_after_the_last_full_stop_is_searched(text):
-    """By counting, not by the clock: the expression is tried on the text up to its last full stop only."""
+    """By counting, not by the clock: the expression is tried on the text up to its last full stop
+    only.
+    """
     Counting.given = 0
     full_sentences(Counting(text))
     assert Counting.given == text.rfind(".") + 1
 
 
-@pytest.mark.parametrize("question", ["Where or by whom was " + "a " * 100_000, "Where or by whom was " + "a " * 100_000 + "\n?"])
+@pytest.mark.parametrize(
+    "question",
+    ["Where or by whom was " + "a " * 100_000, "Where or by whom was " + "a " * 100_000 + "\n?"],
+)
 def test_long_questions_are_no_questions_at_once(question):
     assert title_and_asked(question) is None
     assert not Facts.read(question, PASSAGES).needed

@@ -12,8 +12,11 @@ from fgrlhf.runs import orphan
 from fgrlhf.runs.orphan import parent_mark, start_time
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 1800.0  # seconds until something hangs; what is waited for takes one or two, on a busy machine many
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc: nothing is watched")
+# seconds until something hangs; what is waited for takes one or two, on a busy machine many
+LIMIT = 1800.0
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="no /proc: nothing is watched"
+)
 
 
 def wait_for(condition) -> bool:
@@ -47,23 +50,43 @@ Pipeline([Stage("s", ("bash", "-c", script))], root, root / "out", {}).run()
 
 def test_a_killed_pipeline_takes_its_stages_with_it(tmp_path):
     # stdin of a stage is /dev/null, which ends at once: this one waits for what never comes
-    (tmp_path / "stage.py").write_text(STAGE.replace("sys.stdin.read()", "import threading\nthreading.Event().wait()"))
-    pipeline = subprocess.Popen([sys.executable, "-c", PIPELINE, str(tmp_path)], env=environment(), stdout=subprocess.DEVNULL)
-    assert wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"))
+    (tmp_path / "stage.py").write_text(
+        STAGE.replace("sys.stdin.read()", "import threading\nthreading.Event().wait()")
+    )
+    pipeline = subprocess.Popen(
+        [sys.executable, "-c", PIPELINE, str(tmp_path)],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+    )
+    assert wait_for(
+        lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n")
+    )
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert all(map(start_time, pids)) and pipeline.pid not in pids
     pipeline.kill()
     pipeline.wait()
     assert wait_for(lambda: not any(map(start_time, pids)))
-    assert "the pipeline that started this is gone" in (tmp_path / "out" / "logs" / "s.log").read_text()
+    assert (
+        "the pipeline that started this is gone"
+        in (tmp_path / "out" / "logs" / "s.log").read_text()
+    )
 
 
 def test_without_a_pipeline_and_beside_a_live_one_a_stage_goes_on(tmp_path):
     (tmp_path / "stage.py").write_text(STAGE)
-    for mark in ({orphan.VARIABLE: ""}, parent_mark(), {orphan.VARIABLE: "another machine:1:2"}, {orphan.VARIABLE: "nonsense"}):
+    for mark in (
+        {orphan.VARIABLE: ""},
+        parent_mark(),
+        {orphan.VARIABLE: "another machine:1:2"},
+        {orphan.VARIABLE: "nonsense"},
+    ):
         stage = subprocess.Popen(
-            [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")], env=environment(**mark),
-            stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+            [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")],
+            env=environment(**mark),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
         _, errors = stage.communicate(b"go on\n")
         assert (stage.returncode, errors) == (0, b"")
 
@@ -72,14 +95,19 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path):
     (tmp_path / "stage.py").write_text(STAGE)
     mark = parent_mark()[orphan.VARIABLE]
     stage = subprocess.Popen(
-        [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")], env=environment(**{orphan.VARIABLE: mark + "0"}),
-        stdin=subprocess.PIPE, start_new_session=True)
+        [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")],
+        env=environment(**{orphan.VARIABLE: mark + "0"}),
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert stage.wait(LIMIT) == -15
     stage.stdin.close()
 
 
 def test_a_dead_process_has_no_start():
     child = subprocess.Popen(["true"])
-    assert wait_for(lambda: start_time(child.pid) is None)  # not waited for: it is still in the table, as a zombie
+    assert wait_for(
+        lambda: start_time(child.pid) is None
+    )  # not waited for: it is still in the table, as a zombie
     child.wait()
     assert start_time(child.pid) is None and start_time(os.getpid()) is not None

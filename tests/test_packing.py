@@ -19,7 +19,9 @@ def test_one_row_a_prompt_holds_its_responses_without_padding():
 
 def test_a_token_sees_its_own_response_up_to_itself():
     seen = packed(MASK, GROUP).mask()[0, 0].int()
-    expected = torch.block_diag(torch.ones(3, 3).tril(), torch.ones(2, 2).tril(), torch.ones(1, 1)).int()
+    expected = torch.block_diag(
+        torch.ones(3, 3).tril(), torch.ones(2, 2).tril(), torch.ones(1, 1)
+    ).int()
     assert torch.equal(seen, expected)
 
 
@@ -42,11 +44,16 @@ def test_packed_responses_have_the_numbers_of_transformers(row, group, monkeypat
     mask = (torch.arange(7) < torch.tensor([7, 3, 1, 5, 7, 2])[:, None]).long()
     output, _ = policy(prompts, prompt_mask, ids, mask)
     labels = ids.masked_fill(mask == 0, -100)
-    expected = policy.model(input_ids=prompts, attention_mask=prompt_mask, labels=labels).logits.log_softmax(-1)
+    expected = policy.model(
+        input_ids=prompts, attention_mask=prompt_mask, labels=labels
+    ).logits.log_softmax(-1)
     expected = expected.gather(-1, ids[..., None])[..., 0] * mask
     torch.testing.assert_close(output.logprobs_BT, expected, atol=1e-5, rtol=1e-5)
     weights = torch.linspace(-1, 1, 42).view(6, 7)
     parameters = [p for p in policy.model.parameters()]
-    both = [torch.autograd.grad((x * weights).sum(), parameters, allow_unused=True) for x in (output.logprobs_BT, expected)]
+    both = [
+        torch.autograd.grad((x * weights).sum(), parameters, allow_unused=True)
+        for x in (output.logprobs_BT, expected)
+    ]
     for found, wanted in zip(*both):
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)

@@ -1,12 +1,14 @@
-"""The browser and Python agree: offsets, words, sentences, hashes, JSON, rules. Random texts of every kind."""
+"""The browser and Python agree: offsets, words, sentences, hashes, JSON, rules. Random texts of
+every kind.
+"""
 
 import hashlib
 import json
 import random
 
 import pytest
-
 from page_helpers import ITEM, opened
+
 from interface_html.items import rows_text
 from interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
 from interface_html.schema import load_schema
@@ -98,7 +100,11 @@ def test_words_sentences_strip_hash_and_json(tab):
 
 def random_doc(rng: random.Random, text: str) -> dict:
     edges = sorted(
-        {0, len(text), *(i for i in range(1, len(text)) if text[i - 1].isspace() != text[i].isspace())}
+        {
+            0,
+            len(text),
+            *(i for i in range(1, len(text)) if text[i - 1].isspace() != text[i].isspace()),
+        }
     )
 
     def place():
@@ -128,7 +134,10 @@ def random_doc(rng: random.Random, text: str) -> dict:
         }
         for _ in range(rng.randint(0, 4))
     ]
-    infos = [{"error type": rng.choice(SCHEMA.missing).name, **evidence()} for _ in range(rng.randint(0, 3))]
+    infos = [
+        {"error type": rng.choice(SCHEMA.missing).name, **evidence()}
+        for _ in range(rng.randint(0, 3))
+    ]
     return {
         "errors": errors,
         "missing-info": infos,
@@ -141,7 +150,8 @@ def test_the_rules_are_the_same(tab):
     rng = random.Random(2)
     docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(3000)]
     found = tab.evaluate(
-        "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) => one.field))",
+        "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) =>"
+        " one.field))",
         [ITEM, docs],
     )
     for doc, fields in zip(docs, found):
@@ -154,7 +164,8 @@ def test_circles_and_rankings_are_the_same(tab):
     rng = random.Random(3)
     cases = [[rng.choice([0, 1, 2]) for _ in SCHEMA.pairs] for _ in range(729)]
     found = tab.evaluate(
-        "cases => cases.map((c) => [FG.findCycle(4, FG.pairs(FG_SCHEMA), c), FG.brokenTriple(4, FG.pairs(FG_SCHEMA), c)])",
+        "cases => cases.map((c) => [FG.findCycle(4, FG.pairs(FG_SCHEMA), c), FG.brokenTriple(4,"
+        " FG.pairs(FG_SCHEMA), c)])",
         cases,
     )
     for case, (cycle, broken) in zip(cases, found):

@@ -1,4 +1,6 @@
-"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where installed."""
+"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where
+installed.
+"""
 
 import importlib.util
 import json
@@ -13,14 +15,23 @@ from fgrlhf.utils import UserError
 from reward_modeling.data import PAIRS
 
 TINY = Size(
-    vocab=400, width=32, layers=2, heads=2, max_length=60, prompt_words=(20, 30), answer_words=(4, 8), steps=3
+    vocab=400,
+    width=32,
+    layers=2,
+    heads=2,
+    max_length=60,
+    prompt_words=(20, 30),
+    answer_words=(4, 8),
+    steps=3,
 )
 needs_trl = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason=f"trl is not installed: {peers.INSTALL}"
 )
 
 
-def toy(calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3) -> Comparison:
+def toy(
+    calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3
+) -> Comparison:
     """Ours takes 1 s for 10 units, its slow setting 5 s; the peer 2 s, of which 1 s is its own."""
 
     def side(name, seconds):
@@ -47,7 +58,7 @@ def no_memory(name, side, choice):
     return {"peak_mb": 100.0 if side == "ours" else 200.0, "added_mb": 1.0}
 
 
-# ---- the harness -------------------------------------------------------------------------------------------
+# ---- the harness ---------------------------------------------------------------------------------
 
 
 def test_ratios_are_those_of_single_rounds():
@@ -73,7 +84,9 @@ def test_tuning_takes_the_fastest_setting_of_each_side():
     found = peers.compare(row, rounds=1, tune=True, memory=no_memory)
     assert found["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and found["ratio"] == 2
     assert [tried["rate"] for tried in found["tried"]["peer"]] == [1, 5]
-    assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # without it the first is taken
+    assert (
+        peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10
+    )  # without it the first is taken
 
 
 def test_the_table():
@@ -121,7 +134,7 @@ def test_an_unknown_row_is_refused():
         peers.row("dpoo")
 
 
-# ---- the reward trainers -----------------------------------------------------------------------------------
+# ---- the reward trainers -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -139,14 +152,21 @@ def test_both_sides_are_given_the_same_pairs(work):
     )
     for row, (i, j), better in zip(rows, PAIRS, preference):
         won, lost = (i, j) if better == 1 else (j, i)
-        assert (row["chosen_ids"], row["rejected_ids"]) == (read[won].input_ids, read[lost].input_ids)
+        assert (row["chosen_ids"], row["rejected_ids"]) == (
+            read[won].input_ids,
+            read[lost].input_ids,
+        )
     assert {1, 2} == {better for _, preference in work.examples for better in preference}
 
 
 def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
     trainer = our_trainer(work, {"micro": 1})
     found = comparison(TINY).ours.run(work, {"micro": 2})
-    assert found.units == work.pairs * (TINY.steps - 1) and found.seconds > 0 and math.isfinite(found.loss)
+    assert (
+        found.units == work.pairs * (TINY.steps - 1)
+        and found.seconds > 0
+        and math.isfinite(found.loss)
+    )
     assert not [path for path in (work.folder / "ours").rglob("*") if path.is_file()]
     assert trainer.args.gradient_accumulation_steps == 2
 
@@ -160,7 +180,10 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
     assert facts["loss"]["ours"] == pytest.approx(facts["loss"]["peer"], abs=1e-5)
     assert facts["parameters"]["ours"] == facts["parameters"]["peer"]
     assert facts["tokens_of_first_step"]["peer"] == 3 * facts["tokens_of_first_step"]["ours"]
-    ours, peer = row.ours.run(work, {"micro": 2}), row.peer.run(work, {"micro": 3, "sampling": "sequential"})
+    ours, peer = (
+        row.ours.run(work, {"micro": 2}),
+        row.peer.run(work, {"micro": 3, "sampling": "sequential"}),
+    )
     assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
     other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
     assert other.units == peer.units and other.loss != pytest.approx(
@@ -172,15 +195,24 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
 @needs_trl
 def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
     monkeypatch.setenv("CI", "1")
-    monkeypatch.setattr("benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1])  # TRL's pairs are mixed up
+    monkeypatch.setattr(
+        "benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1]
+    )  # TRL's pairs are mixed up
     with pytest.raises(UserError, match="the losses before training differ"):
         comparison(TINY).check(work)
 
 
-# ---- DPO ---------------------------------------------------------------------------------------------------
+# ---- DPO -----------------------------------------------------------------------------------------
 
 TINY_DPO = peer_dpo.Size(
-    vocab=400, width=32, layers=2, heads=2, prompt_words=(10, 30), answer_words=(4, 8), pairs=2, steps=3
+    vocab=400,
+    width=32,
+    layers=2,
+    heads=2,
+    prompt_words=(10, 30),
+    answer_words=(4, 8),
+    pairs=2,
+    steps=3,
 )
 
 
@@ -191,9 +223,15 @@ def dpo_work(tmp_path):
 
 def test_our_dpo_takes_the_pairs_as_they_come(dpo_work):
     trainer = peer_dpo.our_trainer(dpo_work, {"micro": 1})
-    assert [trainer.batch(step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]] and trainer.total_steps == 3
+    assert [trainer.batch(step) for step in range(3)] == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+    ] and trainer.total_steps == 3
     found = peer_dpo.run_ours(dpo_work, {"micro": 2})
-    assert found.units == 4 and found.seconds > 0 and found.loss == pytest.approx(math.log(2), abs=0.1)
+    assert (
+        found.units == 4 and found.seconds > 0 and found.loss == pytest.approx(math.log(2), abs=0.1)
+    )
 
 
 @needs_trl
@@ -201,7 +239,9 @@ def test_trl_does_equal_dpo(dpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     row = peer_dpo.comparison(TINY_DPO)
     facts = row.check(dpo_work)
-    assert facts["loss_over_steps"]["ours"] == pytest.approx(facts["loss_over_steps"]["peer"], abs=1e-5)
+    assert facts["loss_over_steps"]["ours"] == pytest.approx(
+        facts["loss_over_steps"]["peer"], abs=1e-5
+    )
     assert facts["loss_over_steps"]["ours"] < math.log(2) - 5e-4  # it has learned
     ours, peer = row.ours.run(dpo_work, {"micro": 2}), row.peer.run(dpo_work, {"micro": 2})
     assert ours.units == peer.units == 4 and ours.loss == pytest.approx(peer.loss, abs=1e-4)
@@ -216,10 +256,18 @@ def test_other_texts_are_not_equal_dpo(dpo_work, monkeypatch):
         peer_dpo.check(dpo_work)
 
 
-# ---- GRPO --------------------------------------------------------------------------------------------------
+# ---- GRPO ----------------------------------------------------------------------------------------
 
 TINY_GRPO = peer_grpo.Size(
-    vocab=400, width=32, layers=2, heads=2, prompt_tokens=20, tokens=5, prompts=2, samples=2, steps=3
+    vocab=400,
+    width=32,
+    layers=2,
+    heads=2,
+    prompt_tokens=20,
+    tokens=5,
+    prompts=2,
+    samples=2,
+    steps=3,
 )
 
 
@@ -250,7 +298,9 @@ def test_trl_does_equal_grpo(grpo_work, monkeypatch):
 def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     n = TINY_GRPO.responses
-    rewards = iter([*range(n), *range(n, 0, -1)])  # ours likes the later response, then TRL the earlier one
+    rewards = iter(
+        [*range(n), *range(n, 0, -1)]
+    )  # ours likes the later response, then TRL the earlier one
     monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
     with pytest.raises(UserError, match="do not learn the same"):
         peer_grpo.check(grpo_work)

@@ -57,12 +57,21 @@ CHAIN = (
 
 
 def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
-    size = int(peak_memory_mb()) + 200  # a forked process counts what its parent held when it was forked
+    size = (
+        int(peak_memory_mb()) + 200
+    )  # a forked process counts what its parent held when it was forked
     line, text = run(
-        root, [*CHAIN, stage("big", f"{sys.executable} -c \"x = b'x' * ({size} * 2**20)\"", needs=("three",))]
+        root,
+        [
+            *CHAIN,
+            stage("big", f"{sys.executable} -c \"x = b'x' * ({size} * 2**20)\"", needs=("three",)),
+        ],
     )
     done = order(root)
-    assert done.index("one") < done.index("two") < done.index("three") < done.index("big") and len(done) == 5
+    assert (
+        done.index("one") < done.index("two") < done.index("three") < done.index("big")
+        and len(done) == 5
+    )
     stages = read_json(root / "out" / "stages.json")
     assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
     assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
@@ -84,7 +93,9 @@ def test_a_changed_file_runs_its_stage_and_those_after_it(root):
     (root / "a.yml").write_text("lr: 2\n")
     line, _ = run(root, CHAIN)
     assert order(root) == ["two", "three"]
-    assert line.whole is None, "not everything ran in this call, so its seconds are not those of the whole"
+    assert line.whole is None, (
+        "not everything ran in this call, so its seconds are not those of the whole"
+    )
 
 
 def test_a_changed_command_or_a_lost_output_runs_the_stage(root):
@@ -107,12 +118,15 @@ def test_what_changed_loses_its_outputs_first_what_failed_keeps_them(root):
         run(root, [fails_once])
     _, text = run(root, [fails_once])
     assert "s: continued" in text
-    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0", "1"], (
-        "the second attempt found the first one's file"
-    )
+    assert (root / "out" / "logs" / "s.log").read_text().split() == [
+        "0",
+        "1",
+    ], "the second attempt found the first one's file"
     (root / "a.yml").write_text("lr: 3\n")
     run(root, [fails_once])
-    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], "a changed stage starts on nothing"
+    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], (
+        "a changed stage starts on nothing"
+    )
 
 
 def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
@@ -135,8 +149,9 @@ def test_a_failure_shows_the_end_of_the_log_and_stops_the_rest(root):
 def test_at_most_so_many_lanes(root):
     # the first two wait until they have seen each other
     probe = (
-        'touch "$OUT/run-$$"; until [ -e "$OUT/met" ] || [ "$(ls "$OUT" | grep -c run-)" -ge 2 ]; do sleep 0.05; done; '
-        'touch "$OUT/met"; ls "$OUT" | grep -c run- >> "$OUT/count"; sleep 0.1; rm "$OUT/run-$$"'
+        'touch "$OUT/run-$$"; until [ -e "$OUT/met" ] || [ "$(ls "$OUT" | grep -c run-)" -ge 2 ];'
+        ' do sleep 0.05; done; touch "$OUT/met"; ls "$OUT" | grep -c run- >> "$OUT/count"; sleep'
+        ' 0.1; rm "$OUT/run-$$"'
     )
     run(root, [stage(f"s{i}", probe) for i in range(5)], lanes=2)
     assert max(map(int, (root / "out" / "count").read_text().split())) == 2
@@ -170,7 +185,9 @@ Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     second = subprocess.run(**command)
-    assert second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
+    assert (
+        second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
+    )
 
 
 def test_kill_is_ctrl_c_and_what_is_ignored_stays_so():
@@ -243,7 +260,18 @@ def test_a_second_pipeline_in_the_folder_is_refused(root):
     assert len(order(root)) == 4 and not (root / "out" / ".lock").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stages": []}', '{"stages": {"one": {}}}', '{"stages": {}, "whole": 3}', "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"stages": []}',
+        '{"stages": {"one": {}}}',
+        '{"stages": {}, "whole": 3}',
+        "\0",
+    ],
+)
 def test_a_damaged_note_is_named_with_the_way_out(root, text):
     run(root, CHAIN[:1])
     (root / "out" / "pipeline.json").write_text(text)
@@ -254,7 +282,10 @@ def test_a_damaged_note_is_named_with_the_way_out(root, text):
 
 
 def test_a_full_disk_stops_every_stage(root, monkeypatch):
-    stages = [stage("slow", 'echo $$ > "$OUT/pid"; sleep 600'), stage("other", 'while [ ! -s "$OUT/pid" ]; do sleep 0.05; done')]
+    stages = [
+        stage("slow", 'echo $$ > "$OUT/pid"; sleep 600'),
+        stage("other", 'while [ ! -s "$OUT/pid" ]; do sleep 0.05; done'),
+    ]
     real = module.write_json
 
     def full(path, value):

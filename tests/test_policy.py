@@ -32,7 +32,13 @@ def seeds(n: int, *parts) -> list[int]:
 
 def sampled(policy, texts=TEXTS, num_samples=2, sampling=Sampling(max_new_tokens=7)):
     """Prompts and responses of different lengths."""
-    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]  # a random model is slow to say </s>
+    policy.model.generation_config.eos_token_id = [
+        1,
+        5,
+        10,
+        15,
+        20,
+    ]  # a random model is slow to say </s>
     prompt = policy.encode(texts)
     response = policy.generate(*prompt, sampling, seeds(len(texts) * num_samples), num_samples)
     return *(x.repeat_interleave(num_samples, 0) for x in prompt), response.ids_BT, response.mask_BT
@@ -48,12 +54,16 @@ def brute_logprobs(policy, prompt_ids, response_ids, temperature):
     result = []
     for t, token in enumerate(response_ids):
         if isinstance(policy, T5Policy):
-            decoder = torch.tensor([[policy.model.config.decoder_start_token_id, *response_ids[:t]]])
-            logits = policy.model(input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder).logits[
+            decoder = torch.tensor(
+                [[policy.model.config.decoder_start_token_id, *response_ids[:t]]]
+            )
+            logits = policy.model(
+                input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder
+            ).logits[0, -1]
+        else:
+            logits = policy.model(input_ids=torch.tensor([prompt_ids + response_ids[:t]])).logits[
                 0, -1
             ]
-        else:
-            logits = policy.model(input_ids=torch.tensor([prompt_ids + response_ids[:t]])).logits[0, -1]
         result.append(torch.log_softmax(logits / temperature, -1)[token].item())
     return result
 
@@ -72,8 +82,12 @@ def test_logprobs_equal_brute_force(kind, temperature):
         assert output.logprobs_BT[b, :n].tolist() == pytest.approx(
             brute_logprobs(policy, prompt_ids, responses[b][:n], temperature), abs=1e-5
         )
-        assert output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
-    assert len({sum(m) for m in masks}) > 1, "the rows must differ in length for the test to mean anything"
+        assert (
+            output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
+        )
+    assert len({sum(m) for m in masks}) > 1, (
+        "the rows must differ in length for the test to mean anything"
+    )
 
 
 @pytest.mark.parametrize("kind", ANY)
@@ -88,7 +102,9 @@ def test_projection_is_the_models_own(kind):
         else:
             whole = torch.cat([prompt_mask, mask], 1)
             own = policy.model(
-                input_ids=torch.cat([prompt_ids, ids], 1), attention_mask=whole, **positions_of(policy.model, (whole.cumsum(1) - 1).clamp(min=0))
+                input_ids=torch.cat([prompt_ids, ids], 1),
+                attention_mask=whole,
+                **positions_of(policy.model, (whole.cumsum(1) - 1).clamp(min=0)),
             ).logits[:, prompt_ids.shape[1] - 1 : -1]
         mine = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
     torch.testing.assert_close(mine[mask.bool()], own[mask.bool()], atol=1e-5, rtol=0)
@@ -96,14 +112,22 @@ def test_projection_is_the_models_own(kind):
 
 @pytest.mark.parametrize("kind", ANY)
 def test_rows_of_a_prompt_may_stand_anywhere(kind):
-    """Side by side in equal numbers they share their prompt's encoding; in any other order the result is the same."""
+    """Side by side in equal numbers they share their prompt's encoding; in any other order the
+    result is the same.
+    """
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=3)
     expected, gradient = logprobs_and_gradient(policy, batch)
-    for order in (torch.randperm(9, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3, 6]), torch.tensor([3, 4, 5])):
+    for order in (
+        torch.randperm(9, generator=torch.Generator().manual_seed(1)),
+        torch.tensor([0, 1, 2, 3, 6]),
+        torch.tensor([3, 4, 5]),
+    ):
         logprobs_BT, _ = logprobs_and_gradient(policy, [x[order] for x in batch])
         torch.testing.assert_close(logprobs_BT, expected[order], atol=1e-6, rtol=1e-5)
-    shuffled, other = logprobs_and_gradient(policy, [x[torch.arange(9).view(3, 3).T.flatten()] for x in batch])
+    shuffled, other = logprobs_and_gradient(
+        policy, [x[torch.arange(9).view(3, 3).T.flatten()] for x in batch]
+    )
     torch.testing.assert_close(other, gradient, atol=1e-5, rtol=1e-4)
 
 
@@ -111,7 +135,9 @@ def logprobs_and_gradient(policy, batch):
     policy.zero_grad()
     logprobs_BT = policy(*batch, temperature=0.7)[0].logprobs_BT
     logprobs_BT.sum().backward()
-    return logprobs_BT.detach(), torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    return logprobs_BT.detach(), torch.cat(
+        [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
+    )
 
 
 @pytest.mark.parametrize("kind", ANY)
@@ -119,7 +145,9 @@ def test_generated_logprobs_are_those_of_the_forward_pass(kind):
     policy = tiny.policy(kind).eval()
     prompt = policy.encode(TEXTS)
     policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
-    response = policy.generate(*prompt, Sampling(9, temperature=0.7, top_k=20), seeds(12), 4, temperature=0.7)
+    response = policy.generate(
+        *prompt, Sampling(9, temperature=0.7, top_k=20), seeds(12), 4, temperature=0.7
+    )
     rows = [x.repeat_interleave(4, 0) for x in prompt]
     with torch.no_grad():
         expected = policy(*rows, response.ids_BT, response.mask_BT, temperature=0.7)[0].logprobs_BT
@@ -127,14 +155,20 @@ def test_generated_logprobs_are_those_of_the_forward_pass(kind):
     assert response.mask_BT.sum(1).unique().numel() > 3 and expected.abs().sum() > 0
 
 
-@pytest.mark.parametrize("kind, side", [("t5", "left")] + [(k, "right" if k in ("t5", "flan", "mt5", "bart") else "left") for k in ANY])
+@pytest.mark.parametrize(
+    "kind, side",
+    [("t5", "left")]
+    + [(k, "right" if k in ("t5", "flan", "mt5", "bart") else "left") for k in ANY],
+)
 def test_padding_changes_nothing(kind, side):
     policy = tiny.policy(kind).eval()
     policy = type(policy)(policy.model, policy.tokenizer, 64, padding_side=side)
     prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT = sampled(policy)
     assert prompt_mask_BP[0, 0 if side == "left" else -1] == 0
     with torch.no_grad():
-        alone = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)[0].logprobs_BT
+        alone = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)[
+            0
+        ].logprobs_BT
 
         def widened(x, value, on_left):
             return torch.nn.functional.pad(x, (3, 0) if on_left else (0, 3), value=value)
@@ -152,7 +186,12 @@ def test_padding_changes_nothing(kind, side):
 
 def test_response_mask_ends_with_the_first_end_token():
     ids_BT = torch.tensor([[5, 1, 1, 0], [1, 5, 1, 0], [5, 0, 5, 5], [2, 1, 0, 0]])
-    assert response_mask(ids_BT, [1]).tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert response_mask(ids_BT, [1]).tolist() == [
+        [1, 1, 0, 0],
+        [1, 0, 0, 0],
+        [1, 1, 1, 1],
+        [1, 1, 0, 0],
+    ]
     assert response_mask(ids_BT, [1, 2])[3].tolist() == [1, 0, 0, 0]
 
 
@@ -189,13 +228,17 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
 
 @pytest.mark.parametrize("kind", ANY)
 def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
-    """All weights' gradients, K = 4 responses that read their prompt once against four that read it each."""
+    """All weights' gradients, K = 4 responses that read their prompt once against four that read it
+    each.
+    """
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=4)
     calls = []
     if isinstance(policy, CausalPolicy):
         packed = policy._hidden_of_groups
-        monkeypatch.setattr(policy, "_hidden_of_groups", lambda *args: calls.append(1) or packed(*args))
+        monkeypatch.setattr(
+            policy, "_hidden_of_groups", lambda *args: calls.append(1) or packed(*args)
+        )
     shared = logprobs_and_gradient(policy, batch)
     assert bool(calls) == (kind in SHARED)
     monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
@@ -205,16 +248,22 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
 
 
 def test_barts_checkpoint_settings_are_no_part_of_the_policy():
-    """Its generation config forces a first token and forbids repetitions: no sample, and no search, does."""
+    """Its generation config forces a first token and forbids repetitions: no sample, and no search,
+    does.
+    """
     policy = tiny.bart().eval()
     ids, mask = policy.encode(["the red cat"])
     with torch.no_grad():
         decoder_ids = torch.tensor([[1]])
         for _ in range(6):
-            logits = policy.model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids).logits[:, -1]
+            logits = policy.model(
+                input_ids=ids, attention_mask=mask, decoder_input_ids=decoder_ids
+            ).logits[:, -1]
             decoder_ids = torch.cat([decoder_ids, logits.argmax(-1, keepdim=True)], 1)
     expected = decoder_ids[:, 1:].tolist()
-    assert expected[0][0] != 2 and generated(policy, ["the red cat"], GREEDY)[0].tolist() == expected
+    assert (
+        expected[0][0] != 2 and generated(policy, ["the red cat"], GREEDY)[0].tolist() == expected
+    )
     searched = generated(policy, ["the red cat"], Sampling(6, do_sample=False, num_beams=2))[0]
     assert searched[0, 0] != 2
 
@@ -223,13 +272,18 @@ def test_positions_of_an_encoder_decoder_are_counted():
     policy = tiny.bart()
     for sampling in (Sampling(64, do_sample=False), Sampling(1, do_sample=False)):
         generated(policy, ["the cat"], sampling)
-    with pytest.raises(UserError, match="responses of up to 65 need 65 positions.*BartFor.*has 64.*env.max_generated_len"):
+    with pytest.raises(
+        UserError,
+        match="responses of up to 65 need 65 positions.*BartFor.*has 64.*env.max_generated_len",
+    ):
         generated(policy, ["the cat"], Sampling(65, do_sample=False))
     policy = T5Policy(policy.model, policy.tokenizer, max_input_len=70)
     generated(policy, [("cat " * 64).strip()], GREEDY)
     with pytest.raises(UserError, match="prompts of 65 tokens"):
         generated(policy, [("cat " * 65).strip()], GREEDY)
-    generated(tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False))  # no positions, no limit
+    generated(
+        tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False)
+    )  # no positions, no limit
     with pytest.raises(UserError, match="input_padding_side is `left`.*BartFor"):
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
 
@@ -237,16 +291,29 @@ def test_positions_of_an_encoder_decoder_are_counted():
 def test_a_model_that_changes_its_logits_afterwards_is_refused(tmp_path):
     tok = tiny.tokenizer()
     config = GraniteConfig(
-        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, logits_scaling=3.0,
-        initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1)
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        logits_scaling=3.0,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+    )
     CausalPolicy(GraniteForCausalLM(config), tiny.fresh(tok)).save(tmp_path)
-    with pytest.raises(UserError, match="GraniteForCausalLM does something to its logits.*Policy.project"):
+    with pytest.raises(
+        UserError, match="GraniteForCausalLM does something to its logits.*Policy.project"
+    ):
         load_policy(tmp_path)
 
 
 def test_a_model_with_a_running_state_is_refused(tmp_path):
     tok = tiny.fresh(tiny.tokenizer())
-    model = MambaForCausalLM(MambaConfig(vocab_size=len(tok), hidden_size=8, num_hidden_layers=1, state_size=2))
+    model = MambaForCausalLM(
+        MambaConfig(vocab_size=len(tok), hidden_size=8, num_hidden_layers=1, state_size=2)
+    )
     with pytest.raises(UserError, match="MambaForCausalLM keeps a running state"):
         CausalPolicy(model, tok)
 
@@ -259,7 +326,9 @@ def test_a_sample_depends_on_its_own_numbers_alone(kind):
     assert len({tuple(r) for r in rows}) > 3
     for b, text in enumerate(TEXTS):  # alone in its batch, its K samples stand together
         ids_KT, mask_KT = generated(policy, [text], Sampling(7), seeds(6)[2 * b : 2 * b + 2], 2)
-        assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[2 * b : 2 * b + 2]
+        assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[
+            2 * b : 2 * b + 2
+        ]
     torch.manual_seed(123)  # the global generator plays no part
     assert torch.equal(generated(policy, TEXTS, Sampling(7), seeds(6), 2)[0], ids_BT)
     with pytest.raises(ValueError, match="one seed per response"):
@@ -288,7 +357,10 @@ def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temper
     warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
     warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
     expected = torch.softmax(warped, -1)[0]
-    sampling, uniform_B2 = Sampling(2, True, temperature, top_k, top_p), uniform_rows(seeds(n, top_k), 2)
+    sampling, uniform_B2 = (
+        Sampling(2, True, temperature, top_k, top_p),
+        uniform_rows(seeds(n, top_k), 2),
+    )
     drawn = []
     for step in range(2):
         drawn.append(draw(logits.repeat(n, 1), sampling, uniform_B2[:, step]))
@@ -298,14 +370,18 @@ def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temper
         chi_square = ((counts - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
         assert chi_square < 24.3, counts  # the .999 quantile for 7 degrees of freedom
     agree = (drawn[0] == drawn[1]).float().mean()
-    assert agree == pytest.approx((expected**2).sum().item(), abs=0.015)  # the steps are independent
+    assert agree == pytest.approx(
+        (expected**2).sum().item(), abs=0.015
+    )  # the steps are independent
 
 
 def test_uniform_numbers_are_a_function_of_their_seed():
     rows = uniform_rows([5, 6, 5], 4)
     assert torch.equal(rows[0], rows[2]) and not torch.equal(rows[0], rows[1])
     assert torch.equal(uniform_rows([6], 9)[0, :4], rows[1]) and uniform_rows([], 4).shape == (0, 4)
-    extremes = draw(torch.tensor([[3.0, 1.0, 2.0]] * 2), Sampling(1), torch.tensor([0.0, 1 - 2**-24]))
+    extremes = draw(
+        torch.tensor([[3.0, 1.0, 2.0]] * 2), Sampling(1), torch.tensor([0.0, 1 - 2**-24])
+    )
     assert extremes.tolist() == [0, 1]
 
 
@@ -358,14 +434,16 @@ def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
         policy.tokenizer.padding_side = side
         ids_GP, mask_GP = policy.encode([*TEXTS, "cat"])
         with torch.no_grad():
-            whole = policy.model.get_encoder()(input_ids=ids_GP, attention_mask=mask_GP).last_hidden_state
+            whole = policy.model.get_encoder()(
+                input_ids=ids_GP, attention_mask=mask_GP
+            ).last_hidden_state
             monkeypatch.setattr("fgrlhf.policy.ENCODED_AT_ONCE", 6)
             parts = policy._encode(ids_GP, mask_GP)
         real = mask_GP.bool()
         torch.testing.assert_close(parts[real], whole[real], atol=1e-6, rtol=1e-5)
 
 
-# ---- prompts that are too long, too short or empty -----------------------------------------------------------------
+# ---- prompts that are too long, too short or empty -----------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -383,8 +461,12 @@ def test_prompts_that_are_cut_are_counted(policy):
     template = 4 if policy.chat else 0  # <s> <|user|> ... <|end|> <|assistant|>
     policy.max_input_len = 3 + template
     prompts = [Prompt(str(n), " ".join(["cat"] * n)) for n in (1, 3, 4, 300)]
-    assert policy.prompt_lengths([prompt.text for prompt in prompts]) == [n + template for n in (1, 3, 4, 300)]
-    assert count_cut(policy, prompts) == 2 and [prompt.id for prompt in cut_prompts(policy, prompts)] == ["4", "300"]
+    assert policy.prompt_lengths([prompt.text for prompt in prompts]) == [
+        n + template for n in (1, 3, 4, 300)
+    ]
+    assert count_cut(policy, prompts) == 2 and [
+        prompt.id for prompt in cut_prompts(policy, prompts)
+    ] == ["4", "300"]
     assert count_cut(policy, []) == 0
 
 
@@ -420,13 +502,15 @@ def test_prompts_and_responses_of_one_token(kind, num_samples):
     torch.testing.assert_close(logprobs_BT, response.logprobs_BT, atol=1e-5, rtol=0)
 
 
-# ---- prompts shared by responses -----------------------------------------------------------------------------------
+# ---- prompts shared by responses -----------------------------------------------------------------
 
 
 def test_prompts_are_shared_while_that_is_cheaper():
     assert sharing_pays(P=500, T=200, K=4, D=4096)  # 1,300 tokens instead of 2,800
     assert not sharing_pays(P=500, T=2000, K=16, D=4096)  # a mask of 32,500 x 32,500
-    assert not sharing_pays(P=20, T=100, K=8, D=128)  # short prompts: attention between answers costs more than is saved
+    assert not sharing_pays(
+        P=20, T=100, K=8, D=128
+    )  # short prompts: attention between answers costs more than is saved
     assert not sharing_pays(P=500, T=200, K=1, D=4096)  # nothing to share
     assert not sharing_pays(P=7000, T=400, K=4, D=4096)  # a mask of 8,600 x 8,600
     # by hand, D = 1: shared 6 * 13 + 13^2 = 247; rows 3 * (6 * 11 + 11^2 / 2) = 379.5
@@ -441,12 +525,14 @@ def test_responses_that_do_not_share_have_the_same_logprobs(kind, monkeypatch):
     batch = sampled(policy, num_samples=3)
     shared = logprobs_and_gradient(policy, batch)
     monkeypatch.setattr("fgrlhf.policy.sharing_pays", lambda *_: False)
-    monkeypatch.setattr(policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared"))
+    monkeypatch.setattr(
+        policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared")
+    )
     for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-# ---- damaged and hostile checkpoints -------------------------------------------------------------------------------
+# ---- damaged and hostile checkpoints -------------------------------------------------------------
 
 
 def changed(folder, file="model.safetensors", **changes):
@@ -485,7 +571,12 @@ def test_a_checkpoint_for_more_layers_is_refused(tmp_path):
 
 def test_code_of_a_folder_is_neither_run_nor_offered(tmp_path, monkeypatch):
     tiny.policy("gpt2").save(tmp_path)
-    changed(tmp_path, "config.json", model_type="mine", auto_map={"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"})
+    changed(
+        tmp_path,
+        "config.json",
+        model_type="mine",
+        auto_map={"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"},
+    )
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     for empty in (False, True):
@@ -494,7 +585,9 @@ def test_code_of_a_folder_is_neither_run_nor_offered(tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("kind, value", [("t5", float("nan")), ("gpt2", float("inf")), ("gpt2", 3e38)])
+@pytest.mark.parametrize(
+    "kind, value", [("t5", float("nan")), ("gpt2", float("inf")), ("gpt2", 3e38)]
+)
 def test_weights_that_give_no_numbers_are_refused(kind, value, tmp_path):
     policy = tiny.policy(kind)
     for p in policy.model.parameters():
@@ -528,17 +621,23 @@ def test_an_end_token_that_the_model_has_not_is_refused(wrong, tmp_path):
         load_policy(tmp_path)
 
 
-# ---- logits that are no numbers ------------------------------------------------------------------------------------
+# ---- logits that are no numbers ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampling", [Sampling(5), Sampling(5, do_sample=False), Sampling(5, do_sample=False, num_beams=2)])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(5), Sampling(5, do_sample=False), Sampling(5, do_sample=False, num_beams=2)],
+)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nothing_is_sampled_from_nan(kind, sampling, value):
     policy = tiny.policy(kind)
     with torch.no_grad():
         next(policy.model.parameters())[:] = value
-    with pytest.raises(UserError, match="the policy's logits are NaN or infinite at token 0 of answer 0.*lower train.lr"):
+    with pytest.raises(
+        UserError,
+        match="the policy's logits are NaN or infinite at token 0 of answer 0.*lower train.lr",
+    ):
         generated(policy, TEXTS, sampling, seeds(3))
 
 
@@ -548,11 +647,20 @@ def test_a_padding_token_that_is_never_drawn_is_no_mistake():
     policy.model.final_logits_bias[:, 0] = float("-inf")
     policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     response = policy.generate(*policy.encode(TEXTS), Sampling(9), seeds(12), 4)
-    assert response.mask_BT.sum(1).unique().numel() > 1 and response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0
+    assert (
+        response.mask_BT.sum(1).unique().numel() > 1
+        and response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0
+    )
 
 
 def test_an_encoder_is_no_policy(tmp_path):
-    config = BertConfig(vocab_size=28, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    config = BertConfig(
+        vocab_size=28,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it is an encoder .bert., which reads both ways"):

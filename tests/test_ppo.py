@@ -16,7 +16,16 @@ from fgrlhf.utils import masked_mean, masked_var
 
 # The values that select the published arithmetic, as they stand in a YAML file.
 PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
-SETTINGS = ("whiten_rewards", "lam", "gamma", "kl_coef", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
+SETTINGS = (
+    "whiten_rewards",
+    "lam",
+    "gamma",
+    "kl_coef",
+    "cliprange",
+    "cliprange_value",
+    "pg_coef",
+    "vf_coef",
+)
 
 
 def golden_case(golden, number):
@@ -59,9 +68,15 @@ def run(ppo, case, old, new, rewards):
     advantages = ppo.advantages(old, penalized_BT)
     token_loss = ppo.loss(new, old, advantages)
     means = {
-        name: float(masked_mean(x_BT, old.response_mask_BT)) for name, x_BT in token_loss.metrics.items()
+        name: float(masked_mean(x_BT, old.response_mask_BT))
+        for name, x_BT in token_loss.metrics.items()
     }
-    return penalized_BT, advantages, float(masked_mean(token_loss.loss_BT, old.response_mask_BT)), means
+    return (
+        penalized_BT,
+        advantages,
+        float(masked_mean(token_loss.loss_BT, old.response_mask_BT)),
+        means,
+    )
 
 
 def shipped(name: str) -> dict:
@@ -78,9 +93,13 @@ def test_the_published_files_have_the_published_values(name):
 def check_numbers(case, old, new, rewards, expected, switches):
     ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **switches))
     penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
-    torch.testing.assert_close(old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0
+    )
     torch.testing.assert_close(penalized_BT, expected["penalized"], atol=1e-5, rtol=0)
-    torch.testing.assert_close(advantages.advantages_BT, expected["whitened_advantages"], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        advantages.advantages_BT, expected["whitened_advantages"], atol=1e-5, rtol=0
+    )
     torch.testing.assert_close(advantages.returns_BT, expected["returns"], atol=1e-5, rtol=0)
     assert loss == pytest.approx(expected["loss_total"], abs=1e-5)
     assert means["loss/policy"] == pytest.approx(expected["loss_policy"], abs=1e-5)
@@ -89,7 +108,9 @@ def check_numbers(case, old, new, rewards, expected, switches):
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_published_values_give_the_published_numbers(golden, name):
-    """With every switch of the file that users run; each case brings the numbers it was computed with."""
+    """With every switch of the file that users run; each case brings the numbers it was computed
+    with.
+    """
     switches = {key: value for key, value in shipped(name).items() if key not in SETTINGS}
     cases = all_cases(golden)
     assert len(cases) >= 3
@@ -105,7 +126,9 @@ def test_defaults_give_the_numbers_of_plain_arithmetic(number):
 
 
 def test_plain_arithmetic_by_hand():
-    """Two tokens, gamma = lam = 1: A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25 + .5."""
+    """Two tokens, gamma = lam = 1: A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25
+    + .5.
+    """
     case = {
         "lengths": [2], "whiten_rewards": False, "lam": 1.0, "gamma": 1.0, "kl_coef": 0.5, "cliprange": 0.2, "cliprange_value": 0.1,
         "pg_coef": 1.0, "vf_coef": 2.0, "logprobs": [[-1.0, -1.0]], "ref_logprobs": [[-1.0, -2.0]], "values": [[0.25, 0.5]],
@@ -113,10 +136,16 @@ def test_plain_arithmetic_by_hand():
     }  # fmt: skip
     expected = reference.ppo_expected(case, published=False)
     assert expected["kl"] == [[0.0, 1.0]] and expected["penalized"] == [[0.0, 1.0]]
-    assert expected["returns"] == [[1.0, 1.0]]  # advantages .75 and .5: mean .625, standard deviation .125
+    assert expected["returns"] == [
+        [1.0, 1.0]
+    ]  # advantages .75 and .5: mean .625, standard deviation .125
     assert expected["whitened_advantages"] == [[1.0, -1.0]]
-    assert expected["loss_policy"] == pytest.approx((-1.0 + math.e) / 2)  # the ratio e is not clipped where A < 0
-    assert expected["loss_value"] == pytest.approx((0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2)  # .5 + .1 is .4 off
+    assert expected["loss_policy"] == pytest.approx(
+        (-1.0 + math.e) / 2
+    )  # the ratio e is not clipped where A < 0
+    assert expected["loss_value"] == pytest.approx(
+        (0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2
+    )  # .5 + .1 is .4 off
     published = reference.ppo_expected(case, published=True)
     assert published["whitened_advantages"][0] == pytest.approx([0.125**0.5, -(0.125**0.5)])
     assert published["returns"] == expected["returns"]
@@ -158,7 +187,9 @@ def test_by_default_padding_never_matters():
 
 
 def test_published_gae_does_let_padding_matter():
-    """Deviation D3: what whitening leaves on padding flows into the last tokens of short answers."""
+    """Deviation D3: what whitening leaves on padding flows into the last tokens of short
+    answers.
+    """
     one_more_column = lengths_mask([5, 2, 3], T=6)
     results = []
     for mask_BT in (MASK, one_more_column):
@@ -196,35 +227,53 @@ def test_coefficients_weigh_the_two_losses():
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
     made = trainer(config(tmp_path, ppo__lam=0.5, ppo__cliprange=0.1))
-    assert isinstance(made, PPOTrainer) and made.algorithm.config.lam == 0.5 and made.algorithm.needs_values
+    assert (
+        isinstance(made, PPOTrainer)
+        and made.algorithm.config.lam == 0.5
+        and made.algorithm.needs_values
+    )
     assert made.kl.coef == 0.1
 
 
-# ---- clipping of gradients -----------------------------------------------------------------------------------------
+# ---- clipping of gradients -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own_value", [True, False])
 def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
     critic = {"ckpt": "tiny"} if own_value else {"policy_value_sharing": True}
-    made = trainer(config(tmp_path, train__max_grad_norm=2.0, model__value_model=critic), own_value=own_value)
+    made = trainer(
+        config(tmp_path, train__max_grad_norm=2.0, model__value_model=critic), own_value=own_value
+    )
     policy, value = ([p for p in group["params"]] for group in made.optimizer.param_groups)
-    assert {id(p) for p in value} == {id(p) for p in made.actor_critic.value.parameters() if p.requires_grad}
+    assert {id(p) for p in value} == {
+        id(p) for p in made.actor_critic.value.parameters() if p.requires_grad
+    }
     for parameters, size in ((policy, 0.001), (value, 7.0)):
         for p in parameters:
             p.grad = torch.full_like(p, size)
     made.optimizer.step = lambda: None
     n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
     norms = made._clip_and_step()
-    assert norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4) and norms["grad_norm"] < 2
+    assert (
+        norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
+        and norms["grad_norm"] < 2
+    )
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
-    assert all(torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy)  # a small gradient is left as it is
+    assert all(
+        torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy
+    )  # a small gradient is left as it is
     assert float(value[0].grad.flatten()[0]) == pytest.approx(2 / n_value**0.5, rel=1e-4)
 
 
 def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
     weights, norms = [], []
     for vf_coef in (0.1, 1000.0):
-        cfg = config(tmp_path / str(vf_coef), ppo__vf_coef=vf_coef, model__value_model={"ckpt": "tiny"}, train__max_grad_norm=0.05)
+        cfg = config(
+            tmp_path / str(vf_coef),
+            ppo__vf_coef=vf_coef,
+            model__value_model={"ckpt": "tiny"},
+            train__max_grad_norm=0.05,
+        )
         made = trainer(cfg, own_value=True)
         rollout, rewards = made.collect_and_score()
         _, advantages = made.credit(rollout, rewards)

@@ -7,8 +7,15 @@ from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.mini_world import make_row
 from tasks.qa_feedback.data.probe import GOLD, REPEATED, probes, run_probe, table
 
-PROMPTS = [Prompt(str(i), r["text"], tuple(r["answer"]), {"question": r["question"], "passages": r["passages"]})
-           for i, r in ((i, make_row(0, "dev", i)) for i in range(5))]
+PROMPTS = [
+    Prompt(
+        str(i),
+        r["text"],
+        tuple(r["answer"]),
+        {"question": r["question"], "passages": r["passages"]},
+    )
+    for i, r in ((i, make_row(0, "dev", i)) for i in range(5))
+]
 
 
 class Length(SequenceScorer):
@@ -30,7 +37,10 @@ class Blind(SegmentScorer):
         pass
 
     def score(self, prompts, texts):
-        return [SegmentLabels(((0, 3),), torch.tensor([[0.1, 0.9]]), ("NF-ERR", "O"), (True,)) for _ in texts]
+        return [
+            SegmentLabels(((0, 3),), torch.tensor([[0.1, 0.9]]), ("NF-ERR", "O"), (True,))
+            for _ in texts
+        ]
 
 
 def test_probe_answers():
@@ -38,7 +48,10 @@ def test_probe_answers():
     gold = PROMPTS[0].references[0]
     first = answers["its first sentence"]
     assert gold.startswith(first) and answers[REPEATED] == f"{gold} {first}"
-    assert answers["first sentence x4"].split(". ")[0] + "." == first and answers["first sentence x4"].count(first) == 4
+    assert (
+        answers["first sentence x4"].split(". ")[0] + "." == first
+        and answers["first sentence x4"].count(first) == 4
+    )
 
 
 def test_oracle_prefers_the_gold_answer():

@@ -29,15 +29,30 @@ def test_a_question_is_never_cut(kind, capsys):
     short, long = prompt("0", "a dog"), prompt("1", "a dog sees the bird")
     policy = policy_of(kind, 7 + template)
     assert check_prompts_fit(policy, [short, long], "train.json") == 1
-    assert capsys.readouterr().out == (
-        f"1 of 2 prompts of train.json are longer than max_input_len={7 + template} tokens: their ends were cut\n")
+    assert (
+        capsys.readouterr().out
+        == f"1 of 2 prompts of train.json are longer than max_input_len={7 + template} tokens:"
+        " their ends were cut\n"
+    )
     ids_BP, mask_BP = policy.encode([long.text])
     read = policy.tokenizer.convert_ids_to_tokens(ids_BP[0][mask_BP[0].bool()].tolist())
     start = 2 if kind == "chat" else 0
-    assert read[start : start + 4] == ["▁question:", "▁the", "▁red", "▁cat"] and len(read) == 7 + template
-    assert check_prompts_fit(policy, [short], "train.json") == 0 and check_prompts_fit(policy, [long], "x", quiet=True) == 1
+    assert (
+        read[start : start + 4] == ["▁question:", "▁the", "▁red", "▁cat"]
+        and len(read) == 7 + template
+    )
+    assert (
+        check_prompts_fit(policy, [short], "train.json") == 0
+        and check_prompts_fit(policy, [long], "x", quiet=True) == 1
+    )
     assert capsys.readouterr().out == ""
-    with pytest.raises(UserError, match=f"dev.json, row 1: its question ends after {4 + template} tokens, but max_input_len is {3 + template}"):
+    with pytest.raises(
+        UserError,
+        match=(
+            f"dev.json, row 1: its question ends after {4 + template} tokens, but max_input_len is"
+            f" {3 + template}"
+        ),
+    ):
         check_prompts_fit(policy_of(kind, 3 + template), [long], "dev.json")
     assert check_prompts_fit(policy_of(kind, 4 + template), [long], "dev.json", quiet=True) == 1
 
@@ -47,7 +62,9 @@ def test_a_question_that_the_text_words_differently_counts_by_itself():
     assert check_prompts_fit(policy_of("t5", 6), [strange], "x") == 0
     with pytest.raises(UserError, match="row 5: its question ends after 6 tokens"):
         check_prompts_fit(policy_of("t5", 4), [strange], "x")
-    assert check_prompts_fit(policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], "x") == 1  # no question, nothing to lose
+    assert (
+        check_prompts_fit(policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], "x") == 1
+    )  # no question, nothing to lose
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -58,7 +75,9 @@ def test_no_question_of_a_file_is_cut(qa_feedback, kind):
     lengths = sorted(policy.prompt_lengths([prompt.text for prompt in prompts]))
     limit = policy.max_input_len = lengths[len(lengths) // 2] - 1  # half of the prompts are longer
     assert check_prompts_fit(policy, prompts, "dev.json", quiet=True) >= len(prompts) // 2
-    read = policy.tokenize([prompt.text for prompt in prompts], return_offsets_mapping=True)["offset_mapping"]
+    read = policy.tokenize([prompt.text for prompt in prompts], return_offsets_mapping=True)[
+        "offset_mapping"
+    ]
     for one, offsets in zip(prompts, read):
         assert len(offsets) <= limit and offsets[0][0] == 0
         assert offsets[-1][1] >= one.text.index(one.meta["question"]) + len(one.meta["question"])

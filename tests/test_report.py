@@ -1,4 +1,6 @@
-"""The report: what is found is shown, what is missing is said, text stays text, nothing is fetched."""
+"""The report: what is found is shown, what is missing is said, text stays text, nothing is
+fetched.
+"""
 
 import json
 import math
@@ -10,10 +12,9 @@ import numpy as np
 import pytest
 
 from fgrlhf.report import page as report
-
 from fgrlhf.report import plots as report_plots
-from fgrlhf.report.page import write_report
 from fgrlhf.report.data import aspect_name, read_outputs
+from fgrlhf.report.page import write_report
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from fgrlhf.utils import UserError, write_json, write_jsonl
 
@@ -26,9 +27,9 @@ CLAUSES = (
     "and it was published by Crane House.",
 )
 PROMPT = (
-    "question: Who made Amber Harbor? context: wikipage: Amber Harbor (1994 film) text: "
-    "Amber Harbor is a film. It was directed by Lena Okafor. wikipage: Amber Harbor (2003 novel) text: "
-    "Amber Harbor is a novel. It was written by Tomas Vey."
+    "question: Who made Amber Harbor? context: wikipage: Amber Harbor (1994 film) text: Amber"
+    " Harbor is a film. It was directed by Lena Okafor. wikipage: Amber Harbor (2003 novel) text:"
+    " Amber Harbor is a novel. It was written by Tomas Vey."
 )
 
 
@@ -50,7 +51,9 @@ def answer(rng, quality, wild=""):
     for aspect, weight in ASPECTS.items():
         rewards[aspect] = [0.0] * len(tokens)
         if aspect == "completeness":
-            segments[aspect] = [{"start": 0, "end": None, "value": rng.gauss(quality, 0.3), "label": "score"}]
+            segments[aspect] = [
+                {"start": 0, "end": None, "value": rng.gauss(quality, 0.3), "label": "score"}
+            ]
             rewards[aspect][-1] = segments[aspect][0]["value"]
             continue
         segments[aspect] = []
@@ -111,7 +114,10 @@ def write_run(folder, aspects, rng, wild=""):
             "value/explained_variance": 0.5 * done,
             "clipfrac/policy": 0.06 + rng.gauss(0, 0.01),
         }
-        row |= {f"reward/{name}": top * (done - 0.3) + rng.gauss(0, 0.08) for name, top in aspects.items()}
+        row |= {
+            f"reward/{name}": top * (done - 0.3) + rng.gauss(0, 0.08)
+            for name, top in aspects.items()
+        }
         row["reward/total"] = None if step == 7 else sum(row[f"reward/{name}"] for name in aspects)
         if step % 10 == 0:
             lines.append(
@@ -137,12 +143,15 @@ def write_run(folder, aspects, rng, wild=""):
     )
     for step, quality in ((0, 0.5), (5, 0.6), (39, 0.85)):
         write_jsonl(
-            folder / "samples" / f"step-{step}.jsonl", [rollout_row(rng, quality, wild) for _ in range(6)]
+            folder / "samples" / f"step-{step}.jsonl",
+            [rollout_row(rng, quality, wild) for _ in range(6)],
         )
 
 
 def make_outputs(folder, wild=""):
-    """A whole pipeline's outputs, as the stages write them; `wild` must reach the reader as text."""
+    """A whole pipeline's outputs, as the stages write them; `wild` must reach the reader as
+    text.
+    """
     rng = random.Random(0)
     write_run(folder / "fine_grained", ASPECTS, rng, wild)
     write_run(folder / "baseline", {"preference": 1.0}, rng, wild)
@@ -184,7 +193,12 @@ def make_outputs(folder, wild=""):
         policies[name] = {
             "oracle": {
                 k: interval(quality + d, 0.02)
-                for k, d in (("gold", 0.0), ("relevance", 0.12), ("factuality", 0.1), ("completeness", -0.01))
+                for k, d in (
+                    ("gold", 0.0),
+                    ("relevance", 0.12),
+                    ("factuality", 0.1),
+                    ("completeness", -0.01),
+                )
             },
             "reward": interval(3 * quality, 0.1),
             "rougeLsum": interval(60 * quality, 1.1),
@@ -205,7 +219,11 @@ def make_outputs(folder, wild=""):
         "train_finegrained",
         "evaluate",
     )
-    gains = (("fine_grained_vs_sft", 0.16), ("holistic_vs_sft", 0.08), ("fine_grained_vs_holistic", 0.02))
+    gains = (
+        ("fine_grained_vs_sft", 0.16),
+        ("holistic_vs_sft", 0.08),
+        ("fine_grained_vs_holistic", 0.02),
+    )
     write_json(
         folder / "summary.json",
         {
@@ -219,7 +237,8 @@ def make_outputs(folder, wild=""):
                 "preference": {"pair_accuracy": 0.64},
             },
             "stages": {
-                name: {"seconds": rng.uniform(5, 180), "peak_mb": rng.uniform(400, 1400)} for name in stages
+                name: {"seconds": rng.uniform(5, 180), "peak_mb": rng.uniform(400, 1400)}
+                for name in stages
             },
             "versions": {"python": "3.11.7", "torch": "2.13.0"},
             "seed": 42,
@@ -278,12 +297,25 @@ def test_every_section_is_there(whole):
 
 
 def test_nothing_is_fetched_and_nothing_runs(whole):
-    loading = {"script", "link", "iframe", "object", "embed", "base", "form", "img", "video", "audio"}
+    loading = {
+        "script",
+        "link",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "form",
+        "img",
+        "video",
+        "audio",
+    }
     page = Page(whole)
     assert not loading & {tag for tag, _ in page.tags}
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], tag
-        link = attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
+        link = (
+            attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
+        )
         assert link.startswith("#"), link
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
     assert "default-src 'none'" in whole
@@ -332,14 +364,17 @@ def test_missing_parts_are_named(tmp_path):
     ):
         assert expected in text
     assert text.count("Not found") == 4
-    write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run is enough
+    write_report(
+        tmp_path / "fine_grained", tmp_path / "run.html"
+    )  # the folder of one run is enough
     assert "Reward by aspect" in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
     for name, mean in (("fine_grained", 0.7), ("sft", 0.5)):
         write_json(
-            tmp_path / "eval" / f"{name}-dev" / "summary.json", {"relevance/ratio": interval(mean, 0.01)}
+            tmp_path / "eval" / f"{name}-dev" / "summary.json",
+            {"relevance/ratio": interval(mean, 0.01)},
         )
         write_jsonl(
             tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
@@ -378,7 +413,10 @@ def test_empty_answers_and_prompts_of_another_form_are_shown(tmp_path):
         "response": "",
         "references": [],
         "reward": 0.4,
-        "segments": {"relevance": [], "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}]},
+        "segments": {
+            "relevance": [],
+            "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}],
+        },
     }
     write_jsonl(tmp_path / "eval" / "sft-test" / "rows.jsonl", [row])
     rollout = {
@@ -401,10 +439,16 @@ def test_empty_answers_and_prompts_of_another_form_are_shown(tmp_path):
 
 def test_questions_are_the_first_that_every_policy_answered(tmp_path):
     rng = random.Random(0)
-    write_jsonl(tmp_path / "eval" / "sft-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (3, 1, 2)])
-    write_jsonl(tmp_path / "eval" / "other-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (1, 3)])
+    write_jsonl(
+        tmp_path / "eval" / "sft-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (3, 1, 2)]
+    )
+    write_jsonl(
+        tmp_path / "eval" / "other-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (1, 3)]
+    )
     write_report(tmp_path, tmp_path / "r.html")
-    assert re.findall(r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")) == [
+    assert re.findall(
+        r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")
+    ) == [
         "3",
         "1",
     ]
@@ -431,7 +475,9 @@ def test_a_score_of_the_whole_answer_shows_its_number_even_on_an_empty_one():
 
 def test_token_rewards_and_their_segments():
     segments = [{"start": 0, "end": 4, "value": -1.0, "label": "ERR"}]
-    assert token_pieces("a bc d", ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5], 1.0, segments) == [
+    assert token_pieces(
+        "a bc d", ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5], 1.0, segments
+    ) == [
         Piece("a", under=-1.0, label="ERR"),
         Piece(" ", under=-1.0),
         Piece("bc", -1.0, 1.0, under=-1.0, label="ERR"),
@@ -474,7 +520,10 @@ def test_split_prompt():
     assert split_prompt(PROMPT) == {
         "question": "Who made Amber Harbor?",
         "passages": [
-            "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena Okafor.",
+            (
+                "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena"
+                " Okafor."
+            ),
             "Amber Harbor (2003 novel) text: Amber Harbor is a novel. It was written by Tomas Vey.",
         ],
     }
@@ -483,7 +532,9 @@ def test_split_prompt():
 
 
 def test_smoothing_is_a_mean_of_neighbours():
-    np.testing.assert_allclose(report_plots.smooth(np.array([0.0, 3.0, 6.0, 3.0])), [1.5, 3.0, 4.0, 4.5])
+    np.testing.assert_allclose(
+        report_plots.smooth(np.array([0.0, 3.0, 6.0, 3.0])), [1.5, 3.0, 4.0, 4.5]
+    )
     assert report_plots.smooth(np.array([])).size == 0
 
 
@@ -497,11 +548,18 @@ def test_pictures_use_the_page_colours_and_escape_titles():
     assert "<style" not in svg and 'id="figure_1"' not in svg
 
 
-# ---- damaged files -------------------------------------------------------------------------------------------------
+# ---- damaged files -------------------------------------------------------------------------------
 
 FILES = (
-    "summary.json", "fine_grained/metrics.jsonl", "fine_grained/run.json", "fine_grained/samples/step-39.jsonl",
-    "rel_rm/reward_model.json", "rel_rm/metrics.json", "eval/sft-test/rows.jsonl", "stages.json", "eval/sft-test/summary.json",
+    "summary.json",
+    "fine_grained/metrics.jsonl",
+    "fine_grained/run.json",
+    "fine_grained/samples/step-39.jsonl",
+    "rel_rm/reward_model.json",
+    "rel_rm/metrics.json",
+    "eval/sft-test/rows.jsonl",
+    "stages.json",
+    "eval/sft-test/summary.json",
 )
 VALUES = (None, True, -1, 1.5, "x", [], {}, [1], {"a": 1}, [[]], "nan")
 
@@ -522,7 +580,10 @@ def mutated(value, rng):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     make_outputs(folder)
-    write_json(folder / "rel_rm" / "metrics.json", {"accuracy": 0.8, "calibration": [{"predicted": 0.1, "observed": 0.2, "count": 3}]})
+    write_json(
+        folder / "rel_rm" / "metrics.json",
+        {"accuracy": 0.8, "calibration": [{"predicted": 0.1, "observed": 0.2, "count": 3}]},
+    )
     write_json(folder / "stages.json", {"sft": {"seconds": 3.0, "peak_mb": 5.0}})
     write_json(folder / "eval" / "sft-test" / "summary.json", {"kl": interval(1.0, 0.1)})
     return folder
@@ -539,7 +600,10 @@ def reported(folder, name, text) -> str:
     path = folder / name
     before = path.read_bytes()
     path.write_bytes(text)
-    if name in ("stages.json", "eval/sft-test/summary.json"):  # read where summary.json does not say it
+    if name in (
+        "stages.json",
+        "eval/sft-test/summary.json",
+    ):  # read where summary.json does not say it
         (folder / "summary.json").rename(folder / "away")
     try:
         write_report(folder, folder / "r.html")
@@ -558,16 +622,27 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, no_pictures, name):
     for text in (b"", b"[]", b"{}", b"3", b'"x"', b"[[]]", b"\0\0", b"\xff", b"[" * 100_000):
         message = reported(made, name, text)
         assert not message or name.split("/")[-1] in message and len(message) < 600
-    rows = [json.loads(line) for line in (made / name).read_text().splitlines()] if name.endswith("l") else None
+    rows = (
+        [json.loads(line) for line in (made / name).read_text().splitlines()]
+        if name.endswith("l")
+        else None
+    )
     content = rows or json.loads((made / name).read_text())
     refused = 0
     for _ in range(25):
         changed = mutated(content, rng)
         as_rows = rows is not None and isinstance(changed, list)
-        text = "".join(json.dumps(row) + "\n" for row in changed) if as_rows else json.dumps(changed)
+        text = (
+            "".join(json.dumps(row) + "\n" for row in changed) if as_rows else json.dumps(changed)
+        )
         message = reported(made, name, text.encode())
         refused += bool(message)
-        assert not message or name.split("/")[-1] in message and len(message) < 600 and message.count("\n") == 0
+        assert (
+            not message
+            or name.split("/")[-1] in message
+            and len(message) < 600
+            and message.count("\n") == 0
+        )
     assert refused
 
 

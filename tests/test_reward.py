@@ -26,7 +26,9 @@ SPANS = [((0, 12), (12, 22)), ((0, 6),), ()]
 
 
 class FakeClassifier:
-    """Labels in another order than (error, ok), a third between them, as in published checkpoints."""
+    """Labels in another order than (error, ok), a third between them, as in published
+    checkpoints.
+    """
 
     spec = SimpleNamespace(error_label="NF-ERR", ok_label="O", level="subsentence")
     judged = None
@@ -112,7 +114,9 @@ def test_a_classifier_that_says_nan_is_refused_by_name():
     broken = FakeClassifier()
     broken.probabilities = [[[0.2, 0.7, 0.1], [math.nan] * 3], [[0.1, 0.8, 0.1]], []]
     reward = CombinedReward({"relevance": SegmentClassifierReward(broken, 0.3, -0.5)})
-    with pytest.raises(UserError, match=r"reward `relevance` is nan for the answer 'the red cat, and a dog'"):
+    with pytest.raises(
+        UserError, match=r"reward `relevance` is nan for the answer 'the red cat, and a dog'"
+    ):
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
 
 
@@ -120,7 +124,9 @@ def test_sequence_scores_by_hand():
     def values(**settings):
         return [
             row[0].value
-            for row in SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings).segment_scores(PROMPTS, TEXTS)
+            for row in SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings).segment_scores(
+                PROMPTS, TEXTS
+            )
         ]
 
     assert values() == [2.0, -0.5, 0.0]
@@ -163,7 +169,9 @@ def test_aspects_are_weighed_and_kept_apart():
     assert rewards.by_aspect["cat"][0].tolist() == [0, 0, 0.5, 0, 0, 0, 0, 0]
     assert rewards.total_BT[0].tolist() == pytest.approx([0, 0, 0.5, 0.6, 0, 0, 0.6, 2.0])
     assert rewards.total_BT[2].tolist() == [0.0] * 8  # z = 0
-    sums = sum(score.value for aspect in rewards.segments.values() for scores in aspect for score in scores)
+    sums = sum(
+        score.value for aspect in rewards.segments.values() for scores in aspect for score in scores
+    )
     assert rewards.total_BT.sum() == pytest.approx(sums)
 
 
@@ -228,18 +236,30 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
         "std": 4.0,
         "with_passages": False,
     }
-    assert isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
+    assert (
+        isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
+    )
     with pytest.raises(UserError, match="nothing to train for"):
         build_aspects(aspects(a={"weight": 0.0}), prefix_fn=None)
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
     with pytest.raises(
-        UserError, match=r"reward.a.kind: there is no `sequence_scorrer`; did you mean.*segment_classifier, sequence_scorer"
+        UserError,
+        match=(
+            r"reward.a.kind: there is no `sequence_scorrer`; did you mean.*segment_classifier,"
+            r" sequence_scorer"
+        ),
     ):
         build_aspects(aspects(a={"kind": "sequence_scorrer"}), prefix_fn=None)
-    mine = {"count": Kind(lambda config, prefix_fn, device, dtype: CountWord(config.ckpt), frozenset({"ckpt"}))}
-    built, _ = build_aspects(aspects(a={"kind": "count", "ckpt": "dog"}), prefix_fn=None, kinds=mine)
+    mine = {
+        "count": Kind(
+            lambda config, prefix_fn, device, dtype: CountWord(config.ckpt), frozenset({"ckpt"})
+        )
+    }
+    built, _ = build_aspects(
+        aspects(a={"kind": "count", "ckpt": "dog"}), prefix_fn=None, kinds=mine
+    )
     assert built["a"].word == "dog"
 
 
@@ -250,6 +270,13 @@ def test_a_missing_reward_model_is_named(tmp_path):
 
 def test_no_reward_is_built_that_is_always_zero():
     with pytest.raises(UserError) as refused:
-        build_aspects(aspects(a={"kind": "segment_classifier"}, b={"scale": 0.0}, c={"positive_reward": 1.0}), prefix_fn=None)
+        build_aspects(
+            aspects(a={"kind": "segment_classifier"}, b={"scale": 0.0}, c={"positive_reward": 1.0}),
+            prefix_fn=None,
+        )
     assert [line.split(": ")[0].strip() for line in str(refused.value).splitlines()[1:]] == [
-        "reward.a.negative_reward", "reward.a.positive_reward", "reward.b.scale", "reward.c.positive_reward"]
+        "reward.a.negative_reward",
+        "reward.a.positive_reward",
+        "reward.b.scale",
+        "reward.c.positive_reward",
+    ]

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
+from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
+from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
     SegmentLabels,
@@ -19,8 +21,6 @@ from fgrlhf.reward_models.scoring import (
     load_tokenizer,
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
-from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
@@ -35,7 +35,11 @@ def words(text: str) -> tuple[str, ...]:
 
 def inputs(shape, tokenizer="word", kind="segment", max_length=64):
     return RMInputs(
-        tiny.tokenizer(tokenizer), shape, kind, max_length, decoder_start_id=0 if shape == "seq2seq" else None
+        tiny.tokenizer(tokenizer),
+        shape,
+        kind,
+        max_length,
+        decoder_start_id=0 if shape == "seq2seq" else None,
     )
 
 
@@ -59,30 +63,46 @@ def network(tmp_path, shape, kind="segment", **kwargs):
     ckpt = rm.start(tmp_path, shape)
     if shape != "encoder":
         torch.manual_seed(1)
-        return LanguageModelScorer.start_from(str(ckpt), shape, kind, {0: "NF-ERR", 1: "O"}, **kwargs)
+        return LanguageModelScorer.start_from(
+            str(ckpt), shape, kind, {0: "NF-ERR", 1: "O"}, **kwargs
+        )
     torch.manual_seed(1)
-    config = rm.longformer_config(len(tiny.tokenizer("word")), num_labels=2 if kind == "segment" else 1)
-    return (LongformerForTokenClassification if kind == "segment" else LongformerForSequenceClassification)(
-        config
+    config = rm.longformer_config(
+        len(tiny.tokenizer("word")), num_labels=2 if kind == "segment" else 1
     )
+    return (
+        LongformerForTokenClassification
+        if kind == "segment"
+        else LongformerForSequenceClassification
+    )(config)
 
 
 def scorer(tmp_path, shape, kind="segment", feature=False, **changes):
     model = network(tmp_path, shape, kind, **({"lm_logprob_feature": True} if feature else {}))
     cls = SegmentScorer if kind == "segment" else SequenceScorer
     return cls(
-        model, load_tokenizer(tmp_path / f"start-{shape}", shape), spec(shape, kind, **changes), rm.prefix_fn
+        model,
+        load_tokenizer(tmp_path / f"start-{shape}", shape),
+        spec(shape, kind, **changes),
+        rm.prefix_fn,
     )
 
 
-# ---- positions ---------------------------------------------------------------------------------------------
+# ---- positions -----------------------------------------------------------------------------------
 
 
 def test_seq2seq_reads_each_segment_at_its_last_token():
     text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
     (read,) = inputs("seq2seq").encode([text])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
-    assert tokens == ["<pad>", "▁the", "▁red", "▁cat", "▁a", "▁dog"]  # decoder start, then the answer
+    assert tokens == [
+        "<pad>",
+        "▁the",
+        "▁red",
+        "▁cat",
+        "▁a",
+        "▁dog",
+    ]  # decoder start, then the answer
     assert read.positions == (3, 5)
     assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == [
         "▁question:",
@@ -115,7 +135,9 @@ def test_encoder_reads_each_segment_at_its_mark():
 @given(
     st.lists(
         st.lists(
-            st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=6),
+            st.text(
+                st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=6
+            ),
             max_size=4,
         ),
         max_size=4,
@@ -133,11 +155,13 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
     tok = whole.tokenizer
     encoded = tok(lead + answer, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = (encoded["input_ids"], encoded["offset_mapping"]) if answer else ([], [])
-    before = len((read.decoder_input_ids or read.input_ids)) - len(ids)
+    before = len(read.decoder_input_ids or read.input_ids) - len(ids)
     assert (read.decoder_input_ids or read.input_ids)[before:] == ids
     for (start, end), position in zip(spans, read.positions, strict=True):
         if position is None:
-            assert start == end or not any(e > start + len(lead) and s < end + len(lead) for s, e in offsets)
+            assert start == end or not any(
+                e > start + len(lead) and s < end + len(lead) for s, e in offsets
+            )
             continue
         token = position - before
         assert (
@@ -149,8 +173,12 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
         if tokenizer == "bpe":  # bytes decode exactly, even where several tokens make one character
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
     # cutting takes judgements away and moves none
-    (cut,) = inputs(shape, tokenizer, max_length=max_length).encode([RMText(("question:", "the"), segments)])
-    assert (cut.decoder_input_ids or cut.input_ids) == (read.decoder_input_ids or read.input_ids)[:max_length]
+    (cut,) = inputs(shape, tokenizer, max_length=max_length).encode(
+        [RMText(("question:", "the"), segments)]
+    )
+    assert (cut.decoder_input_ids or cut.input_ids) == (read.decoder_input_ids or read.input_ids)[
+        :max_length
+    ]
     for full, short in zip(read.positions, cut.positions, strict=True):
         assert short == (None if full is None or full >= max_length else full)
 
@@ -162,7 +190,9 @@ def test_encoder_cut_at_any_length_judges_only_whole_segments(max_length):
     (cut,) = inputs("encoder", max_length=max_length).encode([text])
     ends = (5, 8, 10)  # words up to which each segment reaches: 2 of the prefix, then mark + words
     assert whole.positions == (2, 5, 8)
-    assert cut.positions == tuple(p if end <= max_length else None for p, end in zip(whole.positions, ends))
+    assert cut.positions == tuple(
+        p if end <= max_length else None for p, end in zip(whole.positions, ends)
+    )
     assert cut.input_ids == whole.input_ids[:max_length]
 
 
@@ -209,10 +239,13 @@ def test_segment_mark_is_a_single_token_of_the_vocabulary():
 def test_last_tokens_by_hand():
     offsets = [(0, 3), (3, 5), (5, 6), (5, 6), (7, 9)]  # two bytes of one character at 5
     assert last_tokens(offsets, [(0, 3), (3, 6), (7, 9), (9, 9)]) == [0, 3, 4, None]
-    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [0, None]  # nothing covers 2..4
+    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [
+        0,
+        None,
+    ]  # nothing covers 2..4
 
 
-# ---- training inputs = scoring inputs ----------------------------------------------------------------------
+# ---- training inputs = scoring inputs ------------------------------------------------------------
 
 
 def feedback_prompts(path, rows):
@@ -263,7 +296,7 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback):
             assert pair_prefix(row.prompt, with_passages) == rm_prefix(row.prompt, with_passages)
 
 
-# ---- networks ----------------------------------------------------------------------------------------------
+# ---- networks ------------------------------------------------------------------------------------
 
 
 def test_lm_features_by_hand():
@@ -286,7 +319,9 @@ def test_language_model_scorer_survives_saving(tmp_path, shape, feature):
     again = LanguageModelScorer.from_pretrained(tmp_path / "saved").eval()
     assert not list((tmp_path / "saved").glob("*.bin"))
     built = inputs(shape)
-    batch = built.collate(built.encode([RMText(words("question: the cat answer:"), (words(TEXT),))]))
+    batch = built.collate(
+        built.encode([RMText(words("question: the cat answer:"), (words(TEXT),))])
+    )
     assert torch.equal(model(**batch).logits, again(**batch).logits)
     assert again.config.id2label == {0: "NF-ERR", 1: "O"}
 
@@ -295,7 +330,9 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
     model = network(tmp_path, "seq2seq", lm_logprob_feature=True).eval()
     policy = tiny.policy("t5")
     built = inputs("seq2seq")
-    batch = built.collate(built.encode([RMText(words("question: the cat answer:"), (words("the red cat"),))]))
+    batch = built.collate(
+        built.encode([RMText(words("question: the cat answer:"), (words("the red cat"),))])
+    )
     with torch.no_grad():
         model.feature_in.weight.zero_()
         output = policy.model(
@@ -304,12 +341,18 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
             decoder_input_ids=batch["decoder_input_ids"],
             output_hidden_states=True,
         )
-        torch.testing.assert_close(model(**batch).logits, model.head(output.decoder_hidden_states[-1]))
+        torch.testing.assert_close(
+            model(**batch).logits, model.head(output.decoder_hidden_states[-1])
+        )
         logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(
             -1, batch["decoder_input_ids"][0, 1:, None]
         )[:, 0]
         features = model._features(
-            **{k: v for k, v in batch.items() if k in ("input_ids", "attention_mask", "prompt_rows")},
+            **{
+                k: v
+                for k, v in batch.items()
+                if k in ("input_ids", "attention_mask", "prompt_rows")
+            },
             read_BT=batch["decoder_input_ids"],
             mask_BT=batch["decoder_attention_mask"],
         )
@@ -324,7 +367,10 @@ def test_training_leaves_the_frozen_language_model_alone(tmp_path):
     batch = built.collate(built.encode([RMText(words("question: the"), (words("the red cat"),))]))
     model(**batch).logits.sum().backward()
     assert all(p.grad is None for p in model.lm.parameters())
-    assert model.feature_in.weight.grad.abs().sum() > 0 and model.trunk.shared.weight.grad.abs().sum() > 0
+    assert (
+        model.feature_in.weight.grad.abs().sum() > 0
+        and model.trunk.shared.weight.grad.abs().sum() > 0
+    )
 
 
 @pytest.mark.parametrize("shape", ["seq2seq", "causal"])
@@ -332,7 +378,10 @@ def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
     model = network(tmp_path, shape, "sequence").eval()
     built = inputs(shape, kind="sequence")
     short, long = built.encode(
-        [RMText(words("question: the cat"), (words(t),)) for t in ("a dog", "a dog sees the red cat")]
+        [
+            RMText(words("question: the cat"), (words(t),))
+            for t in ("a dog", "a dog sees the red cat")
+        ]
     )
     alone = model(**built.collate([short])).logits
     padded = model(**built.collate([long, short])).logits
@@ -356,7 +405,7 @@ def test_equal_prefixes_are_read_once():
     assert batch["decoder_input_ids"].shape == (3, 3)
 
 
-# ---- scoring -----------------------------------------------------------------------------------------------
+# ---- scoring -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -374,8 +423,14 @@ def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
     score.batch_tokens = 1
     for (prompt, text), labels in zip(zip(prompts, texts), together):
         (alone,) = score.score([prompt], [text])
-        torch.testing.assert_close(alone.probabilities_SL, labels.probabilities_SL, rtol=1e-4, atol=1e-5)
-        assert alone.spans == labels.spans == tuple(load_segmenter(BLANK).segments(text, "subsentence"))
+        torch.testing.assert_close(
+            alone.probabilities_SL, labels.probabilities_SL, rtol=1e-4, atol=1e-5
+        )
+        assert (
+            alone.spans
+            == labels.spans
+            == tuple(load_segmenter(BLANK).segments(text, "subsentence"))
+        )
         assert labels.labels == ("NF-ERR", "O") and all(labels.judged)
         torch.testing.assert_close(labels.probabilities_SL.sum(-1), torch.ones(len(labels.spans)))
     assert [len(labels.spans) for labels in together] == [3, 1, 0, 2, 0]
@@ -388,7 +443,9 @@ def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
     with torch.no_grad():
         logits = score.model(**score.inputs.collate([read])).logits[0]
     (labels,) = score.score([rm.prompt()], [TEXT])
-    torch.testing.assert_close(labels.probabilities_SL, torch.softmax(logits[list(read.positions)], -1))
+    torch.testing.assert_close(
+        labels.probabilities_SL, torch.softmax(logits[list(read.positions)], -1)
+    )
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -425,10 +482,12 @@ def test_scores_of_a_batch_are_grouped_by_length(tmp_path):
     score.batch_tokens = 2 * read[1].length
     batches = score._batches(read)
     assert sorted(i for batch in batches for i in batch) == [0, 1, 2, 3] and batches[0] == [1, 2]
-    assert all(len(batch) * max(read[i].length for i in batch) <= score.batch_tokens for batch in batches)
+    assert all(
+        len(batch) * max(read[i].length for i in batch) <= score.batch_tokens for batch in batches
+    )
 
 
-# ---- loading -----------------------------------------------------------------------------------------------
+# ---- loading -------------------------------------------------------------------------------------
 
 
 def save(score, folder):
@@ -443,7 +502,13 @@ def save(score, folder):
 def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
     # defaults for published checkpoints give way to what the folder carries
-    defaults = {"mean": 9.0, "std": 9.0, "level": "sentence", "error_label": "X", "with_passages": False}
+    defaults = {
+        "mean": 9.0,
+        "std": 9.0,
+        "level": "sentence",
+        "error_label": "X",
+        "with_passages": False,
+    }
     again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn, defaults=defaults)
     assert again.spec == score.spec and type(again) is type(score)
     texts = [TEXT, "a dog."]
@@ -474,7 +539,11 @@ def published(folder, labels, seed=0):
 def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
     model = published(tmp_path, labels)
     score = load_reward_model(tmp_path, rm.prefix_fn, level="sentence", with_passages=True)
-    assert (score.spec.error_label, score.spec.ok_label, score.spec.labels) == ("F-ERR", "O", labels)
+    assert (score.spec.error_label, score.spec.ok_label, score.spec.labels) == (
+        "F-ERR",
+        "O",
+        labels,
+    )
     (read,) = score.encode([rm.prompt()], [TEXT])
     logits = model(**score.inputs.collate([read])).logits[0, list(read.positions)]
     expected = torch.softmax(logits[:, [labels.index("F-ERR"), labels.index("O")]], -1)
@@ -507,7 +576,8 @@ def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
     tiny.tokenizer("bpe").save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path, "encoder")
     assert (
-        tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"] == tokenizer(" red cat")["input_ids"]
+        tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
+        == tokenizer(" red cat")["input_ids"]
     )
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", "encoder")
@@ -523,7 +593,7 @@ def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
     )
 
 
-# ---- errors ------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def test_missing_or_wrong_folders_are_named(tmp_path):
@@ -547,7 +617,9 @@ def test_labels_and_level_must_be_known(tmp_path):
         load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence")
     with pytest.raises(UserError, match="labels X, Y, O, not F-ERR"):
         load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="F-ERR")
-    assert load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y").columns == [
+    assert load_reward_model(
+        tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y"
+    ).columns == [
         1,
         2,
     ]
@@ -557,7 +629,9 @@ def test_labels_and_level_must_be_known(tmp_path):
 
 def test_kinds_are_not_mixed_up(tmp_path):
     with pytest.raises(UserError, match="a segment reward model was given where a sequence one"):
-        SequenceScorer(network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn)
+        SequenceScorer(
+            network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn
+        )
 
 
 def test_broken_spec_is_named(tmp_path):
@@ -581,23 +655,33 @@ def test_segment_labels_check_their_shape():
 
 
 def test_pooled_features_by_hand():
-    """Two answers of 3 and 2 tokens, features in tenths of a nat below 0; what stands on padding does not count."""
+    """Two answers of 3 and 2 tokens, features in tenths of a nat below 0; what stands on padding
+    does not count.
+    """
     features_BTF = torch.tensor([[[-0.1], [-0.5], [0.0]], [[-0.2], [-0.4], [-0.9]]])
     pooled_B2 = pooled_features(features_BTF, torch.tensor([[1, 1, 1], [1, 1, 0]]))
     assert torch.allclose(pooled_B2, torch.tensor([[-5.0, -2.0], [-4.0, -3.0]]))
 
 
-# ---- facts -------------------------------------------------------------------------------------------------
+# ---- facts ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 def test_facts_that_contradict_the_folder_are_refused(tmp_path, kind):
     folder = save(scorer(tmp_path, "encoder", kind), tmp_path / "rm")
-    wrong = {"mean": 9.0, "std": 9.0, "level": "sentence", "error_label": "X", "with_passages": False}
+    wrong = {
+        "mean": 9.0,
+        "std": 9.0,
+        "level": "sentence",
+        "error_label": "X",
+        "with_passages": False,
+    }
     with pytest.raises(UserError) as error:
         load_reward_model(folder, rm.prefix_fn, **wrong)
     for name, value in wrong.items():
-        assert f"{name}={value} was given, but its reward_model.json has {name}=" in str(error.value)
+        assert f"{name}={value} was given, but its reward_model.json has {name}=" in str(
+            error.value
+        )
         with pytest.raises(UserError, match=f"{name}={value} was given"):
             load_reward_model(folder, rm.prefix_fn, **{name: value})
     carried = json.loads((folder / "reward_model.json").read_text())
@@ -618,7 +702,13 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
         with pytest.raises(UserError, match="would be ignored"):
             load_reward_model(tmp_path / "whole", rm.prefix_fn, **moments, **useless)
         load_reward_model(tmp_path / "whole", rm.prefix_fn, **moments, defaults=useless)
-    for bad in ({"std": float("inf")}, {"std": float("nan")}, {"std": 0.0}, {"mean": float("inf")}, {"std": True}):
+    for bad in (
+        {"std": float("inf")},
+        {"std": float("nan")},
+        {"std": 0.0},
+        {"mean": float("inf")},
+        {"std": True},
+    ):
         with pytest.raises(UserError, match="finite"):
             load_reward_model(tmp_path / "whole", rm.prefix_fn, **{**moments, **bad})
 
@@ -643,7 +733,7 @@ def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
         build(with_passages=False)
 
 
-# ---- folders that are not sound ----------------------------------------------------------------------------
+# ---- folders that are not sound ------------------------------------------------------------------
 
 
 def change_tensors(folder, change):
@@ -663,7 +753,9 @@ def test_missing_tensors_are_refused_in_use(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
     head = HEADS[shape]
     save(score, tmp_path / "headless")
-    change_tensors(tmp_path / "headless", lambda ts: {n: t for n, t in ts.items() if not n.startswith(head)})
+    change_tensors(
+        tmp_path / "headless", lambda ts: {n: t for n, t in ts.items() if not n.startswith(head)}
+    )
     save(score, tmp_path / "half")
     change_tensors(tmp_path / "half", lambda ts: {n: ts[n] for n in sorted(ts)[::2]})
     for folder in ("headless", "half"):
@@ -677,13 +769,25 @@ def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape):
 
     def attempts(folder):
         yield lambda: load_reward_model(folder, rm.prefix_fn)
-        yield lambda: load_network(ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"})
+        yield lambda: load_network(
+            ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"}
+        )
 
     for name, damage, reason in (
-        ("nan", lambda f: change_tensors(f, lambda ts: {n: t * float("nan") for n, t in ts.items()}), "NaN"),
+        (
+            "nan",
+            lambda f: change_tensors(f, lambda ts: {n: t * float("nan") for n, t in ts.items()}),
+            "NaN",
+        ),
         ("pickle", lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
         ("link", lambda f: (f / "more.json").symlink_to(tmp_path), "symbolic link"),
-        ("code", lambda f: change_json(f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}), "code"),
+        (
+            "code",
+            lambda f: change_json(
+                f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}
+            ),
+            "code",
+        ),
         ("type", lambda f: (f / "config.json").write_text("[]"), "must be a JSON object"),
         ("layers", lambda f: bloat(f / "config.json"), "which is more than"),
     ):
@@ -715,7 +819,9 @@ def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape)
     from reward_modeling.training import ModelSection, load_network
 
     def start(folder):
-        return load_network(ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"})
+        return load_network(
+            ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"}
+        )
 
     folder = rm.start(tmp_path, shape)
     network, _ = start(folder)
@@ -775,7 +881,9 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     start = rm.start(tmp_path, "causal")
     for path in (folder, start):
         tiny.tokenizer("bpe").save_pretrained(path)
-    with pytest.raises(UserError, match="tokens up to number 319, but the network has embeddings of"):
+    with pytest.raises(
+        UserError, match="tokens up to number 319, but the network has embeddings of"
+    ):
         load_reward_model(folder, rm.prefix_fn)
     with pytest.raises(UserError, match="tokens up to number 319"):
         load_network(ModelSection(ckpt=str(start), max_length=64), "sequence")

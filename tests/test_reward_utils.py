@@ -1,4 +1,6 @@
-"""Segmentation: golden offsets, hand-made texts, identities between spans and offsets, the segmenter that travels."""
+"""Segmentation: golden offsets, hand-made texts, identities between spans and offsets, the
+segmenter that travels.
+"""
 
 import json
 
@@ -53,8 +55,15 @@ def test_subsentence_starts(words, starts):
 
 def test_subsentences_end_where_their_last_word_ends():
     text = "One two three four five,  six seven eight nine ten\neleven. Next  one."
-    assert pieces(text, "subsentence") == ["One two three four five,", "six seven eight nine ten\neleven.", "Next  one."]
-    assert pieces(text, "sentence") == ["One two three four five,  six seven eight nine ten\neleven.", "Next  one."]
+    assert pieces(text, "subsentence") == [
+        "One two three four five,",
+        "six seven eight nine ten\neleven.",
+        "Next  one.",
+    ]
+    assert pieces(text, "sentence") == [
+        "One two three four five,  six seven eight nine ten\neleven.",
+        "Next  one.",
+    ]
     assert SEGMENTER.subsentence_offsets(text) == [0, 26, 59, 69]
     assert SEGMENTER.sentence_offsets(text) == [0, 58, 69]
 
@@ -66,7 +75,10 @@ def test_a_blank_text_has_no_segments(text, level):
 
 
 def test_odd_characters():
-    assert pieces(" 😀 smiles. 𝔘nicode\xa0works! \n", "sentence") == ["😀 smiles.", "𝔘nicode\xa0works!"]
+    assert pieces(" 😀 smiles. 𝔘nicode\xa0works! \n", "sentence") == [
+        "😀 smiles.",
+        "𝔘nicode\xa0works!",
+    ]
     assert pieces("Cut.In the word", "sentence") == ["Cut.", "In the word"]
     assert SEGMENTER.segments(" whole 😀 ", "sequence") == [(0, 9)]
 
@@ -83,7 +95,9 @@ def test_segments_hold_every_word_once_and_no_outer_space(text):
     for spans in (sentences, parts):
         assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
         assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:]))
-        assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(text.split())
+        assert "".join("".join(text[start:end].split()) for start, end in spans) == "".join(
+            text.split()
+        )
     # a sub-sentence lies in one sentence, and every sentence begins and ends with one
     assert {start for start, _ in sentences} <= {start for start, _ in parts}
     assert {end for _, end in sentences} <= {end for _, end in parts}
@@ -111,7 +125,9 @@ def test_another_version_warns():
 
 def test_a_segmenter_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(spacy.util, "is_package", lambda name: False)
-    with pytest.raises(UserError, match="`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"):
+    with pytest.raises(
+        UserError, match="`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"
+    ):
         load_segmenter({"name": "xx_none_sm", "version": "1.0"})
     assert load_segmenter("auto").name == BLANK
 
@@ -128,8 +144,14 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
         segmenter = load_segmenter("auto")
         assert segmenter == Segmenter("en_core_web_sm", "9.9")
         text = "One. Two | three"
-        assert [text[start:end] for start, end in segmenter.sentences(text)] == ["One. Two |", "three"]
-        assert pieces(text, "sentence") == ["One.", "Two | three"]  # the cache keeps pipelines apart
+        assert [text[start:end] for start, end in segmenter.sentences(text)] == [
+            "One. Two |",
+            "three",
+        ]
+        assert pieces(text, "sentence") == [
+            "One.",
+            "Two | three",
+        ]  # the cache keeps pipelines apart
     finally:
         reward_utils._pipeline.cache_clear()
         reward_utils._raw_sentences.cache_clear()
@@ -138,7 +160,18 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    ["pip", "pytest", "os", "", ".", "../en_core_web_sm", "/tmp/en_core_web_sm", "en_core_web_sm\n", "en_core_web_sm.x", "x" * 10_000],
+    [
+        "pip",
+        "pytest",
+        "os",
+        "",
+        ".",
+        "../en_core_web_sm",
+        "/tmp/en_core_web_sm",
+        "en_core_web_sm\n",
+        "en_core_web_sm.x",
+        "x" * 10_000,
+    ],
 )
 def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch):
     monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
@@ -162,24 +195,36 @@ def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path
     monkeypatch.syspath_prepend(str(tmp_path))
     assert spacy.util.is_package("zz_test_sm") and not reward_utils._declares_a_model("zz_test_sm")
     (folder / "entry_points.txt").write_text("[spacy_models]\nzz_test_sm = zz_test_sm\n")
-    assert reward_utils._declares_a_model("zz_test_sm") and not reward_utils._declares_a_model("zz_other_sm")
+    assert reward_utils._declares_a_model("zz_test_sm") and not reward_utils._declares_a_model(
+        "zz_other_sm"
+    )
 
 
-@pytest.mark.parametrize("described", [{}, {"version": "1"}, {"name": 3}, {"name": BLANK, "version": 3}, 3, None, ["a"]])
+@pytest.mark.parametrize(
+    "described", [{}, {"version": "1"}, {"name": 3}, {"name": BLANK, "version": 3}, 3, None, ["a"]]
+)
 def test_a_malformed_description_is_refused(described):
-    with pytest.raises(UserError, match="a segmenter is described by the texts `name` and `version`"):
+    with pytest.raises(
+        UserError, match="a segmenter is described by the texts `name` and `version`"
+    ):
         load_segmenter(described)
 
 
-# ---- long texts ----------------------------------------------------------------------------------------------------
+# ---- long texts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("character", ["(", ".", '"', ":", "😀", "a,", '{"a":'])
 def test_long_words_reach_spacy_as_letters(monkeypatch, character):
-    """spaCy's tokenizer takes time that grows with the square of a word of punctuation: it never sees one."""
+    """spaCy's tokenizer takes time that grows with the square of a word of punctuation: it never
+    sees one.
+    """
     read = []
     nlp = reward_utils._pipeline(BLANK)
-    monkeypatch.setattr(type(nlp), "__call__", lambda self, text: read.append(text) or type(nlp).make_doc(self, text))
+    monkeypatch.setattr(
+        type(nlp),
+        "__call__",
+        lambda self, text: read.append(text) or type(nlp).make_doc(self, text),
+    )
     monkeypatch.setattr(reward_utils, "_pipeline", lambda name: nlp)
     word = character * (50_000 // len(character))
     try:
@@ -201,5 +246,11 @@ def test_the_blank_pipeline_has_no_longest_text(monkeypatch):
     text = "ab cd. " * 150_000
     assert SEGMENTER.sentences(text)[-1][1] == len(text) - 1
     monkeypatch.setattr(reward_utils._pipeline(BLANK), "max_length", 10)
-    with pytest.raises(UserError, match="a text of 12 characters is too long for the segmenter `blank_en_sentencizer`: it reads 10"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "a text of 12 characters is too long for the segmenter `blank_en_sentencizer`: it"
+            " reads 10"
+        ),
+    ):
         SEGMENTER.sentences("Some text. 9")

@@ -48,7 +48,11 @@ def published(name: str) -> dict:
     return {
         "model": {
             "policy_model": POLICY,
-            "value_model": {"ckpt": "t5-base", "freeze_value_model": False, "policy_value_sharing": False},
+            "value_model": {
+                "ckpt": "t5-base",
+                "freeze_value_model": False,
+                "policy_value_sharing": False,
+            },
         },
         "reward": fine_grained if name == "fine_grained" else holistic,
         "env": {"max_input_len": 1024, "max_generated_len": 200, "train_num_samples_per_input": 4},
@@ -92,7 +96,9 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
     path = tmp_path / f"{name}.yml"
     path.write_text(yaml.safe_dump(published(name)).replace("1.0e-05", "0.00001"))
     made = load_config(QAConfig, path)
-    assert made.train.lr == 1e-5 and made.logprob_temperature == 0.7 and made.train.n_minibatches == 1
+    assert (
+        made.train.lr == 1e-5 and made.logprob_temperature == 0.7 and made.train.n_minibatches == 1
+    )
     sampling = made.model.policy_model.train_generation_kwargs.sampling(made.env.max_generated_len)
     assert (
         sampling.max_new_tokens,
@@ -104,8 +110,15 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
     assert not made.model.policy_model.eval_generation_kwargs.sampling(200).do_sample
     kinds = {key: aspect.kind for key, aspect in made.reward.items()}
     if name == "fine_grained":
-        assert kinds == {"relevance_model": "relevance", "factuality_model": "factuality", "completeness_model": "preference"}
-        assert made.reward["completeness_model"].std == 8.301160619054132 and made.reward["relevance_model"].weight == 1.0
+        assert kinds == {
+            "relevance_model": "relevance",
+            "factuality_model": "factuality",
+            "completeness_model": "preference",
+        }
+        assert (
+            made.reward["completeness_model"].std == 8.301160619054132
+            and made.reward["relevance_model"].weight == 1.0
+        )
     else:
         assert kinds == {"baseline_model": "preference"}
     assert unread(made) == [] and made.logging.notes() == []
@@ -162,7 +175,9 @@ def test_temperature_of_the_log_probabilities():
 def test_beams_in_evaluation_mean_no_sampling():
     tree = published("baseline")
     tree["model"]["policy_model"] = {**POLICY, "eval_generation_kwargs": {"num_beams": 4}}
-    sampling = validate(QAConfig, tree, "file").model.policy_model.eval_generation_kwargs.sampling(10)
+    sampling = validate(QAConfig, tree, "file").model.policy_model.eval_generation_kwargs.sampling(
+        10
+    )
     assert sampling.num_beams == 4 and not sampling.do_sample
 
 
@@ -184,7 +199,14 @@ def test_every_field_is_read_somewhere():
     source = "\n".join(sources)
     own = (REPOSITORY / "fgrlhf" / "rl_config.py").read_text()
     names = fields_of(RLConfig)
-    assert {"kl_horizon", "average_microbatches", "n_samples", "error_label", "num_beams", "clip_high"} <= names
+    assert {
+        "kl_horizon",
+        "average_microbatches",
+        "n_samples",
+        "error_label",
+        "num_beams",
+        "clip_high",
+    } <= names
 
     def is_read(name: str) -> bool:  # `published_facts` reads by name
         return bool(
@@ -205,7 +227,8 @@ def test_the_deviations_name_real_switches_and_tests():
     assert [row[1].strip() for row in rows] == [f"D{i}" for i in range(1, 17)]
     for _, name, _, _, switch, tests, _ in rows:
         for section, *keys in (
-            key.split(".") for key in re.findall(r"`((?:model|ppo|train|env|logging)\.[\w.]+)`", switch)
+            key.split(".")
+            for key in re.findall(r"`((?:model|ppo|train|env|logging)\.[\w.]+)`", switch)
         ):
             model = RLConfig.model_fields[section].annotation
             for key in keys:
@@ -214,7 +237,10 @@ def test_the_deviations_name_real_switches_and_tests():
         named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", tests)
         assert named, name
         for file, test in named:
-            assert f"def {test}(" in (REPOSITORY / "tests" / file).read_text(encoding="utf-8"), (name, test)
+            assert f"def {test}(" in (REPOSITORY / "tests" / file).read_text(encoding="utf-8"), (
+                name,
+                test,
+            )
 
 
 def test_the_published_update_as_overrides(tmp_path):
@@ -222,14 +248,16 @@ def test_the_published_update_as_overrides(tmp_path):
     overrides = re.findall(r"^    (.*)$", text, re.MULTILINE)
     (tmp_path / "a.yml").write_text(yaml.safe_dump(published("baseline")))
     made = load_config(QAConfig, tmp_path / "a.yml", " ".join(overrides).split())
-    assert made.dropout_in_rollouts is False and made.train.dropout and made.logprob_temperature == 1.0
+    assert (
+        made.dropout_in_rollouts is False and made.train.dropout and made.logprob_temperature == 1.0
+    )
     assert (made.ppo.whiten_divides_by, made.ppo.gae_start) == (
         "sqrt_std",
         "longest",
     ) and not made.train.average_microbatches
 
 
-# ---- a key that is not read is an error ----------------------------------------------------------------------------
+# ---- a key that is not read is an error ----------------------------------------------------------
 
 
 def refused(tree: dict, model=QAConfig) -> list[str]:
@@ -261,7 +289,11 @@ def test_a_key_that_nothing_reads_is_refused(path, value, way_out):
         return tree | (node.update({leaf: value}) or {})
 
     (line,) = refused(changed(value))
-    assert line.startswith(f"{path}: {value} is not read, since ") and way_out in line and "leave it out" in line
+    assert (
+        line.startswith(f"{path}: {value} is not read, since ")
+        and way_out in line
+        and "leave it out" in line
+    )
     if path.split(".")[-1] in ("top_k", "top_p"):
         assert refused(changed(None)) == []  # an explicit null gives nothing
 
@@ -277,9 +309,15 @@ def test_a_target_of_the_kl_needs_a_coefficient():
 
 def test_a_shared_trunk_takes_no_other():
     tree = published("fine_grained")
-    tree["model"]["value_model"] = {"ckpt": "t5-base", "policy_value_sharing": True, "freeze_value_model": True}
+    tree["model"]["value_model"] = {
+        "ckpt": "t5-base",
+        "policy_value_sharing": True,
+        "freeze_value_model": True,
+    }
     lines = refused(tree)
-    assert lines[0].startswith("model.value_model.ckpt: t5-base is not read, since policy_value_sharing is true")
+    assert lines[0].startswith(
+        "model.value_model.ckpt: t5-base is not read, since policy_value_sharing is true"
+    )
     assert lines[1].startswith("model.value_model.freeze_value_model: ") and len(lines) == 2
 
 
@@ -296,7 +334,10 @@ def test_mistakes_of_all_sections_are_reported_together():
     tree["algorithm"] = {"name": "trpo"}
     tree["model"]["value_model"] = {"policy_value_sharing": True}
     tree["train"]["dropout"] = True
-    assert [line.split()[0] for line in refused(tree)] == ["model.value_model.policy_value_sharing", "train.dropout"]
+    assert [line.split()[0] for line in refused(tree)] == [
+        "model.value_model.policy_value_sharing",
+        "train.dropout",
+    ]
 
 
 def test_settings_of_a_tracker_that_is_off_are_noted():
@@ -321,27 +362,104 @@ R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
     "name, section, lines",
     [
         ("relevance_model", R1, []),
-        ("relevance_model", R1 | {"place": "end", "weight": -2, "level": "subsentence", "error_label": "NF-ERR", "with_passages": False}, []),
+        (
+            "relevance_model",
+            R1
+            | {
+                "place": "end",
+                "weight": -2,
+                "level": "subsentence",
+                "error_label": "NF-ERR",
+                "with_passages": False,
+            },
+            [],
+        ),
         ("relevance_model", R1 | {"positive_reward": 0}, []),
-        ("relevance_model", {"ckpt": "r"}, ["negative_reward: missing; `relevance` needs it", "positive_reward: missing; `relevance` needs it"]),
+        (
+            "relevance_model",
+            {"ckpt": "r"},
+            [
+                "negative_reward: missing; `relevance` needs it",
+                "positive_reward: missing; `relevance` needs it",
+            ],
+        ),
         ("relevance_model", {"weight": 0}, []),
         ("relevance_model", {"weight": 0, "scale": 2}, ["scale: 2.0 is not read"]),
-        ("factuality_model", {"positive_reward": 1, "negative_reward": -1}, ["ckpt: missing; `factuality` needs it"]),
-        ("factuality_model", R1 | {"positive_reward": 0, "negative_reward": 0}, ["positive_reward: it and negative_reward are 0"]),
-        ("relevance_model", R1 | {"scale": 5, "clip": 1}, ["scale: 5.0 is not read, since `relevance` reads ckpt,", "clip: 1.0 is not read"]),
-        ("relevance_model", R1 | {"mean": 1.0, "std": 2.0}, ["mean: 1.0 is not read", "std: 2.0 is not read"]),
-        ("completeness_model", {"ckpt": "r", "mean": 1.0, "std": 2.0, "scale": 0.3, "bias": 0.1, "clip": 2, "with_passages": True}, []),
-        ("completeness_model", {"ckpt": "r", "positive_reward": 3}, ["positive_reward: 3.0 is not read, since `preference` reads"]),
-        ("completeness_model", {"ckpt": "r", "positive_reward": 0}, ["positive_reward: 0.0 is not read, since `preference` reads"]),
-        ("completeness_model", {"ckpt": "r", "error_label": "O", "level": "sentence"}, ["level: sentence is not read", "error_label: O is not read"]),
-        ("completeness_model", {"ckpt": "r", "scale": 0}, ["scale: 0 makes the reward the same for every answer"]),
+        (
+            "factuality_model",
+            {"positive_reward": 1, "negative_reward": -1},
+            ["ckpt: missing; `factuality` needs it"],
+        ),
+        (
+            "factuality_model",
+            R1 | {"positive_reward": 0, "negative_reward": 0},
+            ["positive_reward: it and negative_reward are 0"],
+        ),
+        (
+            "relevance_model",
+            R1 | {"scale": 5, "clip": 1},
+            ["scale: 5.0 is not read, since `relevance` reads ckpt,", "clip: 1.0 is not read"],
+        ),
+        (
+            "relevance_model",
+            R1 | {"mean": 1.0, "std": 2.0},
+            ["mean: 1.0 is not read", "std: 2.0 is not read"],
+        ),
+        (
+            "completeness_model",
+            {
+                "ckpt": "r",
+                "mean": 1.0,
+                "std": 2.0,
+                "scale": 0.3,
+                "bias": 0.1,
+                "clip": 2,
+                "with_passages": True,
+            },
+            [],
+        ),
+        (
+            "completeness_model",
+            {"ckpt": "r", "positive_reward": 3},
+            ["positive_reward: 3.0 is not read, since `preference` reads"],
+        ),
+        (
+            "completeness_model",
+            {"ckpt": "r", "positive_reward": 0},
+            ["positive_reward: 0.0 is not read, since `preference` reads"],
+        ),
+        (
+            "completeness_model",
+            {"ckpt": "r", "error_label": "O", "level": "sentence"},
+            ["level: sentence is not read", "error_label: O is not read"],
+        ),
+        (
+            "completeness_model",
+            {"ckpt": "r", "scale": 0},
+            ["scale: 0 makes the reward the same for every answer"],
+        ),
         ("completeness_model", {}, ["ckpt: missing; `preference` needs it"]),
         ("gold", {"kind": "oracle_gold", "scale": 6, "place": "end"}, []),
         ("gold", {"kind": "oracle_gold"}, []),
         ("gold", {"kind": "oracle_gold", "scale": 0}, ["scale: 0 makes the reward"]),
-        ("gold", {"kind": "oracle_gold", "ckpt": "/nope"}, ["ckpt: /nope is not read, since `oracle_gold` reads scale: leave it out"]),
-        ("gold", {"kind": "oracle_gold", "clip": 1, "mean": 0}, ["clip: 1.0 is not read", "mean: 0.0 is not read"]),
-        ("a", {"kind": "oracle_gould"}, ["kind: there is no `oracle_gould`; did you mean `oracle_gold`? known: factuality, oracle_gold"]),
+        (
+            "gold",
+            {"kind": "oracle_gold", "ckpt": "/nope"},
+            ["ckpt: /nope is not read, since `oracle_gold` reads scale: leave it out"],
+        ),
+        (
+            "gold",
+            {"kind": "oracle_gold", "clip": 1, "mean": 0},
+            ["clip: 1.0 is not read", "mean: 0.0 is not read"],
+        ),
+        (
+            "a",
+            {"kind": "oracle_gould"},
+            [
+                "kind: there is no `oracle_gould`; did you mean `oracle_gold`? known: factuality,"
+                " oracle_gold"
+            ],
+        ),
         ("a", {"kind": "sequence_scorer", "ckpt": "", "std": 0}, ["ckpt: it is empty", "std: "]),
     ],
 )
@@ -353,9 +471,17 @@ def test_a_kind_of_reward_reads_its_keys_and_no_other(name, section, lines):
 
 
 def test_mistakes_of_all_rewards_are_reported_together():
-    got = refused(rewards(a={"kind": "x"}, relevance_model={"ckpt": "r"}, b={"kind": "oracle_gold", "scal": 3}))
+    got = refused(
+        rewards(
+            a={"kind": "x"}, relevance_model={"ckpt": "r"}, b={"kind": "oracle_gold", "scal": 3}
+        )
+    )
     assert [line.split(":")[0] for line in got] == [
-        "reward.a.kind", "reward.relevance_model.negative_reward", "reward.relevance_model.positive_reward", "reward.b.scal"]
+        "reward.a.kind",
+        "reward.relevance_model.negative_reward",
+        "reward.relevance_model.positive_reward",
+        "reward.b.scal",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -409,20 +535,31 @@ def test_the_same_for_dpo():
     tree = {
         "model": {"policy_model": {"ckpt": "x", "eval_generation_kwargs": {"temperature": 0.5}}},
         "dpo": {"beta": 1e-320, "span_weight": 1e30},
-        "train": {"lr": 1e308, "seed": -1, "epochs": 1e-320, "batch_size": 10**30, "adam_eps": 1e308},
+        "train": {
+            "lr": 1e308,
+            "seed": -1,
+            "epochs": 1e-320,
+            "batch_size": 10**30,
+            "adam_eps": 1e308,
+        },
         "data": {"dev_file": ""},
         "logging": {"save_dir": "x"},
     }
     assert len(refused(tree, DPOConfig)) == 9
-    tree = {"model": {"policy_model": {"ckpt": "x"}}, "data": {"dev_file": "d"}, "logging": {"save_dir": "x"}}
+    tree = {
+        "model": {"policy_model": {"ckpt": "x"}},
+        "data": {"dev_file": "d"},
+        "logging": {"save_dir": "x"},
+    }
     assert refused(tree, DPOConfig) == []
     (line,) = refused(tree | {"train": {"clip_grad": False, "max_grad_norm": 0.5}}, DPOConfig)
     assert line.startswith("train.max_grad_norm: 0.5 is not read, since clip_grad is false")
 
 
-# ---- the two variants at paper scale -------------------------------------------------------------------------------
+# ---- the two variants at paper scale -------------------------------------------------------------
 
-# Every switch between published and right (docs/deviations.md): its value in the published code, and ours.
+# Every switch between published and right (docs/deviations.md): its value in the published code,
+# and ours.
 SWITCHES = {
     "ppo.whiten_rewards": (True, False),
     "ppo.whiten_divides_by": ("sqrt_std", "std"),
@@ -440,11 +577,16 @@ SWITCHES = {
 def shipped(name: str, monkeypatch, overrides=()) -> QAConfig:
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    return load_config(QAConfig, REPOSITORY / "tasks/qa_feedback/training" / f"{name}_config.yml", overrides)
+    return load_config(
+        QAConfig, REPOSITORY / "tasks/qa_feedback/training" / f"{name}_config.yml", overrides
+    )
 
 
 def flat(tree: dict, prefix: str = "") -> dict:
-    pairs = [flat(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}": v} for k, v in tree.items()]
+    pairs = [
+        flat(v, f"{prefix}{k}.") if isinstance(v, dict) else {f"{prefix}{k}": v}
+        for k, v in tree.items()
+    ]
     return {key: value for pair in pairs for key, value in pair.items()}
 
 
@@ -452,29 +594,53 @@ def flat(tree: dict, prefix: str = "") -> dict:
 def test_the_published_variant_is_the_published_run(name, monkeypatch):
     made = shipped(f"published_{name}", monkeypatch)
     values = flat(made.model_dump())
-    assert {key: values[key] for key in SWITCHES} == {key: value for key, (value, _) in SWITCHES.items()}
+    assert {key: values[key] for key in SWITCHES} == {
+        key: value for key, (value, _) in SWITCHES.items()
+    }
     text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
     overrides = " ".join(re.findall(r"^    (.*)$", text, re.MULTILINE)).split()
     assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
     assert shipped(f"published_{name}", monkeypatch, overrides) == made
     for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
-        its_own = key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
+        its_own = (
+            key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
+        )
         assert its_own or values[key] == value, key
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch):
-    ours, theirs = (flat(shipped(prefix + name, monkeypatch).model_dump()) for prefix in ("", "published_"))
+    ours, theirs = (
+        flat(shipped(prefix + name, monkeypatch).model_dump()) for prefix in ("", "published_")
+    )
     differing = {key for key in ours if ours[key] != theirs[key]}
-    assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | {"logging.run_name", "logging.save_dir"}
+    assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | {
+        "logging.run_name",
+        "logging.save_dir",
+    }
     for key, (_, default) in SWITCHES.items():
         section, leaf = key.split(".")
-        assert ours[key] == default == RLConfig.model_fields[section].annotation.model_fields[leaf].default, key
+        assert (
+            ours[key]
+            == default
+            == RLConfig.model_fields[section].annotation.model_fields[leaf].default
+        ), key
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_both_variants_say_which_they_are(name):
     folder = REPOSITORY / "tasks/qa_feedback/training"
-    ours, theirs = ((folder / f"{prefix}{name}_config.yml").read_text().split("model:")[0] for prefix in ("", "published_"))
-    assert "The DEFAULT variant" in ours and f"published_{name}_config.yml" in ours and "VARIANT" not in ours
-    assert "The PUBLISHED variant" in theirs and f"{name}_config.yml" in theirs and "VARIANT=published bash" in theirs
+    ours, theirs = (
+        (folder / f"{prefix}{name}_config.yml").read_text().split("model:")[0]
+        for prefix in ("", "published_")
+    )
+    assert (
+        "The DEFAULT variant" in ours
+        and f"published_{name}_config.yml" in ours
+        and "VARIANT" not in ours
+    )
+    assert (
+        "The PUBLISHED variant" in theirs
+        and f"{name}_config.yml" in theirs
+        and "VARIANT=published bash" in theirs
+    )

@@ -1,4 +1,6 @@
-"""Readers of reward-model files: every malformed row is named, with field and reason, and nothing else is raised."""
+"""Readers of reward-model files: every malformed row is named, with field and reason, and nothing
+else is raised.
+"""
 
 import json
 
@@ -8,7 +10,11 @@ import rm_helpers as rm
 from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
 
-SEGMENT_ROW = {"id": "0", "text": ["question:", "a", "answer:", "</s>", "b"], "feedback_tags": ["Ignore"] * 3 + ["O", "Ignore"]}
+SEGMENT_ROW = {
+    "id": "0",
+    "text": ["question:", "a", "answer:", "</s>", "b"],
+    "feedback_tags": ["Ignore"] * 3 + ["O", "Ignore"],
+}
 
 
 def read_segments(tmp_path, *rows, level=None):
@@ -33,14 +39,32 @@ def changed(row, key, place, value):
 @pytest.mark.parametrize(
     "row, message",
     [
-        (changed(SEGMENT_ROW, "feedback_tags", 3, ["O"]), r"row 1, `feedback_tags\[3\]`: must be a text, it is a list"),
-        (changed(SEGMENT_ROW, "feedback_tags", 0, {}), r"row 1, `feedback_tags\[0\]`: must be a text, it is an object"),
-        (changed(SEGMENT_ROW, "feedback_tags", 0, None), r"row 1, `feedback_tags\[0\]`: must be a text, it is null"),
-        (changed(SEGMENT_ROW, "feedback_tags", 3, "x" * 10_000), r"row 1, `feedback_tags`: x+ \.\.\. x+ not among"),
+        (
+            changed(SEGMENT_ROW, "feedback_tags", 3, ["O"]),
+            r"row 1, `feedback_tags\[3\]`: must be a text, it is a list",
+        ),
+        (
+            changed(SEGMENT_ROW, "feedback_tags", 0, {}),
+            r"row 1, `feedback_tags\[0\]`: must be a text, it is an object",
+        ),
+        (
+            changed(SEGMENT_ROW, "feedback_tags", 0, None),
+            r"row 1, `feedback_tags\[0\]`: must be a text, it is null",
+        ),
+        (
+            changed(SEGMENT_ROW, "feedback_tags", 3, "x" * 10_000),
+            r"row 1, `feedback_tags`: x+ \.\.\. x+ not among",
+        ),
         (changed(SEGMENT_ROW, "text", 4, 3), r"row 1, `text\[4\]`: must be a text, it is a number"),
         (changed(SEGMENT_ROW, "text", 4, None), r"row 1, `text\[4\]`: must be a text, it is null"),
-        (changed(SEGMENT_ROW, "text", 4, ["b"]), r"row 1, `text\[4\]`: must be a text, it is a list"),
-        (changed(SEGMENT_ROW, "text", 4, " "), r"row 1, `text\[4\]`: must be a text that is not empty"),
+        (
+            changed(SEGMENT_ROW, "text", 4, ["b"]),
+            r"row 1, `text\[4\]`: must be a text, it is a list",
+        ),
+        (
+            changed(SEGMENT_ROW, "text", 4, " "),
+            r"row 1, `text\[4\]`: must be a text that is not empty",
+        ),
         (changed(SEGMENT_ROW, "text", 4, "\ud83d"), "half of a surrogate pair"),
         ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: holds no `</s>`"),
         ({"text": None}, "row 1, `text`, `feedback_tags`"),
@@ -64,7 +88,9 @@ def test_many_unknown_tags_are_a_short_message(tmp_path):
 def test_segments_must_be_of_the_configs_level(tmp_path):
     words, tags = SEGMENT_ROW["text"], SEGMENT_ROW["feedback_tags"]
     two = {"text": [*words, "</s>", "c"], "feedback_tags": [*tags, "O", "Ignore"]}
-    assert len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2  # the same row again is fine
+    assert (
+        len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2
+    )  # the same row again is fine
     assert len(read_segments(tmp_path, SEGMENT_ROW, two, level="sentence")) == 2
     with pytest.raises(UserError, match="row 1, `text`: has 2 segments, but data.level=sequence"):
         read_segments(tmp_path, SEGMENT_ROW, two, level="sequence")
@@ -81,7 +107,10 @@ PAIR_ROW = rm.pair_rows(1, 0)[0]
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"preference": [True] * 6}, r"`preference`: must be six numbers, each 0, 1 or 2 \(got \[True, True"),
+        (
+            {"preference": [True] * 6},
+            r"`preference`: must be six numbers, each 0, 1 or 2 \(got \[True, True",
+        ),
         ({"preference": [1.0] * 6}, r"`preference`: .*got \[1\.0, 1\.0"),
         ({"preference": [[1]] * 6}, "`preference`"),
         ({"preference": ["1"] * 6}, "`preference`"),
@@ -101,14 +130,18 @@ def test_a_malformed_pair_row_is_named(tmp_path, change, message):
     assert len(str(error.value)) < 500
 
 
-@pytest.mark.parametrize("change", [{"question": "\udc80"}, {"prediction 2": "a \ud800"}, {"passages": [["\ud83d"]]}])
+@pytest.mark.parametrize(
+    "change", [{"question": "\udc80"}, {"prediction 2": "a \ud800"}, {"passages": [["\ud83d"]]}]
+)
 def test_half_a_character_is_refused(tmp_path, change):
     with pytest.raises(UserError, match="half of a surrogate pair"):
         read_pairs(tmp_path, {**PAIR_ROW, **change})
 
 
 def test_blank_answers_repeated_rows_and_no_passages_are_rows(tmp_path):
-    rows = read_pairs(tmp_path, PAIR_ROW, PAIR_ROW, {**PAIR_ROW, "prediction 1": "", "passages": []})
+    rows = read_pairs(
+        tmp_path, PAIR_ROW, PAIR_ROW, {**PAIR_ROW, "prediction 1": "", "passages": []}
+    )
     assert rows[0].outputs == rows[1].outputs and rows[2].outputs[0] == ""
 
 

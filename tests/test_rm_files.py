@@ -1,4 +1,6 @@
-"""Reward-model training files: golden files, spans to tags by hand, coverage against difflib, nothing half-written."""
+"""Reward-model training files: golden files, spans to tags by hand, coverage against difflib,
+nothing half-written.
+"""
 
 import json
 import os
@@ -12,12 +14,29 @@ import pytest
 
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.utils import UserError, run_main
-from tasks.qa_feedback.feedback import DataError, ErrorSpan, FeedbackRow, MissingInfo, read_feedback, write_feedback
+from tasks.qa_feedback.feedback import (
+    DataError,
+    ErrorSpan,
+    FeedbackRow,
+    MissingInfo,
+    read_feedback,
+    write_feedback,
+)
 from tasks.qa_feedback.reward_modeling.coverage import (
-    PassageMatcher, completeness_preference, coverage, needed_sentences, normalise,
+    PassageMatcher,
+    completeness_preference,
+    coverage,
+    needed_sentences,
+    normalise,
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
-    FOLDERS, Settings, create_rm_files, factuality_example, factuality_tags, relevance_example, relevance_tags,
+    FOLDERS,
+    Settings,
+    create_rm_files,
+    factuality_example,
+    factuality_tags,
+    relevance_example,
+    relevance_tags,
     segment_file,
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import main as program
@@ -27,7 +46,11 @@ SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_r
 
 # two sentences, the first of two sub-sentences
 TEXT = "One two three four five, six seven eight nine ten eleven. A b c d e f g h i j."
-ONE, TWO, THREE = "One two three four five,", "six seven eight nine ten eleven.", "A b c d e f g h i j."
+ONE, TWO, THREE = (
+    "One two three four five,",
+    "six seven eight nine ten eleven.",
+    "A b c d e f g h i j.",
+)
 
 
 def error(kind: str, words: str, text: str = TEXT) -> ErrorSpan:
@@ -36,15 +59,26 @@ def error(kind: str, words: str, text: str = TEXT) -> ErrorSpan:
 
 
 def row(
-    errors=(), text=TEXT, passages=(("T", "S one.", "S two."),), missing=(), corrected="", others=("", "", "")
+    errors=(),
+    text=TEXT,
+    passages=(("T", "S one.", "S two."),),
+    missing=(),
+    corrected="",
+    others=("", "", ""),
 ) -> FeedbackRow:
     return FeedbackRow.make(
-        question="Who  sat?", passages=passages, gold="", predictions=[text, *others],
-        errors=errors, missing=missing, corrected=corrected, preference=[0] * 6,
+        question="Who  sat?",
+        passages=passages,
+        gold="",
+        predictions=[text, *others],
+        errors=errors,
+        missing=missing,
+        corrected=corrected,
+        preference=[0] * 6,
     )
 
 
-# ---- golden ------------------------------------------------------------------------------------------------
+# ---- golden --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +94,9 @@ def made(qa_feedback, tmp_path_factory):
 @pytest.mark.parametrize("split", ["train", "dev"])
 @pytest.mark.parametrize("name", FOLDERS[:2])
 def test_segment_files_equal_the_published_ones(made, golden, name, split):
-    ours, published = ((root / name / f"{split}.json").read_text().splitlines() for root in (made, golden))
+    ours, published = (
+        (root / name / f"{split}.json").read_text().splitlines() for root in (made, golden)
+    )
     assert len(published) > 4 and ours == published
 
 
@@ -73,7 +109,10 @@ def test_completeness_preferences_equal_the_published_ones(made, golden, qa_feed
     # all else is as it was, and the file can be read again
     before = {r.question: r for r in read_feedback(qa_feedback / f"{split}_feedback.json")}
     for after in read_feedback(made / "COMP_sequence" / f"{split}.json"):
-        assert after.with_preference(before[after.question].preference).raw == before[after.question].raw
+        assert (
+            after.with_preference(before[after.question].preference).raw
+            == before[after.question].raw
+        )
 
 
 def test_the_segmenter_is_written_beside_the_files(made):
@@ -81,7 +120,7 @@ def test_the_segmenter_is_written_beside_the_files(made):
         assert load_segmenter(json.loads((made / name / "segmenter.json").read_text())) == SEGMENTER
 
 
-# ---- spans to tags -----------------------------------------------------------------------------------------
+# ---- spans to tags -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,7 +154,9 @@ def test_tags_by_hand(errors, relevance, factuality):
 
 def test_white_space_inside_a_span_marks_no_neighbour():
     text = "One two three four five.  \xa0A b c d e."
-    made = row([ErrorSpan("Irrelevant", 0, 25)], text=text)  # its end leaves room before the next sentence
+    made = row(
+        [ErrorSpan("Irrelevant", 0, 25)], text=text
+    )  # its end leaves room before the next sentence
     assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
 
 
@@ -123,7 +164,11 @@ def test_words_and_tags_by_hand():
     made = row([error("Irrelevant", ONE)])
     words, tags = relevance_example(made, SEGMENTER)
     assert words == f"question: Who sat? answer: </s> {ONE} </s> {TWO} </s> {THREE}".split()
-    assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(4, "NF-ERR"), (10, "O"), (17, "O")]
+    assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [
+        (4, "NF-ERR"),
+        (10, "O"),
+        (17, "O"),
+    ]
     words, tags = factuality_example(made, SEGMENTER)
     prefix = "question: Who sat? context: wikipage: T text: S one. S two. answer:"
     assert words == f"{prefix} </s> {ONE} {TWO} </s> {THREE}".split()
@@ -150,7 +195,7 @@ def test_odd_characters_reach_the_words():
     assert words[4:] == ["</s>", "😀", "said,", "𝔘nicode", "works!"]
 
 
-# ---- coverage ----------------------------------------------------------------------------------------------
+# ---- coverage ------------------------------------------------------------------------------------
 
 
 def slow_similarity(sentence: str, subsentence: str) -> float:
@@ -159,7 +204,7 @@ def slow_similarity(sentence: str, subsentence: str) -> float:
     size = n + int(0.05 * n)
     words = sentence.split()
     words += ["#"] * max(size + 1 - len(words), 0)
-    if subsentence in " ".join([sentence, *words[len(sentence.split()):]]):
+    if subsentence in " ".join([sentence, *words[len(sentence.split()) :]]):
         return 1.0
     grams = (" ".join(words[i : i + size]) for i in range(len(words) - size + 1))
     return max(SequenceMatcher(None, gram, subsentence).quick_ratio() for gram in grams)
@@ -174,10 +219,14 @@ def test_similarity_is_difflibs_on_random_texts():
 
     checked = 0
     for _ in range(150):
-        matcher = PassageMatcher([["title", *(text(9) for _ in range(rng.randint(1, 3)))], ["t", text(45)]])
+        matcher = PassageMatcher(
+            [["title", *(text(9) for _ in range(rng.randint(1, 3)))], ["t", text(45)]]
+        )
         for most in (3, 8, 45):
             if subsentence := text(most):
-                expected = [slow_similarity(sentence, subsentence) for sentence in matcher.sentences]
+                expected = [
+                    slow_similarity(sentence, subsentence) for sentence in matcher.sentences
+                ]
                 assert matcher.similarities(subsentence).tolist() == expected
                 checked += len(expected)
     assert checked > 800
@@ -187,7 +236,9 @@ def test_similarity_is_difflibs_on_real_rows(qa_feedback):
     for real in read_feedback(qa_feedback / "dev_feedback.json")[:3]:
         matcher, text = PassageMatcher(real.passages), normalise(real.corrected)
         for start, end in SEGMENTER.subsentences(text):
-            expected = [slow_similarity(sentence, text[start:end]) for sentence in matcher.sentences]
+            expected = [
+                slow_similarity(sentence, text[start:end]) for sentence in matcher.sentences
+            ]
             assert matcher.similarities(text[start:end]).tolist() == expected
 
 
@@ -198,7 +249,9 @@ def test_similarity_by_hand():
     assert matcher.similarities("abc").tolist() == [2 * 2 / 6, 1.0, 1.0]
     assert matcher.match("abc") == (1, 2)  # the first on equal values
     assert matcher.similarities("cab abc").tolist()[1] == 2 * (3 + 1) / (7 + 5)  # against "cab #"
-    assert matcher.similarities("ab #").tolist()[1] == 1.0  # stands in "cab # #", though no n-gram is equal
+    assert (
+        matcher.similarities("ab #").tolist()[1] == 1.0
+    )  # stands in "cab # #", though no n-gram is equal
     assert matcher.match("zzz") is None
     # 2 * 17 / (20 + 20) is .85 and counts
     threshold = PassageMatcher([["T", "abcdefghijklmnopqXYZ w"]])
@@ -225,15 +278,22 @@ def test_coverage_by_hand():
 
 
 def test_minor_information_is_needed_only_if_it_was_given():
-    minor = [MissingInfo("Missing-Minor-Auxiliary", 1, (1,)), MissingInfo("Missing-Answer", 2, (1,))]
+    minor = [
+        MissingInfo("Missing-Minor-Auxiliary", 1, (1,)),
+        MissingInfo("Missing-Answer", 2, (1,)),
+    ]
     corrected = "Cats eat fish at noon. Dogs bark very loudly outside."
     absent = row(text="Nothing here.", passages=PASSAGES, corrected=corrected, missing=minor)
     assert needed_sentences(absent, PassageMatcher(absent.passages), SEGMENTER) == {(2, 1)}
-    given = row(text="I say CATS eat\nfish at noon.", passages=PASSAGES, corrected=corrected, missing=minor)
+    given = row(
+        text="I say CATS eat\nfish at noon.", passages=PASSAGES, corrected=corrected, missing=minor
+    )
     assert needed_sentences(given, PassageMatcher(given.passages), SEGMENTER) == {(1, 1), (2, 1)}
 
 
-@pytest.mark.parametrize("order, needed", [("given, then not", set()), ("not, then given", {(1, 1)})])
+@pytest.mark.parametrize(
+    "order, needed", [("given, then not", set()), ("not, then given", {(1, 1)})]
+)
 def test_the_last_sub_sentence_that_matches_minor_information_decides(order, needed):
     given, other = "Cats eat fish at noon.", "Cats eats fish at noon."
     corrected = f"{given} {other}" if order.startswith("given") else f"{other} {given}"
@@ -243,7 +303,8 @@ def test_the_last_sub_sentence_that_matches_minor_information_decides(order, nee
 
 
 @pytest.mark.parametrize(
-    "passages, corrected", [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")]
+    "passages, corrected",
+    [((), "Cats eat fish."), (PASSAGES, ""), (PASSAGES, "Zzz."), ((("T",),), "T")],
 )
 def test_rows_where_nothing_is_needed(passages, corrected):
     made = row(passages=passages, corrected=corrected)
@@ -251,7 +312,7 @@ def test_rows_where_nothing_is_needed(passages, corrected):
     assert completeness_preference(made, SEGMENTER) is None
 
 
-# ---- the command -------------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 
 
 def write_rows(folder: Path, bad_row=None) -> None:
@@ -265,7 +326,10 @@ def test_bad_rows_stop_everything(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError) as caught:
         create_rm_files(Settings(data_dir=str(tmp_path)))
-    assert [(problem.row, problem.field) for problem in caught.value.problems] == [(1, "gold"), (1, "preference")]
+    assert [(problem.row, problem.field) for problem in caught.value.problems] == [
+        (1, "gold"),
+        (1, "preference"),
+    ]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -275,10 +339,18 @@ def test_missing_data_names_the_way_out(tmp_path):
 
 
 def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """The script as a user runs it: from another folder, with a relative DATA_DIR and this Python's environment."""
-    environment = {**os.environ, "DATA_DIR": folder.name, "VIRTUAL_ENV": sys.prefix,
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.run([SCRIPT, *arguments], cwd=folder.parent, env=environment, capture_output=True, text=True)
+    """The script as a user runs it: from another folder, with a relative DATA_DIR and this Python's
+    environment.
+    """
+    environment = {
+        **os.environ,
+        "DATA_DIR": folder.name,
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    return subprocess.run(
+        [SCRIPT, *arguments], cwd=folder.parent, env=environment, capture_output=True, text=True
+    )
 
 
 def test_the_script_writes_beside_the_data(tmp_path):
@@ -286,7 +358,8 @@ def test_the_script_writes_beside_the_data(tmp_path):
     done = run_script(tmp_path, f"segmenter={BLANK}")
     assert done.returncode == 0, done.stderr
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == {
-        "train_feedback.json", "dev_feedback.json",
+        "train_feedback.json",
+        "dev_feedback.json",
         *(f"{name}/{file}.json" for name in FOLDERS for file in ("train", "dev", "segmenter")),
     }
     assert "NF-ERR_subsentence/train.json: 1 of 1 rows; segments: O 3 (100.0%)" in done.stdout
@@ -299,5 +372,7 @@ def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch,
         run_main(program)
     assert stopped.value.code == 2
     line = capsys.readouterr().err.splitlines()[1]
-    assert line.startswith(f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6")
+    assert line.startswith(
+        f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6"
+    )
     assert not (tmp_path / "COMP_sequence").exists()

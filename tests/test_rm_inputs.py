@@ -1,4 +1,6 @@
-"""What is cut from an input that is too long: the passages from their end, then the response, then the question."""
+"""What is cut from an input that is too long: the passages from their end, then the response, then
+the question.
+"""
 
 import pytest
 import rm_helpers as rm
@@ -33,7 +35,7 @@ def words_of(ids: list[int]) -> str:
     return " ".join(token.lstrip("▁") for token in tiny.tokenizer().convert_ids_to_tokens(ids))
 
 
-# ---- the arithmetic ----------------------------------------------------------------------------------------
+# ---- the arithmetic ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,9 @@ def test_kept_lengths_by_hand(lengths, max_length, kept):
 
 
 def test_kept_lengths_by_brute_force():
-    """Of all ways that fit, the one that keeps most of the question, then of the response, then of the passages."""
+    """Of all ways that fit, the one that keeps most of the question, then of the response, then of
+    the passages.
+    """
     for passages in range(5):
         for response in range(5):
             for question in range(5):
@@ -77,15 +81,19 @@ def test_passage_words_by_hand():
     assert passage_words(QUESTION) == (3, 3)
     assert passage_words(()) == (0, 0)
     # `context:` in a question, and `answer:` in a passage, are words like others
-    assert passage_words("question: what context: is it context: wikipage: a text: answer: b answer:".split()) == (5, 11)
+    assert passage_words(
+        "question: what context: is it context: wikipage: a text: answer: b answer:".split()
+    ) == (5, 11)
     assert passage_words("context: wikipage: answer:".split()) == (0, 2)
 
 
-# ---- by hand, in words -------------------------------------------------------------------------------------
+# ---- by hand, in words ---------------------------------------------------------------------------
 
 
 def read(shape, max_length, kind="segment", passages=PASSAGES):
-    return inputs(shape, max_length, kind).encode([RMText((*QUESTION, *passages, "answer:"), SEGMENTS)])[0]
+    return inputs(shape, max_length, kind).encode(
+        [RMText((*QUESTION, *passages, "answer:"), SEGMENTS)]
+    )[0]
 
 
 def test_an_encoder_loses_the_end_of_the_passages():
@@ -93,8 +101,9 @@ def test_an_encoder_loses_the_end_of_the_passages():
     whole = read("encoder", 24)
     assert (whole.positions, whole.cut_passages) == ((17, 21), 0)
     cut = read("encoder", 16)
-    assert words_of(cut.input_ids) == (
-        "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
+    assert (
+        words_of(cut.input_ids)
+        == "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
     )
     assert (cut.positions, cut.cut_passages, cut.cut_response) == ((9, 13), 8, 0)
     # no room for passages: then the response's end is cut, at last the question's
@@ -130,7 +139,10 @@ def test_an_encoder_decoder_loses_the_end_of_the_passages():
     assert words_of(cut.decoder_input_ids) == "<pad> the red cat a"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((3, None), 1, 1)
     cut = read("seq2seq", 2)
-    assert words_of(cut.input_ids) == "question: the" and (cut.cut_passages, cut.cut_question) == (13, 1)
+    assert words_of(cut.input_ids) == "question: the" and (cut.cut_passages, cut.cut_question) == (
+        13,
+        1,
+    )
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -142,16 +154,21 @@ def test_without_passages_only_the_response_can_be_cut(shape):
 
 def test_a_sequence_scorer_reads_question_and_response():
     cut = read("encoder", 12, "sequence")
-    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one answer: the red cat a dog"
+    assert (
+        words_of(cut.input_ids)
+        == "question: the cat context: wikipage: one answer: the red cat a dog"
+    )
     assert cut.positions == (0,)
     cut = read("causal", 9, "sequence")
     assert words_of(cut.input_ids) == "question: the cat context: the red cat a dog"
     assert cut.positions == (8,)
 
 
-# ---- for any text, tokenizer and length --------------------------------------------------------------------
+# ---- for any text, tokenizer and length ----------------------------------------------------------
 
-WORD = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "Cc")), min_size=1, max_size=7)
+WORD = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "Cc")), min_size=1, max_size=7
+)
 WORDS = st.lists(WORD, max_size=6).map(tuple)
 
 
@@ -177,18 +194,24 @@ def test_only_tokens_of_passages_are_missing(
     (whole,) = inputs(shape, kind=kind, tokenizer=tok).encode([text])
     (cut,) = inputs(shape, max_length, kind, tok).encode([text])
     # without passages, to see which tokens are the question's and the response's
-    (bare,) = inputs(shape, kind=kind, tokenizer=tok).encode([RMText((*start, "answer:"), segments)])
+    (bare,) = inputs(shape, kind=kind, tokenizer=tok).encode(
+        [RMText((*start, "answer:"), segments)]
+    )
     removed = max(0, len(whole.input_ids) - max_length)
     if removed == 0:
         assert cut.input_ids == whole.input_ids and cut.cut_passages == cut.cut_question == 0
     if len(bare.input_ids) <= max_length:
         assert len(cut.input_ids) == len(whole.input_ids) - removed and cut.cut_passages == removed
         assert is_without_block(cut.input_ids, whole.input_ids, removed)
-        assert is_without_block(bare.input_ids, cut.input_ids, len(cut.input_ids) - len(bare.input_ids))
+        assert is_without_block(
+            bare.input_ids, cut.input_ids, len(cut.input_ids) - len(bare.input_ids)
+        )
         if shape != "seq2seq":
             assert cut.cut_response == 0 and cut.unread_segments == 0
     else:
-        (bare_cut,) = inputs(shape, max_length, kind, tok).encode([RMText((*start, "answer:"), segments)])
+        (bare_cut,) = inputs(shape, max_length, kind, tok).encode(
+            [RMText((*start, "answer:"), segments)]
+        )
         assert cut.input_ids == bare_cut.input_ids and cut.positions == bare_cut.positions
     if shape == "seq2seq":
         assert cut.decoder_input_ids == whole.decoder_input_ids[:max_length]
@@ -198,7 +221,10 @@ def test_only_tokens_of_passages_are_missing(
     for before, after in zip(whole.positions, cut.positions, strict=True):
         if kind == "segment" and after is not None:
             assert after == before - moved
-    lost = sum(after is None and before is not None for before, after in zip(whole.positions, cut.positions))
+    lost = sum(
+        after is None and before is not None
+        for before, after in zip(whole.positions, cut.positions)
+    )
     assert cut.unread_segments == lost
     assert len(cut.input_ids) <= max_length
 
@@ -221,24 +247,29 @@ def test_special_tokens_stay_at_their_ends(shape, tokenizer):
             assert cut.input_ids[-1] == 1
 
 
-# ---- counts ------------------------------------------------------------------------------------------------
+# ---- counts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_what_was_cut_is_counted(shape):
     built = inputs(shape, 12)
-    short, long = RMText((*QUESTION, "answer:"), SEGMENTS[1:]), RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS)
+    short, long = (
+        RMText((*QUESTION, "answer:"), SEGMENTS[1:]),
+        RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS),
+    )
     endless = RMText((*QUESTION, "answer:"), (("a",) * 3, ("a",) * 30, ()))
     built.encode([short, long])
     assert built.cuts == Cuts(inputs=2, prefixes=1, passages=1)
     built.encode([long, endless])
     assert built.cuts == Cuts(inputs=4, prefixes=2, passages=2, responses=1, unread_segments=1)
-    assert built.cuts.describe(12) == (
-        "2 of 4 inputs: passages cut to fit model.max_length=12; 1 responses cut, "
+    assert (
+        built.cuts.describe(12)
+        == "2 of 4 inputs: passages cut to fit model.max_length=12; 1 responses cut, "
         "1 of their segments are not judged"
     )
-    assert Cuts(267, 12, 12).describe(1024) == (
-        "12 of 267 inputs: passages cut to fit model.max_length=1024; 0 responses cut"
+    assert (
+        Cuts(267, 12, 12).describe(1024)
+        == "12 of 267 inputs: passages cut to fit model.max_length=1024; 0 responses cut"
     )
     assert "3 questions cut" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
 
@@ -251,14 +282,22 @@ def test_real_rows_keep_question_and_response(golden, shape, max_length):
     whole = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
     cut = inputs(shape, max_length, tokenizer=tiny.tokenizer("bpe"))
     bare = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
-    without = [RMText((*text.prefix[: passage_words(text.prefix)[0]], "answer:"), text.segments) for text in texts]
+    without = [
+        RMText((*text.prefix[: passage_words(text.prefix)[0]], "answer:"), text.segments)
+        for text in texts
+    ]
     too_long = 0
     for full, short, none in zip(whole.encode(texts), cut.encode(texts), bare.encode(without)):
         if len(none.input_ids) <= max_length:
             assert len(short.input_ids) == min(max_length, len(full.input_ids))
-            assert is_without_block(none.input_ids, short.input_ids, len(short.input_ids) - len(none.input_ids))
+            assert is_without_block(
+                none.input_ids, short.input_ids, len(short.input_ids) - len(none.input_ids)
+            )
         if len(full.input_ids) <= max_length and len(full.decoder_input_ids or ()) <= max_length:
-            assert short.input_ids == full.input_ids and short.decoder_input_ids == full.decoder_input_ids
+            assert (
+                short.input_ids == full.input_ids
+                and short.decoder_input_ids == full.decoder_input_ids
+            )
             assert short.positions == full.positions
         too_long += len(full.input_ids) > max_length
     assert (cut.cuts.inputs, cut.cuts.prefixes) == (len(texts), too_long)

@@ -1,4 +1,6 @@
-"""Reward models are trained, saved and used in fp32, whatever the precision of the checkpoint they start from."""
+"""Reward models are trained, saved and used in fp32, whatever the precision of the checkpoint they
+start from.
+"""
 
 import json
 
@@ -8,7 +10,13 @@ import tiny
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from fgrlhf.reward_models.scoring import RewardModelSpec, SegmentScorer, SequenceScorer, decoder_start, load_reward_model
+from fgrlhf.reward_models.scoring import (
+    RewardModelSpec,
+    SegmentScorer,
+    SequenceScorer,
+    decoder_start,
+    load_reward_model,
+)
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from reward_modeling.training import ModelSection, load_network
 
@@ -20,7 +28,11 @@ HALF = ["bfloat16", "float16"]
 def half_checkpoint(folder, shape, dtype):
     """A checkpoint of `shape` whose weights are stored in `dtype`."""
     path = rm.start(folder, shape)
-    classes = {"encoder": AutoModel, "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM}
+    classes = {
+        "encoder": AutoModel,
+        "seq2seq": AutoModelForSeq2SeqLM,
+        "causal": AutoModelForCausalLM,
+    }
     model = classes[shape].from_pretrained(path).to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)
     model.save_pretrained(path)
@@ -29,9 +41,14 @@ def half_checkpoint(folder, shape, dtype):
 
 
 def trained_scorer(folder, shape, kind, dtype, feature=False):
-    """A reward model from a half-precision checkpoint whose weights were moved as little as training moves them."""
+    """A reward model from a half-precision checkpoint whose weights were moved as little as
+    training moves them.
+    """
     section = ModelSection(
-        ckpt=str(half_checkpoint(folder, shape, dtype)), shape=shape, max_length=64, lm_logprob_feature=feature
+        ckpt=str(half_checkpoint(folder, shape, dtype)),
+        shape=shape,
+        max_length=64,
+        lm_logprob_feature=feature,
     )
     torch.manual_seed(0)
     network, tokenizer = load_network(section, kind, LABELS if kind == "segment" else None)
@@ -59,7 +76,11 @@ def trained_scorer(folder, shape, kind, dtype, feature=False):
 
 def scores(scorer):
     results = scorer.score([rm.prompt()] * 2, TEXTS)
-    return results if isinstance(results, torch.Tensor) else torch.cat([x.probabilities_SL for x in results])
+    return (
+        results
+        if isinstance(results, torch.Tensor)
+        else torch.cat([x.probabilities_SL for x in results])
+    )
 
 
 def check_equal_after_loading(scorer, folder):
@@ -72,7 +93,16 @@ def check_equal_after_loading(scorer, folder):
 
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
-@pytest.mark.parametrize("shape, feature", [("causal", False), ("causal", True), ("seq2seq", False), ("seq2seq", True), ("encoder", False)])
+@pytest.mark.parametrize(
+    "shape, feature",
+    [
+        ("causal", False),
+        ("causal", True),
+        ("seq2seq", False),
+        ("seq2seq", True),
+        ("encoder", False),
+    ],
+)
 def test_scores_are_the_same_after_loading(tmp_path, shape, feature, kind, dtype):
     scorer = trained_scorer(tmp_path, shape, kind, dtype, feature)
     check_equal_after_loading(scorer, tmp_path / "rm")
@@ -92,9 +122,19 @@ def test_a_folder_whose_trunk_names_a_dtype_is_read_in_fp32(tmp_path, shape, key
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("shape, kind", [("encoder", "segment"), ("encoder", "sequence"), ("causal", "segment"), ("seq2seq", "sequence")])
+@pytest.mark.parametrize(
+    "shape, kind",
+    [
+        ("encoder", "segment"),
+        ("encoder", "sequence"),
+        ("causal", "segment"),
+        ("seq2seq", "sequence"),
+    ],
+)
 def test_a_small_step_moves_the_weights(tmp_path, shape, kind, dtype):
-    section = ModelSection(ckpt=str(half_checkpoint(tmp_path, shape, dtype)), shape=shape, max_length=64)
+    section = ModelSection(
+        ckpt=str(half_checkpoint(tmp_path, shape, dtype)), shape=shape, max_length=64
+    )
     network, tokenizer = load_network(section, kind, LABELS if kind == "segment" else None)
     assert {weight.dtype for weight in network.parameters()} == {torch.float32}
     before = {name: weight.detach().clone() for name, weight in network.named_parameters()}

@@ -1,9 +1,12 @@
-"""A checkpoint of another shape is refused by name, in training and in use; `auto` takes the right one."""
+"""A checkpoint of another shape is refused by name, in training and in use; `auto` takes the right
+one.
+"""
 
 import pytest
 import rm_helpers as rm
 import tiny
 import torch
+from test_run_fg_rm import config as run_config
 from transformers import (
     BertConfig,
     BertModel,
@@ -30,7 +33,6 @@ from fgrlhf.reward_models.shapes import reads_ahead, shape_of_config
 from fgrlhf.utils import UserError
 from reward_modeling.run_fg_rm import train
 from reward_modeling.training import ModelSection, load_network
-from test_run_fg_rm import config as run_config
 
 SMALL = {
     "vocab_size": len(tiny.tokenizer()),
@@ -50,12 +52,22 @@ def small(config_class, **changes):
 ENCODERS = {
     "bert": (BertModel, lambda: small(BertConfig)),
     "roberta": (RobertaModel, lambda: small(RobertaConfig)),
-    "modernbert": (ModernBertModel, lambda: small(ModernBertConfig, cls_token_id=1, sep_token_id=1, bos_token_id=1, eos_token_id=1)),
+    "modernbert": (
+        ModernBertModel,
+        lambda: small(
+            ModernBertConfig, cls_token_id=1, sep_token_id=1, bos_token_id=1, eos_token_id=1
+        ),
+    ),
     "longformer": (LongformerModel, lambda: rm.longformer_config(SMALL["vocab_size"])),
 }
 CAUSAL = {
     "llama": (LlamaModel, lambda: small(LlamaConfig, num_key_value_heads=2)),
-    "mamba": (MambaModel, lambda: MambaConfig(vocab_size=SMALL["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4)),
+    "mamba": (
+        MambaModel,
+        lambda: MambaConfig(
+            vocab_size=SMALL["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4
+        ),
+    ),
     "bert decoder": (BertModel, lambda: small(BertConfig, is_decoder=True)),
 }
 
@@ -74,10 +86,12 @@ def checkpoint(folder, models, name):
 
 def load(ckpt, shape="auto", kind="segment", **more):
     labels = {0: "NF-ERR", 1: "O"} if kind == "segment" else None
-    return load_network(ModelSection(ckpt=str(ckpt), shape=shape, max_length=64, **more), kind, labels)[0]
+    return load_network(
+        ModelSection(ckpt=str(ckpt), shape=shape, max_length=64, **more), kind, labels
+    )[0]
 
 
-# ---- telling shapes apart ----------------------------------------------------------------------------------
+# ---- telling shapes apart ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -108,7 +122,7 @@ def test_a_small_vocabulary_is_enough(size):
     assert not reads_ahead(LlamaModel(small(LlamaConfig, vocab_size=size, num_key_value_heads=2)))
 
 
-# ---- training ----------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
@@ -127,7 +141,9 @@ def test_auto_is_the_shape_of_the_checkpoint(tmp_path, shape, kind):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 @pytest.mark.parametrize("name", ["gpt2", *CAUSAL])
 def test_a_decoder_only_checkpoint_is_no_encoder(tmp_path, name, kind):
-    ckpt = rm.start(tmp_path, "causal") if name == "gpt2" else checkpoint(tmp_path / "x", CAUSAL, name)
+    ckpt = (
+        rm.start(tmp_path, "causal") if name == "gpt2" else checkpoint(tmp_path / "x", CAUSAL, name)
+    )
     with pytest.raises(UserError, match="from left to right .*set model.shape=causal"):
         load(ckpt, "encoder", kind)
 
@@ -160,7 +176,11 @@ def test_a_feature_of_language_models_needs_one(tmp_path):
 
 
 def test_an_encoder_decoder_must_say_what_its_decoder_starts_with(tmp_path):
-    model = T5ForConditionalGeneration(T5Config(vocab_size=len(tiny.tokenizer()), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2))
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=len(tiny.tokenizer()), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2
+        )
+    )
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
     model.save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
@@ -169,21 +189,39 @@ def test_an_encoder_decoder_must_say_what_its_decoder_starts_with(tmp_path):
 
 
 def test_the_spec_holds_the_shape_that_was_taken_and_what_was_cut(tmp_path, capsys):
-    settings = run_config(tmp_path, "causal", model__shape="auto", model__max_length=20, train__max_steps=2, evaluation__every_steps=2)
+    settings = run_config(
+        tmp_path,
+        "causal",
+        model__shape="auto",
+        model__max_length=20,
+        train__max_steps=2,
+        evaluation__every_steps=2,
+    )
     scorer = load_reward_model(train(settings), rm.prefix_fn)
     assert scorer.spec.shape == "causal"
     cuts = scorer.spec.metrics["cuts"]
     assert cuts["inputs"] == 240 and cuts["passages"] == 0 and 0 < cuts["responses"] < 240
-    assert f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their" in capsys.readouterr().out
+    assert (
+        f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their"
+        in capsys.readouterr().out
+    )
 
 
-# ---- use ---------------------------------------------------------------------------------------------------
+# ---- use -----------------------------------------------------------------------------------------
 
 
 def gpt2_config(labels: int) -> GPT2Config:
     return GPT2Config(
-        vocab_size=len(tiny.tokenizer()), n_embd=32, n_layer=2, n_head=4, n_positions=256, num_labels=labels,
-        pad_token_id=0, id2label=dict(enumerate(["F-ERR", "O"][:labels])), label2id={"F-ERR": 0, "O": 1})
+        vocab_size=len(tiny.tokenizer()),
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        num_labels=labels,
+        pad_token_id=0,
+        id2label=dict(enumerate(["F-ERR", "O"][:labels])),
+        label2id={"F-ERR": 0, "O": 1},
+    )
 
 
 def test_a_published_decoder_only_segment_classifier_is_refused(tmp_path):

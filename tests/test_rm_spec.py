@@ -10,8 +10,7 @@ from test_reward_models import save, scorer, spec
 
 from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
 from fgrlhf.reward_models.spec import spec_problems
-from fgrlhf.utils import first_problems
-from fgrlhf.utils import UserError
+from fgrlhf.utils import UserError, first_problems
 
 NAN, INF = float("nan"), float("inf")
 BAD = {
@@ -53,7 +52,9 @@ def written(folder, spec_kind, **changes):
     ],
 )
 def test_a_bad_value_is_named_with_file_and_key(tmp_path, kind, key, value, monkeypatch):
-    monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("a package was imported"))
+    monkeypatch.setattr(
+        spacy, "load", lambda *args, **kwargs: pytest.fail("a package was imported")
+    )
     path = written(tmp_path, kind, **{key: value})
     with pytest.raises(UserError) as error:
         RewardModelSpec.read(tmp_path)
@@ -68,8 +69,16 @@ def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
     path = written(tmp_path, "sequence", **{key: value})
     with pytest.raises(UserError, match=re.escape(str(path))):
         RewardModelSpec.read(tmp_path)
-    row = {"kind": "sequence", "shape": "causal", "level": "sequence", "with_passages": True, "max_length": 9}
-    assert [p.split(":")[0] for p in spec_problems({**row, "mean": 0.0, "std": 1.0, key: value})] == [key]
+    row = {
+        "kind": "sequence",
+        "shape": "causal",
+        "level": "sequence",
+        "with_passages": True,
+        "max_length": 9,
+    }
+    assert [
+        p.split(":")[0] for p in spec_problems({**row, "mean": 0.0, "std": 1.0, key: value})
+    ] == [key]
     with pytest.raises(UserError, match="finite"):
         RewardModelSpec(**{**row, "mean": 0.0, "std": 1.0, key: value})
 
@@ -80,7 +89,12 @@ def test_all_mistakes_are_reported_at_once(tmp_path):
         RewardModelSpec.read(tmp_path)
     lines = str(error.value).splitlines()
     assert lines[0].endswith("reward_model.json does not describe a reward model:")
-    assert [line.split(":")[0].strip() for line in lines[1:-1]] == ["colour", "with_passages", "max_length", "labels"]
+    assert [line.split(":")[0].strip() for line in lines[1:-1]] == [
+        "colour",
+        "with_passages",
+        "max_length",
+        "labels",
+    ]
     assert lines[3] == "  max_length: must be a whole number of tokens from 1 to 1048576 (it is -1)"
 
 
@@ -111,16 +125,36 @@ def test_what_training_writes_is_read_back(tmp_path, kind):
 @pytest.mark.parametrize(
     "shape, changes, reason",
     [
-        ("encoder", {"labels": ["NF-ERR", "O", "Ignore"]}, "3 labels, but the network has 2 outputs"),
-        ("causal", {"labels": ["NF-ERR", "O", "Ignore"]}, "3 labels, but the network has 2 outputs"),
+        (
+            "encoder",
+            {"labels": ["NF-ERR", "O", "Ignore"]},
+            "3 labels, but the network has 2 outputs",
+        ),
+        (
+            "causal",
+            {"labels": ["NF-ERR", "O", "Ignore"]},
+            "3 labels, but the network has 2 outputs",
+        ),
         ("causal", {"labels": ["O", "NF-ERR"]}, "labels are O, NF-ERR, the network's NF-ERR, O"),
         ("encoder", {"shape": "causal"}, "shape is causal, but the network is a longformer"),
-        ("causal", {"shape": "encoder"}, "shape is encoder, but the network is a fgrlhf_language_model_scorer"),
+        (
+            "causal",
+            {"shape": "encoder"},
+            "shape is encoder, but the network is a fgrlhf_language_model_scorer",
+        ),
         ("causal", {"shape": "seq2seq"}, "shape is seq2seq, but the checkpoint is a single stack"),
-        ("seq2seq", {"shape": "causal"}, "shape is causal, but the checkpoint is an encoder-decoder"),
+        (
+            "seq2seq",
+            {"shape": "causal"},
+            "shape is causal, but the checkpoint is an encoder-decoder",
+        ),
         ("encoder", {"max_length": 1025}, "max_length is 1025, but the network reads at most 1024"),
         ("causal", {"max_length": 257}, "max_length is 257, but the network reads at most 256"),
-        ("causal", {"kind": "sequence", "level": "sequence", "mean": 0.0, "std": 1.0}, "kind is sequence, but"),
+        (
+            "causal",
+            {"kind": "sequence", "level": "sequence", "mean": 0.0, "std": 1.0},
+            "kind is sequence, but",
+        ),
     ],
 )
 def test_a_spec_of_another_network_is_refused(tmp_path, shape, changes, reason):

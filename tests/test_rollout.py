@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import place_on_tokens
 from fgrlhf.rollout import char_ends, collect, decode, generate_texts, in_parts, response_seeds
 from fgrlhf.types import Prompt, SegmentScore
@@ -27,7 +27,9 @@ WORDS = st.lists(st.sampled_from(tiny.WORDS + ["🙂", "naïve", "東京!"]), ma
 
 @cache
 def tokenizer_of(kind: str):
-    """`tidied`: decoding removes the space before a full stop, so a later token may change earlier text."""
+    """`tidied`: decoding removes the space before a full stop, so a later token may change earlier
+    text.
+    """
     tokenizer = tiny.fresh(tiny.tokenizer(kind.removesuffix(", tidied")))
     tokenizer.clean_up_tokenization_spaces = kind.endswith("tidied")
     return tokenizer
@@ -40,9 +42,13 @@ def responses(draw, kind):
     if draw(st.booleans()):
         ids = tokenizer(draw(LETTERS | WORDS))["input_ids"]
     else:
-        ids = draw(st.lists(st.integers(0, len(tokenizer) - 1).filter(lambda i: i != EOS), max_size=12))
+        ids = draw(
+            st.lists(st.integers(0, len(tokenizer) - 1).filter(lambda i: i != EOS), max_size=12)
+        )
     if draw(st.booleans()) and ids:
-        return ids[: draw(st.integers(1, len(ids)))]  # cut at the limit, perhaps in the middle of a character
+        return ids[
+            : draw(st.integers(1, len(ids)))
+        ]  # cut at the limit, perhaps in the middle of a character
     return ids + [EOS]
 
 
@@ -69,19 +75,27 @@ def test_no_reward_is_lost_overwritten_or_moved(kind):
         for row, text, row_ends in zip(rows, texts, ends):
             assert text == tokenizer.decode(row, skip_special_tokens=True)
             assert (
-                len(row_ends) == len(row) and row_ends[-1] == len(text) and list(row_ends) == sorted(row_ends)
+                len(row_ends) == len(row)
+                and row_ends[-1] == len(text)
+                and list(row_ends) == sorted(row_ends)
             )
             values = st.sampled_from([0.3, -0.3, 0.5, -0.5, 1.25])
             segments.append(
-                [SegmentScore(start, end, data.draw(values)) for start, end in spans(data.draw, text)]
+                [
+                    SegmentScore(start, end, data.draw(values))
+                    for start, end in spans(data.draw, text)
+                ]
             )
         rewards_BT = place_on_tokens(segments, ends, mask_BT)
         expected_BT = torch.zeros(mask_BT.shape)
         for b, (row, text) in enumerate(zip(rows, texts)):
-            prefixes = [tokenizer.decode(row[: t + 1], skip_special_tokens=True) for t in range(len(row))]
+            prefixes = [
+                tokenizer.decode(row[: t + 1], skip_special_tokens=True) for t in range(len(row))
+            ]
             for score in segments[b]:
                 holds = [
-                    score.end is not None and prefix[: score.end] == text[: score.end] for prefix in prefixes
+                    score.end is not None and prefix[: score.end] == text[: score.end]
+                    for prefix in prefixes
                 ]
                 expected_BT[b, holds.index(True) if any(holds) else len(row) - 1] += score.value
         torch.testing.assert_close(rewards_BT, expected_BT)
@@ -115,7 +129,9 @@ def byte_token(tokenizer, byte: int) -> int:
     """The id of the token that stands for one byte, in GPT-2's byte alphabet."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
-    return tokenizer.convert_tokens_to_ids(chr(byte) if byte in plain else chr(256 + others.index(byte)))
+    return tokenizer.convert_tokens_to_ids(
+        chr(byte) if byte in plain else chr(256 + others.index(byte))
+    )
 
 
 def test_ends_by_hand():
@@ -144,7 +160,14 @@ def test_collect(kind):
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
     rollout = collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
-    assert [p.id for p in rollout.prompts] == ["0", "0", "1", "1", "2", "2"] and rollout.group_B.tolist() == [
+    assert [p.id for p in rollout.prompts] == [
+        "0",
+        "0",
+        "1",
+        "1",
+        "2",
+        "2",
+    ] and rollout.group_B.tolist() == [
         0,
         0,
         1,
@@ -152,7 +175,12 @@ def test_collect(kind):
         2,
         2,
     ]
-    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+    batch = (
+        rollout.prompt_ids_BP,
+        rollout.prompt_mask_BP,
+        rollout.response_ids_BT,
+        rollout.response_mask_BT,
+    )
     expected = model(*batch, temperature=0.7)
     torch.testing.assert_close(rollout.logprobs_BT, expected.logprobs_BT.detach())
     torch.testing.assert_close(rollout.values_BT, expected.values_BT.detach())
@@ -199,9 +227,12 @@ def test_seeds_never_repeat():
 def test_generated_texts_do_not_depend_on_batches(kind):
     policy = tiny.policy(kind)
     prompts = [
-        Prompt(str(i), text) for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])
+        Prompt(str(i), text)
+        for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])
     ]
-    texts = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4, progress=False)
+    texts = generate_texts(
+        policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4, progress=False
+    )
     assert [len(t) for t in texts] == [2] * 4 and len({t for row in texts for t in row}) > 4
     for size in (1, 3):
         assert (
@@ -210,27 +241,38 @@ def test_generated_texts_do_not_depend_on_batches(kind):
             )
             == texts
         )
-    assert generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False) != texts
     assert (
-        generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False) == texts[:2]
+        generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False) != texts
+    )
+    assert (
+        generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False)
+        == texts[:2]
     )
     assert generate_texts(policy, [], Sampling(5), progress=False) == []
 
 
-# ---- scoring in parts ----------------------------------------------------------------------------------------------
+# ---- scoring in parts ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "gemma2"])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
-    """The critic, the reference and, under bf16, the policy again: some prompts at a time, the samples of one together."""
+    """The critic, the reference and, under bf16, the policy again: some prompts at a time, the
+    samples of one together.
+    """
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
-    model.value = Value(model.policy.hidden_size, None if bf16 else tiny.policy(kind, seed=2).eval())
+    model.value = Value(
+        model.policy.hidden_size, None if bf16 else tiny.policy(kind, seed=2).eval()
+    )
     torch.nn.init.normal_(model.value.head.layers[-1].weight)
     seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
     sizes = []
     forward = reference.forward
-    monkeypatch.setattr(reference, "forward", lambda *batch, **more: sizes.append(len(batch[0])) or forward(*batch, **more))
+    monkeypatch.setattr(
+        reference,
+        "forward",
+        lambda *batch, **more: sizes.append(len(batch[0])) or forward(*batch, **more),
+    )
 
     def collected():
         sizes.clear()
@@ -239,7 +281,10 @@ def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
 
     whole = collected()
     assert sizes == [6]
-    for limit, expected in ((1, [2, 2, 2]), (2 * 2 * (whole.prompt_ids_BP.shape[1] + whole.response_ids_BT.shape[1]), [4, 2])):
+    for limit, expected in (
+        (1, [2, 2, 2]),
+        (2 * 2 * (whole.prompt_ids_BP.shape[1] + whole.response_ids_BT.shape[1]), [4, 2]),
+    ):
         monkeypatch.setattr("fgrlhf.rollout.SCORED_AT_ONCE", limit)
         parts = collected()
         assert sizes == expected and parts.texts == whole.texts
@@ -256,17 +301,31 @@ def test_parts_by_hand():
         seen.append(part[0][:, 0].tolist())
         return part[0][:, :1], part[2]
 
-    for limit, expected in ((1000, [list(range(8))]), (20, [[0, 1, 2, 3], [4, 5, 6, 7]]), (29, [[0, 1, 2, 3], [4, 5, 6, 7]]), (1, [[0, 1], [2, 3], [4, 5], [6, 7]])):
+    for limit, expected in (
+        (1000, [list(range(8))]),
+        (20, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (29, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (1, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    ):
         seen.clear()
         one, other = in_parts(first_columns, batch, num_samples=2, limit=limit)
-        assert seen == expected and torch.equal(one, batch[0][:, :1]) and torch.equal(other, batch[2])
+        assert (
+            seen == expected and torch.equal(one, batch[0][:, :1]) and torch.equal(other, batch[2])
+        )
 
 
-# ---- numbers that are none -----------------------------------------------------------------------------------------
+# ---- numbers that are none -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
-@pytest.mark.parametrize("which, reason", [("policy", "the policy's logits"), ("reference", "the reference's log-prob"), ("critic", "the critic's val")])
+@pytest.mark.parametrize(
+    "which, reason",
+    [
+        ("policy", "the policy's logits"),
+        ("reference", "the reference's log-prob"),
+        ("critic", "the critic's val"),
+    ],
+)
 def test_a_model_that_gives_no_numbers_is_named(kind, which, reason):
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     broken = {"policy": model.policy, "reference": reference, "critic": model.value}[which]

@@ -1,14 +1,17 @@
-"""The circle: published rows and pages -> items -> feedback of people -> a feedback file -> reward-model training files."""
+"""The circle: published rows and pages -> items -> feedback of people -> a feedback file ->
+reward-model training files.
+"""
 
 import html
 import json
 from pathlib import Path
 
 import pytest
+from page_helpers import ITEM, downloaded, opened, press
+from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.reward_utils import BLANK
 from fgrlhf.utils import UserError, write_json
-from page_helpers import ITEM, downloaded, opened, press
 from interface_html import agreement
 from interface_html.database import Database
 from interface_html.export import Settings, export
@@ -16,7 +19,6 @@ from interface_html.items import read_items, row_with, rows_text
 from interface_html.schema import load_schema
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
-from test_comparison_page import EXPECTED, judge
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = load_schema()
@@ -46,19 +48,26 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     count = len(json.loads(published.read_text()))
     data = tmp_path / "data"
     for split in ("train", "dev"):
-        assert export(Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))) == count
+        assert (
+            export(
+                Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))
+            )
+            == count
+        )
     assert (data / "dev_feedback.json").read_bytes() == published.read_bytes()
     create_rm_files.create_rm_files(create_rm_files.Settings(data_dir=str(data), segmenter=BLANK))
     for name in FOLDERS[:2]:
         assert (data / name / "dev.json").read_text().splitlines() == (
             golden / name / "dev.json"
         ).read_text().splitlines()
-    ours = [row["preference"] for row in json.loads((data / "COMP_sequence" / "dev.json").read_text())]
+    ours = [
+        row["preference"] for row in json.loads((data / "COMP_sequence" / "dev.json").read_text())
+    ]
     theirs = json.loads((golden / "COMP_sequence" / "dev_preferences.json").read_text())
     assert ours == [row["preference"] for row in theirs]
 
 
-# ---- the published pages' own payload ----------------------------------------------------------------------
+# ---- the published pages' own payload ------------------------------------------------------------
 
 
 def payload(row: dict) -> dict:
@@ -76,7 +85,10 @@ def payload(row: dict) -> dict:
 
 def published_page(row: dict) -> str:
     value = html.escape(json.dumps(payload(row)), quote=False).replace("'", "&#39;")
-    return f'<!DOCTYPE html><html><body><p id="prompt" style="display: none" value=\'{value}\'></p><div></div></body></html>'
+    return (
+        '<!DOCTYPE html><html><body><p id="prompt" style="display: none"'
+        f" value='{value}'></p><div></div></body></html>"
+    )
 
 
 def test_a_published_page_comes_back_from_its_payload(qa_feedback, tmp_path):
@@ -92,7 +104,7 @@ def test_a_published_page_comes_back_from_its_payload(qa_feedback, tmp_path):
 
 
 def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
-    row = {key: ITEM[key] for key in SCHEMA.row} | {"gold": "It's <b>\"one\"</b> &amp; two."}
+    row = {key: ITEM[key] for key in SCHEMA.row} | {"gold": 'It\'s <b>"one"</b> &amp; two.'}
     (tmp_path / "page.html").write_text(published_page(row), encoding="utf-8")
     write_json(tmp_path / "page.json", payload(row))
     with opened(chromium, items=None) as tab:
@@ -117,7 +129,7 @@ def test_a_page_without_an_item_is_refused(tmp_path):
         read_items(SCHEMA, tmp_path / "page.json")
 
 
-# ---- the order shown ---------------------------------------------------------------------------------------
+# ---- the order shown -----------------------------------------------------------------------------
 
 
 def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, tmp_path):
@@ -126,18 +138,29 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         orders = []
         for _ in range(3):
             texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
-            orders.append([texts.index(text) for text in tab.locator(".candidate .answer").all_inner_texts()])
+            orders.append(
+                [texts.index(text) for text in tab.locator(".candidate .answer").all_inner_texts()]
+            )
             press(tab, *map(str, judge(tab)), "Control+Enter")
         (tmp_path / "anna.json").write_bytes(downloaded(tab))
         with tab.expect_download() as event:
             tab.click("#record")
         assert event.value.suggested_filename == "record.json"
         record = json.loads(Path(event.value.path()).read_text())
-        assert [one["order"] for one in record] == orders and [one["id"] for one in record] == ["0", "1", "2"]
+        assert [one["order"] for one in record] == orders and [one["id"] for one in record] == [
+            "0",
+            "1",
+            "2",
+        ]
         # a script may judge an item in less than the .1 s to which its time is rounded
-        assert all(one["seconds"]["comparison"] >= 0 and one["seconds"]["annotation"] is None for one in record)
+        assert all(
+            one["seconds"]["comparison"] >= 0 and one["seconds"]["annotation"] is None
+            for one in record
+        )
     write_json(tmp_path / "record.json", record)
-    judged = agreement.judged_in_files(SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")])
+    judged = agreement.judged_in_files(
+        SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+    )
     assert [one.comparisons[str(tmp_path / "anna.json")] for one in judged] == [
         (EXPECTED, order) for order in orders
     ]
@@ -150,4 +173,6 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
     ):
         write_json(tmp_path / "record.json", wrong)
         with pytest.raises(UserError, match="record.json"):
-            agreement.judged_in_files(SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")])
+            agreement.judged_in_files(
+                SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+            )

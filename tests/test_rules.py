@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+from test_schema import TOXICITY
 
 from interface_html.items import read_items
 from interface_html.rules import (
@@ -14,7 +15,6 @@ from interface_html.rules import (
     sentences,
 )
 from interface_html.schema import load_schema
-from test_schema import TOXICITY
 
 SCHEMA = load_schema()
 TEXT = "The cat sat on the mat. It was 😀 red. It was red."
@@ -46,7 +46,9 @@ def doc(errors=(), infos=(), corrected="Mended.", none=False, **more) -> dict:
 
 
 def fields(annotation, schema=SCHEMA, row=ROW) -> list[str]:
-    return [field.removeprefix("feedback.") for field, _ in annotation_problems(schema, row, annotation)]
+    return [
+        field.removeprefix("feedback.") for field, _ in annotation_problems(schema, row, annotation)
+    ]
 
 
 WRONG = json.dumps({"passage_id": 1, "sentence_id": [2]}, separators=(",", ":"))
@@ -56,7 +58,10 @@ def test_what_keeps_the_rules_passes():
     assert fields(doc([], [], TEXT, none=True)) == []
     assert fields(doc([error(quote="The cat")])) == []
     assert (
-        fields(doc([error("Wrong-Grounding", 31, 37, WRONG, quote="😀 red.")], [missing(ids=(0, 2))])) == []
+        fields(
+            doc([error("Wrong-Grounding", 31, 37, WRONG, quote="😀 red.")], [missing(ids=(0, 2))])
+        )
+        == []
     )
     assert fields(doc([error("Redundant", 38, 49, "It was "), error(start=8, end=11)])) == []
 
@@ -130,7 +135,9 @@ def test_real_annotations_keep_the_rules(qa_feedback):
             none = not said["errors"] and not said["missing-info"]
             assert annotation_problems(SCHEMA, item.row, {**said, "no-error": none}) == []
             assert (
-                comparison_problems(SCHEMA, {"preference": item.row["preference"], "order": [3, 1, 0, 2]})
+                comparison_problems(
+                    SCHEMA, {"preference": item.row["preference"], "order": [3, 1, 0, 2]}
+                )
                 == []
             )
 
@@ -147,10 +154,12 @@ def test_sentences_are_marked_whole():
     part = copy.deepcopy(good)
     part["errors"][0]["end"] = 7
     assert fields(part, schema, row) == ["errors[0].end"]
-    assert fields(doc([error("Insult", 4, 14)], corrected="x"), schema, row) == ["corrected-prediction"]
+    assert fields(doc([error("Insult", 4, 14)], corrected="x"), schema, row) == [
+        "corrected-prediction"
+    ]
 
 
-# ---- comparisons -------------------------------------------------------------------------------------------
+# ---- comparisons ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,8 @@ def test_sentences_are_marked_whole():
 )
 def test_comparisons(preference, order, expected):
     assert [
-        field for field, _ in comparison_problems(SCHEMA, {"preference": preference, "order": order})
+        field
+        for field, _ in comparison_problems(SCHEMA, {"preference": preference, "order": order})
     ] == expected
 
 

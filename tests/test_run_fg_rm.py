@@ -49,7 +49,7 @@ def metrics(folder) -> dict:
     return json.loads((folder / "metrics.json").read_text())
 
 
-# ---- numbers by hand ---------------------------------------------------------------------------------------
+# ---- numbers by hand -----------------------------------------------------------------------------
 
 
 def test_span_metrics_by_hand():
@@ -74,9 +74,9 @@ def test_span_metrics_by_hand():
 
 def test_span_metrics_of_ties_and_of_one_kind_only():
     metric = load_metric("span_errors")
-    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])["auc"] == pytest.approx(
-        (0.5 + 0.5 + 1 + 1) / 4
-    )
+    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])[
+        "auc"
+    ] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
     alone = metric.compute(predictions=[0.6, 0.4], references=[0, 0])
     assert (
         alone["auc"],
@@ -105,13 +105,15 @@ def test_segment_loss_by_hand():
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
     assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
     probabilities, wrong = judged(logits_BTL.numpy(), labels_BT.numpy())
-    assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))]) and wrong.tolist() == [
+    assert probabilities.tolist() == pytest.approx(
+        [0.5, 1 / (1 + math.exp(2))]
+    ) and wrong.tolist() == [
         True,
         False,
     ]
 
 
-# ---- runs --------------------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 100), ("causal", 140)])
@@ -124,7 +126,8 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     assert sum(b["count"] for b in found["calibration"]) > 50
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.spec.metrics["accuracy"] == found["accuracy"]
-    # segments as it was trained on, five words each: what it makes of longer ones depends on rounding
+    # segments as it was trained on, five words each: what it makes of longer ones depends on
+    # rounding
     texts = ["a blue dog sees and.", "red red cat red bird."]
     fine, wrong = scorer.score([rm.prompt("the cat")] * 2, texts)
     assert fine.spans == ((0, 20),) and wrong.spans == ((0, 21),)
@@ -148,7 +151,9 @@ def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
 
 
 def test_the_best_checkpoint_is_kept(tmp_path):
-    folder = train(config(tmp_path, train__max_steps=60, train__lr=3e-2, evaluation__every_steps=10))
+    folder = train(
+        config(tmp_path, train__max_steps=60, train__lr=3e-2, evaluation__every_steps=10)
+    )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     accuracies = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
     assert len(accuracies) == 6
@@ -165,7 +170,9 @@ class Interrupt(Exception):
 
 
 def interrupt_at(monkeypatch, step) -> list[int]:
-    """Stop training at `step` (None: never). Returns the list to which every step that is begun is added."""
+    """Stop training at `step` (None: never). Returns the list to which every step that is begun is
+    added.
+    """
     original, begun = Trainer.training_step, []
 
     def training_step(self, *args, **kwargs):
@@ -187,7 +194,10 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         with pytest.raises(Interrupt):
             train(settings)
     cut = tmp_path / "cut"
-    assert not (cut / "reward_model.json").exists() and (cut / "checkpoints" / "checkpoint-10").exists()
+    assert (
+        not (cut / "reward_model.json").exists()
+        and (cut / "checkpoints" / "checkpoint-10").exists()
+    )
     (cut / "checkpoints" / "checkpoint-15").mkdir()  # a newer one, written halfway
     capsys.readouterr()
     begun = interrupt_at(monkeypatch, None)
@@ -228,7 +238,8 @@ def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
     for name in first:
         torch.testing.assert_close(first[name], second[name], rtol=1e-3, atol=2e-4)
     logs = [
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in parts
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in parts
     ]
     losses = [[line["eval/loss"] for line in lines if "eval/loss" in line] for lines in logs]
     assert losses[0] and losses[0] == pytest.approx(losses[1], rel=1e-3)
@@ -271,12 +282,16 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
     assert scorer.spec.segmenter["name"] and 0 <= scorer.spec.metrics["accuracy"] <= 1
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def test_malformed_rows_are_all_named(tmp_path):
     settings = config(tmp_path)
-    good = {"id": "0", "text": ["question:", "</s>", "a"], "feedback_tags": ["Ignore", "O", "Ignore"]}
+    good = {
+        "id": "0",
+        "text": ["question:", "</s>", "a"],
+        "feedback_tags": ["Ignore", "O", "Ignore"],
+    }
     bad = [
         good,
         {"text": "a"},
@@ -332,7 +347,7 @@ def test_command_line_shows_no_traceback(tmp_path, monkeypatch, capsys):
     assert stop.value.code == 2 and "none.yml cannot be read" in capsys.readouterr().err
 
 
-# ---- kills, damage, divergence ------------------------------------------------------------------------------
+# ---- kills, damage, divergence -------------------------------------------------------------------
 
 SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size": 4}
 
@@ -340,7 +355,9 @@ SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size
 def outputs(folder) -> dict[str, bytes]:
     """Every file of a run that does not hold its own path or timings."""
     different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in different]
+    files = [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in different
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -364,15 +381,21 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, p
 
 def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        run_fg_rm, "segment_loss", lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan")
+        run_fg_rm,
+        "segment_loss",
+        lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("nan"),
     )
-    with pytest.raises(UserError, match="training diverged: the loss is nan at step 1. Lower train.lr"):
+    with pytest.raises(
+        UserError, match="training diverged: the loss is nan at step 1. Lower train.lr"
+    ):
         train(config(tmp_path, **SHORT))
     assert {"metrics.json", "result.json", "reward_model.json"}.isdisjoint(outputs(tmp_path / "rm"))
 
 
 def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_fg_rm.Metrics, "__call__", lambda self, prediction: {"accuracy": float("nan")})
+    monkeypatch.setattr(
+        run_fg_rm.Metrics, "__call__", lambda self, prediction: {"accuracy": float("nan")}
+    )
     with pytest.raises(UserError, match="the dev metric `eval_accuracy` is nan at step 2"):
         train(config(tmp_path, **SHORT))
     assert "result.json" not in outputs(tmp_path / "rm")

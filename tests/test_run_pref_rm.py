@@ -1,4 +1,6 @@
-"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std, refusals."""
+"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std,
+refusals.
+"""
 
 import json
 import math
@@ -47,11 +49,13 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
     return validate(PreferenceRMConfig, tree, "test config")
 
 
-# ---- numbers by hand ---------------------------------------------------------------------------------------
+# ---- numbers by hand -----------------------------------------------------------------------------
 
 
 def test_margins_follow_the_published_order_of_pairs():
-    assert margins(torch.tensor([[1.0, 10.0, 100.0, 1000.0]])).tolist() == [[-9, -99, -999, -90, -990, -900]]
+    assert margins(torch.tensor([[1.0, 10.0, 100.0, 1000.0]])).tolist() == [
+        [-9, -99, -999, -90, -990, -900]
+    ]
 
 
 def test_pair_loss_by_hand():
@@ -65,7 +69,9 @@ def test_pair_loss_by_hand():
 
 
 def test_pair_accuracy_by_hand():
-    found = load_metric("pair_accuracy").compute(predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0])
+    found = load_metric("pair_accuracy").compute(
+        predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0]
+    )
     assert found == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
 
 
@@ -79,7 +85,7 @@ def test_decided_pairs_and_their_calibration():
     assert high["predicted"] == pytest.approx(1 / (1 + math.exp(-2)))
 
 
-# ---- runs --------------------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 60), ("causal", 60)])
@@ -90,16 +96,22 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
     rows = read_pair_rows(settings.data.train_file)
     won, decided = first_position_share(rows)
-    assert f"the first-listed answer wins {won / decided:.1%} of the decided pairs" in capsys.readouterr().out
+    assert (
+        f"the first-listed answer wins {won / decided:.1%} of the decided pairs"
+        in capsys.readouterr().out
+    )
     scorer = load_reward_model(folder, pair_prefix)
     scores = scorer.score(
-        [row.prompt for row in rows for _ in range(4)], [text for row in rows for text in row.outputs]
+        [row.prompt for row in rows for _ in range(4)],
+        [text for row in rows for text in row.outputs],
     )
     assert (scorer.mean, scorer.std) == pytest.approx(
         (scores.mean().item(), scores.std(correction=0).item()), rel=1e-4
     )
     assert found["mean"] == scorer.mean and found["std"] == scorer.std
-    few, many = scorer.score([rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"])
+    few, many = scorer.score(
+        [rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"]
+    )
     assert many > few
 
 
@@ -149,7 +161,7 @@ def test_a_finished_run_is_reused(tmp_path, capsys):
     assert capsys.readouterr().out == f"toy: finished before, reusing {folder}\n"
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def test_malformed_rows_are_all_named(tmp_path):
@@ -193,7 +205,7 @@ def test_first_position_share_leaves_ties_out(tmp_path):
     assert first_position_share(read_pair_rows(tmp_path / "rows.json")) == (3, 4)
 
 
-# ---- kills, divergence ---------------------------------------------------------------------------------------
+# ---- kills, divergence ---------------------------------------------------------------------------
 
 SHORT = {"train__max_steps": 2, "evaluation__every_steps": 2, "train__batch_size": 2}
 
@@ -211,12 +223,23 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
             train(settings)
     monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # not a single step more
     train(settings)
-    for name in ("model.safetensors", "reward_model.json", "metrics.json", "result.json", "metrics.jsonl", "tokenizer.json"):
+    for name in (
+        "model.safetensors",
+        "reward_model.json",
+        "metrics.json",
+        "result.json",
+        "metrics.jsonl",
+        "tokenizer.json",
+    ):
         assert (tmp_path / "cut" / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_pref_rm, "pair_loss", lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("inf"))
+    monkeypatch.setattr(
+        run_pref_rm,
+        "pair_loss",
+        lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("inf"),
+    )
     with pytest.raises(UserError, match="training diverged: the loss is -?(inf|nan) at step 1"):
         train(config(tmp_path, **SHORT))
     assert not (tmp_path / "rm" / "result.json").exists()
@@ -224,8 +247,12 @@ def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
 
 def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        run_pref_rm.SequenceScorer, "score", lambda self, prompts, texts: torch.full((len(texts),), math.nan)
+        run_pref_rm.SequenceScorer,
+        "score",
+        lambda self, prompts, texts: torch.full((len(texts),), math.nan),
     )
-    with pytest.raises(UserError, match="600 of 600 training answers a score that is NaN or infinite"):
+    with pytest.raises(
+        UserError, match="600 of 600 training answers a score that is NaN or infinite"
+    ):
         train(config(tmp_path, **SHORT))
     assert not (tmp_path / "rm" / "metrics.json").exists()

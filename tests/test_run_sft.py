@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file
 
-import tiny
 from fgrlhf.config import load_config
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
@@ -74,7 +74,9 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     assert list(scores) == [40, 80, 120] and scores[120] > 95
     assert losses[0] > 3 and losses[-1] < 0.8  # .49 to .66 over eight seeds
     assert {"step", "epoch", "loss", "lr", "grad_norm"} == set(lines[0])
-    assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {key for key in lines[-1]}
+    assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {
+        key for key in lines[-1]
+    }
     assert read_json(folder / "result.json")["best"] == max(scores.values())
     assert not (folder / "checkpoints").exists()
     assert read_json(folder / "result.json")["cut_answers"] == 0
@@ -114,7 +116,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     assert passes == [0, 1, 2, 3]
     other = config(world, *options, f"logging.save_dir={world}/other")
     with monkeypatch.context() as patch:
-        interrupt_at(patch, 6)  # two steps after a checkpoint in the middle of the second pass over the data
+        interrupt_at(
+            patch, 6
+        )  # two steps after a checkpoint in the middle of the second pass over the data
         with pytest.raises(KeyboardInterrupt):
             train(other)
     assert not (world / "other" / "config.json").exists()  # no model until there is a whole one
@@ -123,7 +127,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     (half / "trainer_state.json").write_text('{"global_')
     train(other)
     assert "continuing from step 4" in capsys.readouterr().out
-    assert equal(weights(whole), weights(world / "other"))  # dropout is on: random numbers are restored, too
+    assert equal(
+        weights(whole), weights(world / "other")
+    )  # dropout is on: random numbers are restored, too
     assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
 
 
@@ -151,7 +157,9 @@ def test_other_settings_or_data_in_the_same_folder_are_refused(world):
     assert equal(before, weights(world / "sft"))
 
 
-@pytest.mark.parametrize("metric, scores, best", [("rougeLsum", [10.0, 30.0, 20.0], 8), ("loss", None, 10)])
+@pytest.mark.parametrize(
+    "metric, scores, best", [("rougeLsum", [10.0, 30.0, 20.0], 8), ("loss", None, 10)]
+)
 def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
     given = iter(scores or [])
     monkeypatch.setattr(SFTTrainer, "generated_metrics", lambda self: {"rougeLsum": next(given)})
@@ -168,10 +176,16 @@ def test_the_best_checkpoint_is_kept(world, monkeypatch, metric, scores, best):
     assert read_json(folder / "result.json")["best_step"] == best
     assert sorted(saved) == [4, 8, 10]
     assert [
-        step for step, state in saved.items() if all(torch.equal(state[k], v) for k, v in kept.items())
+        step
+        for step, state in saved.items()
+        if all(torch.equal(state[k], v) for k, v in kept.items())
     ] == [best]
     if metric == "loss":
-        losses = [line["eval/loss"] for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
+        losses = [
+            line["eval/loss"]
+            for line in read_jsonl(folder / "metrics.jsonl")
+            if "eval/loss" in line
+        ]
         assert read_json(folder / "result.json")["best"] == min(losses) == losses[-1]
 
 
@@ -181,9 +195,12 @@ def test_without_dev_rows_the_last_model_is_kept(world):
 
 
 def test_epochs_and_accumulation(world):
-    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 are the same steps as one of 8."""
+    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 are the same steps as one
+    of 8.
+    """
     write_json(
-        world / "train.json", [{"text": row["text"], "answer": ["one two three ."]} for row in rows(48)]
+        world / "train.json",
+        [{"text": row["text"], "answer": ["one two three ."]} for row in rows(48)],
     )
     tiny.t5(dropout=0.0).save(world / "base")
     options = [
@@ -193,7 +210,9 @@ def test_epochs_and_accumulation(world):
         "evaluation.every_steps=null",
     ]
     one = train(config(world, *options))
-    two = train(config(world, *options, "train.micro_batch_size=4", f"logging.save_dir={world}/two"))
+    two = train(
+        config(world, *options, "train.micro_batch_size=4", f"logging.save_dir={world}/two")
+    )
     assert read_json(one / "result.json")["steps"] == read_json(two / "result.json")["steps"] == 3
     for name, tensor in weights(one).items():
         torch.testing.assert_close(tensor, weights(two)[name], atol=2e-5, rtol=1e-4)
@@ -215,9 +234,9 @@ def test_order(lengths):
     assert list(order) != first and set(order) == set(range(103))
     batches = [first[i : i + 4] for i in range(0, 104, 4)]
     widths = [max(batch) // 2 - min(batch) // 2 for batch in batches]
-    if (
-        lengths
-    ):  # 26 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any order
+    # 26 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any
+    # order
+    if lengths:
         assert max(widths) <= 4
         assert [min(batch) for batch in batches] != sorted(min(batch) for batch in batches)
     else:
@@ -261,7 +280,9 @@ def test_encode():
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
-    assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])  # 5 tokens with its end: cut, so without one
+    assert first["labels"] == ids(
+        ["▁one", "▁two", "▁three", "▁."]
+    )  # 5 tokens with its end: cut, so without one
     assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]  # whole
     assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
     assert count_cuts(t5, examples, 5).answers == 0
@@ -289,13 +310,21 @@ def test_a_chat_model_is_trained_as_it_is_asked():
 def test_bad_rows_are_all_named(world):
     path = world / "train.json"
     write_json(
-        path, [{"text": "a", "answer": ["b"]}, {"text": "", "answer": ["b"]}, {"text": "a", "answer": "b"}, 3]
+        path,
+        [
+            {"text": "a", "answer": ["b"]},
+            {"text": "", "answer": ["b"]},
+            {"text": "a", "answer": "b"},
+            3,
+        ],
     )
     with pytest.raises(UserError) as error:
         read_examples(path)
     message = str(error.value)
     assert str(path) in message and "row 0" not in message
-    assert "row 1, `text`" in message and "row 2, `answer`" in message and "row 3, `text`" in message
+    assert (
+        "row 1, `text`" in message and "row 2, `answer`" in message and "row 3, `text`" in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,7 +333,10 @@ def test_bad_rows_are_all_named(world):
         ({"text": ["a"], "answer": ["b"]}, "row 1, `text`: must be a text, it is a list"),
         ({"text": "\ud83d a", "answer": ["b"]}, "half of a surrogate pair"),
         ({"text": "a", "answer": ["b", "x\udc00"]}, "half of a surrogate pair"),
-        ({"text": "a", "answer": ["b", " "]}, r"row 1, `answer\[1\]`: must be a text that is not empty"),
+        (
+            {"text": "a", "answer": ["b", " "]},
+            r"row 1, `answer\[1\]`: must be a text that is not empty",
+        ),
         ({"text": "a", "answer": [None]}, r"row 1, `answer\[0\]`: must be a text, it is null"),
         ({"text": "a", "answer": []}, "row 1, `answer`: must be a list of one or more texts"),
         ({"text": "a"}, "row 1, `answer`"),
@@ -331,7 +363,7 @@ def test_other_contents_are_refused(tmp_path):
     write_json(path, {"a": 1})
     with pytest.raises(UserError, match="JSON list"):
         read_examples(path)
-    path.write_bytes("[{\"text\": \"é\"}]".encode("latin-1"))
+    path.write_bytes('[{"text": "é"}]'.encode("latin-1"))
     with pytest.raises(UserError, match="not valid JSON|not UTF-8"):
         read_examples(path)
     write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
@@ -347,7 +379,9 @@ def test_other_contents_are_refused(tmp_path):
         (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
     ],
 )
-def test_mistakes_end_with_a_message_and_leave_nothing(world, monkeypatch, capsys, overrides, message):
+def test_mistakes_end_with_a_message_and_leave_nothing(
+    world, monkeypatch, capsys, overrides, message
+):
     monkeypatch.setattr("sys.argv", ["run_sft", str(world / "config.yml"), *overrides])
     with pytest.raises(SystemExit) as exit_info:
         run_main(run_sft.main)
@@ -395,7 +429,7 @@ def test_shipped_configs(monkeypatch):
     assert mini.model.ckpt == pretrain.logging.save_dir and pretrain.data.dev_file is None
 
 
-# ---- what must survive: kills, damage, divergence ----------------------------------------------------------
+# ---- what must survive: kills, damage, divergence ------------------------------------------------
 
 
 class Killed(BaseException):
@@ -422,7 +456,12 @@ def outputs(folder):
     }
 
 
-SHORT = ["train.max_steps=3", "evaluation.every_steps=2", "train.batch_size=4", "data.dev_examples=4"]
+SHORT = [
+    "train.max_steps=3",
+    "evaluation.every_steps=2",
+    "train.batch_size=4",
+    "data.dev_examples=4",
+]
 
 
 @pytest.mark.parametrize(
@@ -431,7 +470,10 @@ SHORT = ["train.max_steps=3", "evaluation.every_steps=2", "train.batch_size=4", 
         ("SFTTrainer._load_best_model", []),
         ("place_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
         ("finish", ["evaluation.metric=loss"]),
-        ("place_model", ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"]),
+        (
+            "place_model",
+            ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"],
+        ),
         ("place_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
         ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
     ],
@@ -592,7 +634,10 @@ def test_no_sound_checkpoint_is_an_error(world, monkeypatch):
             train(config(world, *SHORT, "evaluation.every_steps=1"))
     for folder in (world / "sft" / "checkpoints").iterdir():
         flip(folder / "optimizer.pt")
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint .* delete that folder"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(UserError, match="every checkpoint .* delete that folder"),
+    ):
         train(config(world, *SHORT, "evaluation.every_steps=1"))
     shutil.rmtree(world / "sft" / "checkpoints")
     (world / "sft" / "checkpoints").write_text("")
@@ -636,7 +681,9 @@ def test_nonsense_is_refused_when_the_config_is_read(world, override):
 def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
     folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
     lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
-    assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")["best_step"] == 2
+    assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")[
+        "best_step"
+    ] == 2
 
 
 RANK_ONE_DIVERGES = """
@@ -667,6 +714,8 @@ def test_processes_stop_together_where_one_diverges(world):
         timeout=1800,
         env={**os.environ, "PYTHONPATH": str(Path(run_sft.__file__).parents[1])},
     )
-    assert done.returncode and done.stderr.count("training diverged: the loss is nan at step 3") == 2
-    assert "Traceback (most recent call last):\n  File \"" + str(world) not in done.stderr
+    assert (
+        done.returncode and done.stderr.count("training diverged: the loss is nan at step 3") == 2
+    )
+    assert 'Traceback (most recent call last):\n  File "' + str(world) not in done.stderr
     assert not (world / "sft" / "result.json").exists()

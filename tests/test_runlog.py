@@ -1,4 +1,6 @@
-"""The run folder: what is written, what a resumed run keeps, who writes, what a missing tracker says."""
+"""The run folder: what is written, what a resumed run keeps, who writes, what a missing tracker
+says.
+"""
 
 import json
 import subprocess
@@ -10,8 +12,8 @@ import pytest
 import spacy
 import torch
 
-from fgrlhf.runs import runlog
 from fgrlhf.config import StrictModel, load_config
+from fgrlhf.runs import runlog
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_text
 
@@ -63,9 +65,10 @@ def test_metrics_are_plain_json_numbers(tmp_path):
             },
         )
         log.log(1, {"a": 1})
-        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}, (
-            "a line is on disk as soon as it is logged"
-        )
+        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {
+            "step": 1,
+            "a": 1,
+        }, "a line is on disk as soon as it is logged"
     first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
     assert json.loads(first, parse_constant=pytest.fail) == {
         "step": 0,
@@ -195,7 +198,7 @@ def test_outside_a_git_checkout_there_is_no_commit(tmp_path, monkeypatch):
     assert runlog.git_commit() is None
 
 
-# ---- damaged logs, failing trackers, secrets -----------------------------------------------------------------------
+# ---- damaged logs, failing trackers, secrets -----------------------------------------------------
 
 
 def three_steps(folder):
@@ -227,7 +230,10 @@ def test_a_damaged_line_does_not_stop_a_run_from_going_on(tmp_path, capsys, how)
         log.log(3, {"x": 3})
     assert [row["step"] for row in read_jsonl(path)] == [0, 2, 3]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
-    assert "1 of 3 lines of" in (out := capsys.readouterr().out) and "set aside as metrics.jsonl.damaged" in out
+    assert (
+        "1 of 3 lines of" in (out := capsys.readouterr().out)
+        and "set aside as metrics.jsonl.damaged" in out
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\0", '{"resumed_at": 3}'])
@@ -238,7 +244,11 @@ def test_a_damaged_run_json_does_not_stop_a_run_from_going_on(tmp_path, text):
     RunLog(tmp_path, Config(), resume_step=1).close()
     assert read_json(tmp_path / "run.json")["resumed_at"] == [1]
     assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [0, 1]
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["step-0.jsonl", "step-1.jsonl", "step-x.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "step-0.jsonl",
+        "step-1.jsonl",
+        "step-x.jsonl",
+    ]
 
 
 def test_a_damaged_stages_json_does_not_stop_a_stage_that_is_done(tmp_path):
@@ -246,7 +256,10 @@ def test_a_damaged_stages_json_does_not_stop_a_stage_that_is_done(tmp_path):
         (tmp_path / "stages.json").write_text("[")
         with log.stage("one"):
             pass
-    assert list(read_json(tmp_path / "stages.json")) == ["one"] and (tmp_path / "stages.json.damaged").exists()
+    assert (
+        list(read_json(tmp_path / "stages.json")) == ["one"]
+        and (tmp_path / "stages.json.damaged").exists()
+    )
 
 
 def test_a_run_without_a_name_is_refused():
@@ -257,7 +270,10 @@ def test_a_run_without_a_name_is_refused():
 
 def test_run_json_says_which_sentence_segmenter_the_machine_has():
     assert runlog.versions()["en_core_web_sm"] == (
-        "not installed" if not spacy.util.is_package("en_core_web_sm") else spacy.load("en_core_web_sm").meta["version"])
+        "not installed"
+        if not spacy.util.is_package("en_core_web_sm")
+        else spacy.load("en_core_web_sm").meta["version"]
+    )
 
 
 class Online(FakeWandb):
@@ -306,7 +322,9 @@ def test_tensorboard_cannot_stop_a_run(tmp_path, monkeypatch, capsys):
 
         close = add_scalar
 
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(
+        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer)
+    )
     with RunLog(tmp_path, Config(), tensorboard=True) as log:
         log.log(0, {"x": 1.0})
         log.log(1, {"x": 1.0})
@@ -328,13 +346,20 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
 
 def test_no_secret_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", "a.password=my secret", "name=0123456789abcdef", "lr=1"])
+    monkeypatch.setattr(
+        sys,
+        "orig_argv",
+        ["python", "-m", "x", "a.password=my secret", "name=0123456789abcdef", "lr=1"],
+    )
     fake = Online()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     RunLog(tmp_path / "a", Config(name="x-0123456789abcdef"), wandb={}).close()
     RunLog(tmp_path / "b", {"seed": 3, "name": "0123456789abcdef"}).close()
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert "0123456789abcdef" not in written + str(fake.calls) and "my secret" not in written
-    assert read_json(tmp_path / "a" / "run.json")["command"] == "python -m x a.password=*** name=*** lr=1"
+    assert (
+        read_json(tmp_path / "a" / "run.json")["command"]
+        == "python -m x a.password=*** name=*** lr=1"
+    )
     assert fake.calls[0]["config"]["name"] == "x-***"
     assert load_config(Config, tmp_path / "a" / "config.yaml") == Config(name="x-***")

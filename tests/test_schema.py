@@ -33,12 +33,21 @@ def test_the_schema_names_the_types_that_files_may_hold():
 
 def test_a_second_task_is_one_file():
     schema = load_schema(TOXICITY)
-    assert (schema.unit, schema.correction, schema.compares, schema.missing) == ("sentence", False, False, ())
+    assert (schema.unit, schema.correction, schema.compares, schema.missing) == (
+        "sentence",
+        False,
+        False,
+        (),
+    )
 
 
 def test_mistakes_are_named(tmp_path):
-    assert "two types have the key '1'" in broken(tmp_path, lambda tree: tree["errors"][1].update(key="1"))
-    assert "point to sentences" in broken(tmp_path, lambda tree: tree["fields"].update(passages=None))
+    assert "two types have the key '1'" in broken(
+        tmp_path, lambda tree: tree["errors"][1].update(key="1")
+    )
+    assert "point to sentences" in broken(
+        tmp_path, lambda tree: tree["fields"].update(passages=None)
+    )
     assert "`row` lacks gold" in broken(tmp_path, lambda tree: tree["row"].remove("gold"))
     assert "errors[0].colour" in broken(
         tmp_path, lambda tree: tree["errors"][0].update(colour="red")

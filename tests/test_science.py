@@ -17,7 +17,9 @@ def test_one_seed_leaves_the_interval_over_questions():
 
 
 def test_seeds_widen_the_interval_by_students_t():
-    """Seeds whose questions all agree: no spread over questions, means 0 and 0.2, so SE = 0.1 with one degree of freedom."""
+    """Seeds whose questions all agree: no spread over questions, means 0 and 0.2, so SE = 0.1 with
+    one degree of freedom.
+    """
     interval = seed_interval([np.zeros(50), np.full(50, 0.2)])
     assert interval.mean == pytest.approx(0.1)
     assert interval.high - interval.mean == pytest.approx(t.ppf(0.975, 1) * 0.1)
@@ -26,7 +28,10 @@ def test_seeds_widen_the_interval_by_students_t():
 def test_a_seed_trains_its_own_reward_models_and_reads_them():
     stages = {stage.name: stage for stage in seed_stages(Path("/out"), 3)}
     fine = stages["seed-3/fine_grained"]
-    assert "reward.relevance_model.ckpt=/out/seed-3/rel_rm" in fine.command and "train.seed=3" in fine.command
+    assert (
+        "reward.relevance_model.ckpt=/out/seed-3/rel_rm" in fine.command
+        and "train.seed=3" in fine.command
+    )
     assert set(fine.needs) == {"seed-3/rel_rm", "seed-3/fact_rm", "seed-3/comp_rm"}
     dense, end = stages["seed-3/true_dense"].command, stages["seed-3/true_at_end"].command
     assert {part for part in end if part not in dense} >= {"reward.gold.place=end"}
@@ -34,10 +39,21 @@ def test_a_seed_trains_its_own_reward_models_and_reads_them():
 
 def test_results_pair_questions_by_their_id(tmp_path):
     """Rows stand in different orders; question a gains 0.2, question b 0.4."""
+
     def write(folder: str, name: str, rows: dict[str, float]) -> None:
-        write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", [
-            {"id": question, **{f"oracle/{metric}": value for metric in ("gold", "relevance", "factuality", "completeness")}}
-            for question, value in rows.items()])
+        write_jsonl(
+            tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl",
+            [
+                {
+                    "id": question,
+                    **{
+                        f"oracle/{metric}": value
+                        for metric in ("gold", "relevance", "factuality", "completeness")
+                    },
+                }
+                for question, value in rows.items()
+            ],
+        )
 
     write("sft", "sft", {"a": 0.5, "b": 0.1})
     for name in RUNS:

@@ -1,4 +1,6 @@
-"""The head of every stage script: folders, scale, environment, processes. And that every script uses it."""
+"""The head of every stage script: folders, scale, environment, processes. And that every script
+uses it.
+"""
 
 import os
 import shutil
@@ -46,7 +48,13 @@ def bash(tmp_path):
 
 def test_paper_scale_is_the_default(bash):
     shown = bash(SHOW).stdout.splitlines()
-    assert shown == [str(ROOT), "paper", "tasks/qa_feedback/data", "outputs/paper", "a/b_config.yml"]
+    assert shown == [
+        str(ROOT),
+        "paper",
+        "tasks/qa_feedback/data",
+        "outputs/paper",
+        "a/b_config.yml",
+    ]
 
 
 def test_mini_scale(bash):
@@ -63,7 +71,10 @@ def test_folders_are_relative_to_the_caller_and_may_hold_spaces(bash, tmp_path):
 def test_an_unknown_scale_is_refused(bash):
     done = bash("echo reached", SCALE="huge")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: SCALE=huge is not a scale: set SCALE=paper (the default) or SCALE=mini.\n"
+    assert (
+        done.stderr
+        == "error: SCALE=huge is not a scale: set SCALE=paper (the default) or SCALE=mini.\n"
+    )
 
 
 def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
@@ -72,8 +83,14 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
     (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
     done = bash("echo reached", root=root, VIRTUAL_ENV="")
     assert (done.returncode, done.stdout) == (2, "") and "Run `make setup`" in done.stderr
-    assert bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base").returncode == 2
-    assert bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="mine").returncode == 0
+    assert (
+        bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base").returncode
+        == 2
+    )
+    assert (
+        bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="mine").returncode
+        == 0
+    )
     (root / ".venv" / "bin").mkdir(parents=True)
     (root / ".venv" / ".stamp").touch()
     program(root / ".venv" / "bin", "python", "echo its own")
@@ -85,8 +102,18 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
     [
         (None, "paper", "", "python <-m> <x> <a b>"),
         (1, "paper", "", "python <-m> <x> <a b>"),
-        (4, "paper", "", "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <4>"),
-        (4, "paper", "0,2", "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <2>"),
+        (
+            4,
+            "paper",
+            "",
+            "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <4>",
+        ),
+        (
+            4,
+            "paper",
+            "0,2",
+            "accelerate <launch> <--multi_gpu> <--num_machines> <1> <--num_processes> <2>",
+        ),
         (4, "paper", "3", "python <-m> <x> <a b>"),
         (4, "mini", "", "python <-m> <x> <a b>"),
     ],
@@ -116,7 +143,7 @@ def test_every_stage_script_starts_with_the_common_head(path):
     assert os.access(path, os.X_OK)
 
 
-# ---- variants, and folders whose names a shell could misread --------------------------------------------------------
+# ---- variants, and folders whose names a shell could misread -------------------------------------
 
 
 def test_the_published_variant_is_taken_where_there_is_one(bash, tmp_path):
@@ -124,29 +151,56 @@ def test_the_published_variant_is_taken_where_there_is_one(bash, tmp_path):
     folder.mkdir()
     (folder / "published_a.yml").touch()
     show = f'config_for "{folder}/a.yml"; config_for "{folder}/b.yml"'
-    assert bash(show, VARIANT="published").stdout.splitlines() == [f"{folder}/published_a.yml", f"{folder}/b.yml"]
+    assert bash(show, VARIANT="published").stdout.splitlines() == [
+        f"{folder}/published_a.yml",
+        f"{folder}/b.yml",
+    ]
     assert bash(show).stdout.splitlines() == [f"{folder}/a.yml", f"{folder}/b.yml"]
 
 
-@pytest.mark.parametrize("variant, scale, reason", [
-    ("publish", "paper", "VARIANT=publish is not a variant"), ("published", "mini", "VARIANT=published is for SCALE=paper")])
+@pytest.mark.parametrize(
+    "variant, scale, reason",
+    [
+        ("publish", "paper", "VARIANT=publish is not a variant"),
+        ("published", "mini", "VARIANT=published is for SCALE=paper"),
+    ],
+)
 def test_another_variant_is_refused(bash, variant, scale, reason):
     done = bash("echo reached", VARIANT=variant, SCALE=scale)
     assert (done.returncode, done.stdout) == (2, "") and reason in done.stderr
 
 
-HOSTILE = ["a b", "a #b", "a: b", "$(touch ran)", "`touch ran`", "${HOME}", "a;touch ran", "'a\"b", "*", "-n"]
+HOSTILE = [
+    "a b",
+    "a #b",
+    "a: b",
+    "$(touch ran)",
+    "`touch ran`",
+    "${HOME}",
+    "a;touch ran",
+    "'a\"b",
+    "*",
+    "-n",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, name):
-    scripts = ["training/generate.sh", "training/evaluate.sh", "data/make_mini.sh", "reward_modeling/create_rm_train_files.sh"]
+    scripts = [
+        "training/generate.sh",
+        "training/evaluate.sh",
+        "data/make_mini.sh",
+        "reward_modeling/create_rm_train_files.sh",
+    ]
     lines = [f'echo; bash "{ROOT}/tasks/qa_feedback/{script}"' for script in scripts]
     lines.append(f'echo; bash "{ROOT}/tasks/qa_feedback/training/train_corrected_sft.sh"')
     done = bash("\n".join(lines), DATA_DIR=name, OUTPUT_DIR=f"{name}/out")
     folder = f"{tmp_path}/{name}"
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"<data_dir={folder}>") == 4 and done.stdout.count(f"<output_dir={folder}/out>") == 2
+    assert (
+        done.stdout.count(f"<data_dir={folder}>") == 4
+        and done.stdout.count(f"<output_dir={folder}/out>") == 2
+    )
     assert f"<feedback={folder}/train_feedback.json>" in done.stdout
     assert not list(tmp_path.rglob("ran")) and not (ROOT / "ran").exists()
 
@@ -156,7 +210,10 @@ def test_a_config_reads_the_file_in_such_a_folder(monkeypatch, name):
     monkeypatch.setenv("DATA_DIR", f"/d/{name}")
     monkeypatch.setenv("OUTPUT_DIR", f"/o/{name}")
     config = load_config(SFTConfig, ROOT / "tasks/qa_feedback/training/sft_config.yml")
-    assert config.data.train_file == f"/d/{name}/train_1k.json" and config.logging.save_dir == f"/o/{name}/sft"
+    assert (
+        config.data.train_file == f"/d/{name}/train_1k.json"
+        and config.logging.save_dir == f"/o/{name}/sft"
+    )
 
 
 def test_no_gpu_is_used_where_none_is_visible(bash):

@@ -1,17 +1,20 @@
-"""The pages talking to the server: the same bytes as from disk, drafts over reloads, kills and lost answers."""
+"""The pages talking to the server: the same bytes as from disk, drafts over reloads, kills and lost
+answers.
+"""
 
 import json
 from contextlib import contextmanager
 
 from page_helpers import ITEM, press, word
 from server_helpers import Client, Server, serving
-from interface_html.database import read_database
-from interface_html.export import Settings, export
-from interface_html.items import Item, row_with, rows_text
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
 from test_schema import TOXICITY
+
+from interface_html.database import read_database
+from interface_html.export import Settings, export
+from interface_html.items import Item, row_with, rows_text
 
 
 @contextmanager
@@ -21,12 +24,15 @@ def visiting(browser, server, page="annotation", who="anna", **options):
     tab, noise, outside = context.new_page(), [], []
     tab.on(
         "console",
-        lambda message: noise.append(message.text) if message.type in ("error", "warning") else None,
+        lambda message: (
+            noise.append(message.text) if message.type in ("error", "warning") else None
+        ),
     )
     tab.on("pageerror", lambda error: noise.append(str(error)))
     own = f"http://127.0.0.1:{server.port}/"
     tab.on(
-        "request", lambda request: outside.append(request.url) if not request.url.startswith(own) else None
+        "request",
+        lambda request: outside.append(request.url) if not request.url.startswith(own) else None,
     )
     tab.goto(f"{own}templates/{page}.html#annotator={who}")
     tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
@@ -39,7 +45,8 @@ def visiting(browser, server, page="annotation", who="anna", **options):
 def kept(tab):
     """Wait until the server has the draft."""
     tab.wait_for_function(
-        "() => !Object.keys(localStorage).some((key) => /served.*(annotation|comparison)\\/\\d/.test(key))"
+        "() => !Object.keys(localStorage).some((key) =>"
+        " /served.*(annotation|comparison)\\/\\d/.test(key))"
     )
 
 
@@ -61,7 +68,9 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         export(Settings(db=str(server.db), out=str(tmp_path / "out.json")))
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
-        expected = rows_text([row_with(SCHEMA, Item("", row), EXPECTED, {"preference": PREFERENCE})])
+        expected = rows_text(
+            [row_with(SCHEMA, Item("", row), EXPECTED, {"preference": PREFERENCE})]
+        )
         assert (tmp_path / "out.json").read_text() == expected
         assert read_database(server.db)[2][0].seconds > 0
 
@@ -108,7 +117,10 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
         (one,) = read_database(server.db)[2]
-        assert [error["error type"] for error in one.doc["errors"]] == ["Irrelevant", "Unverifiable"]
+        assert [error["error type"] for error in one.doc["errors"]] == [
+            "Irrelevant",
+            "Unverifiable",
+        ]
     finally:
         server.stop()
 
@@ -126,7 +138,9 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
             "() => document.querySelector('#message').textContent.includes('cannot be reached')"
         )
         press(tab, "Control+Enter")
-        tab.wait_for_function("() => document.querySelector('#message').textContent.includes('next item')")
+        tab.wait_for_function(
+            "() => document.querySelector('#message').textContent.includes('next item')"
+        )
         assert len(read_database(server.db)[2]) == 1
         tab.noise.clear()
 
@@ -138,7 +152,9 @@ def test_another_task_is_served_too(chromium, tmp_path):
         with visiting(chromium, server) as tab:
             press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
-        export(Settings(db=str(server.db), out=str(tmp_path / "out.json"), schema_file=str(TOXICITY)))
+        export(
+            Settings(db=str(server.db), out=str(tmp_path / "out.json"), schema_file=str(TOXICITY))
+        )
     (row,) = json.loads((tmp_path / "out.json").read_text())
     error = {"error type": "Insult", "explanation": "", "start": 13, "end": 22}
     said = {"errors": [error], "missing-info": [], "corrected-prediction": ""}
@@ -151,7 +167,10 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         visiting(chromium, server) as a,
         visiting(chromium, server, who="ben") as b,
     ):
-        assert {a.inner_text("#question"), b.inner_text("#question")} == {"Question 0?", "Question 1?"}
+        assert {a.inner_text("#question"), b.inner_text("#question")} == {
+            "Question 0?",
+            "Question 1?",
+        }
         press(a, "n", "Control+Enter")
         press(b, "n", "Control+Enter")
         for tab in (a, b):

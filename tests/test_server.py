@@ -6,14 +6,14 @@ import socket
 import uuid
 
 import pytest
-
-from fgrlhf.utils import UserError
 from page_helpers import ITEM
 from server_helpers import SCHEMA, Client, serving
-from tasks.qa_feedback.feedback import read_feedback
+
+from fgrlhf.utils import UserError
 from interface_html import export
 from interface_html.guard import MAX_BODY, json_problem
 from interface_html.serve import Settings, serve
+from tasks.qa_feedback.feedback import read_feedback
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
 DOC = {"errors": [ERROR], "missing-info": [], "corrected-prediction": "The mat.", "no-error": False}
@@ -36,14 +36,20 @@ def test_an_item_from_beginning_to_file(tmp_path):
         for page in ("annotation", "comparison"):
             given = anna.next(page)
             assert set(given["item"]) == {"id", *SCHEMA.row}
-            doc = DOC if page == "annotation" else {"preference": [0, 1, 1, 1, 1, 0], "order": given["order"]}
+            doc = (
+                DOC
+                if page == "annotation"
+                else {"preference": [0, 1, 1, 1, 1, 0], "order": given["order"]}
+            )
             body = anna.submission(given, doc, page)
             assert anna.call("POST", "/api/submissions", body)[0] == 201
             assert anna.call("POST", "/api/submissions", body) == (200, {"uuid": body["uuid"]})
             assert anna.next(page) is None
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
-            assert export.export(export.Settings(db=str(server.db), out=str(out), policy=policy)) == 1
+            assert (
+                export.export(export.Settings(db=str(server.db), out=str(out), policy=policy)) == 1
+            )
             (row,) = read_feedback(out)
             assert (row.corrected, row.preference) == ("The mat.", (0, 1, 1, 1, 1, 0))
             assert out.read_text() == json.dumps([row.raw], indent=2) and "id" not in row.raw
@@ -52,7 +58,10 @@ def test_an_item_from_beginning_to_file(tmp_path):
 def test_drafts_come_back(client):
     given = client.next()
     address = f"/api/drafts/{given['id']}"
-    assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (200, {"revision": 1})
+    assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (
+        200,
+        {"revision": 1},
+    )
     status, told = client.call("PUT", address, {"revision": 0, "state": {}})
     assert status == 409 and "another window" in told["error"]
     assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
@@ -71,7 +80,9 @@ def test_drafts_come_back(client):
     ({"more": 1}, "body.more"),
 ])  # fmt: skip
 def test_every_rule_is_checked_again(client, change, field):
-    status, told = client.call("POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change}))
+    status, told = client.call(
+        "POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change})
+    )
     assert status == 422 and field in [one["field"] for one in told["problems"]]
 
 
@@ -158,7 +169,10 @@ def test_slow_clients_hold_nobody_up(client, server):
     slow = []
     for i in range(40):
         wire = socket.create_connection(("127.0.0.1", server.port))
-        head = b"POST /api/next HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 20\r\n"
+        head = (
+            b"POST /api/next HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type:"
+            b" application/json\r\nContent-Length: 20\r\n"
+        )
         wire.sendall(head if i % 2 else head + b"\r\n{")
         slow.append(wire)
     # they never finish: it is answered before they do
@@ -175,7 +189,10 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
         client = Client(server.port, "ben")
         assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
         assert (
-            client.call("POST", "/api/next", {"page": "annotation"}, {"Authorization": "Bearer x"})[0] == 401
+            client.call("POST", "/api/next", {"page": "annotation"}, {"Authorization": "Bearer x"})[
+                0
+            ]
+            == 401
         )
         status, told = client.call(
             "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,6 @@
-"""Kills, crowds, full disks and random requests. Short here; `make feedback-check` runs the long versions."""
+"""Kills, crowds, full disks and random requests. Short here; `make feedback-check` runs the long
+versions.
+"""
 
 import copy
 import json
@@ -15,13 +17,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from server_helpers import LONG, Client, Server, serving
+
 from interface_html.database import read_database
 
 KILLS = 200 if LONG else 3
 ANNOTATORS, ITEMS = (32, 500) if LONG else (8, 24)
-THINK = 0.1, 0.5  # seconds that an annotator of the crowd takes for an item: a hundredth of what people take
+THINK = (
+    0.1,
+    0.5,
+)  # seconds that an annotator of the crowd takes for an item: a hundredth of what people take
 EXAMPLES = 1700 if LONG else 25  # of each of the three operations that have something to vary
 
 
@@ -107,7 +112,9 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
             mine = seen.setdefault(number, [])
             idle = 0  # the bound is for items that nobody is given any more
             while sum(map(len, seen.values())) < 3 * ITEMS and idle < 400:
-                status, told = timed("next", lambda: client.call("POST", "/api/next", {"page": "annotation"}))
+                status, told = timed(
+                    "next", lambda: client.call("POST", "/api/next", {"page": "annotation"})
+                )
                 assert status == 200, told
                 given = told["assignment"]
                 if given is None:  # others may still let theirs run out
@@ -120,11 +127,15 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
                 time.sleep(rng.uniform(*THINK) / 2)
                 last = given["draft"]["revision"] if given["draft"] else 0
                 draft = {"revision": last, "state": {"doc": "x" * 2000}}
-                status, told = timed("draft", lambda: client.call("PUT", f"/api/drafts/{given['id']}", draft))
+                status, told = timed(
+                    "draft", lambda: client.call("PUT", f"/api/drafts/{given['id']}", draft)
+                )
                 assert status == 200, told
                 time.sleep(rng.uniform(*THINK) / 2)
                 body = client.submission(given)
-                status, told = timed("submit", lambda: client.call("POST", "/api/submissions", body))
+                status, told = timed(
+                    "submit", lambda: client.call("POST", "/api/submissions", body)
+                )
                 assert status in (201, 409), told
                 if status == 201:
                     mine.append(given["item"]["id"])
@@ -138,11 +149,15 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
     assert all(len(set(items)) == len(items) for items in seen.values())
     everything = [time for some in times.values() for time in some]
     print(
-        f"\n{ANNOTATORS} annotators, {THINK[0]} to {THINK[1]} s an item, {seconds:.0f} s, {len(everything) / seconds:.0f} requests/s"
+        f"\n{ANNOTATORS} annotators, {THINK[0]} to {THINK[1]} s an item, {seconds:.0f} s,"
+        f" {len(everything) / seconds:.0f} requests/s"
     )
     for what, some in [*times.items(), ("all", everything)]:
         p50, p99, worst = (sorted(some)[int((len(some) - 1) * q)] * 1000 for q in (0.5, 0.99, 1))
-        print(f"{what:<7} {len(some):>5}: median {p50:.1f} ms, p99 {p99:.1f} ms, longest {worst:.1f} ms")
+        print(
+            f"{what:<7} {len(some):>5}: median {p50:.1f} ms, p99 {p99:.1f} ms, longest"
+            f" {worst:.1f} ms"
+        )
     if LONG:  # measured on an idle machine; short runs share theirs with anything
         assert p99 < 100
 
@@ -161,9 +176,15 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         status, told = client.call("POST", "/api/submissions", body)
         assert status == 507 and "not saved" in told["error"]
-        assert client.next()["id"] == given["id"] if client.call("GET", "/api/health")[0] != 200 else True
+        assert (
+            client.next()["id"] == given["id"]
+            if client.call("GET", "/api/health")[0] != 200
+            else True
+        )
         resource.prlimit(
-            server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            server.process.pid,
+            resource.RLIMIT_FSIZE,
+            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
         )
         assert client.call("POST", "/api/submissions", body)[0] == 201
         assert len(read_database(server.db)[2]) == 1
@@ -210,10 +231,22 @@ def test_random_bytes_find_no_server_error(tmp_path):
     with serving(tmp_path, items=3) as server:
         client = Client(server.port, "a")
         given = client.next()
-        error = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
+        error = {
+            "error type": "Irrelevant",
+            "explanation": "",
+            "start": 4,
+            "end": 11,
+            "quote": "cat sat",
+        }
         info = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
         right = client.submission(
-            given, {"errors": [error], "missing-info": [info], "corrected-prediction": "x", "no-error": False}
+            given,
+            {
+                "errors": [error],
+                "missing-info": [info],
+                "corrected-prediction": "x",
+                "no-error": False,
+            },
         )
         for _ in range(5000 if LONG else 300):
             body = json.loads(json.dumps(right))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.runs import stage as module
 from fgrlhf.config import StrictModel
+from fgrlhf.runs import stage as module
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import (
     begin,
@@ -46,7 +46,9 @@ def stage(tmp_path):
     assert not (tmp_path / "out").exists()  # asking leaves nothing
     begin(tmp_path / "out", Config(), [tmp_path / "rows.json"])
     RunLog(tmp_path / "out", Config()).close()
-    assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None  # begun, not finished
+    assert (
+        finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
+    )  # begun, not finished
     finish(tmp_path / "out", {"best": 3})
     return tmp_path
 
@@ -120,20 +122,27 @@ def test_last_complete_checkpoint(tmp_path):
     assert last_complete_checkpoint(tmp_path).name == "checkpoint-10"
 
 
-# ---- one process per folder ----------------------------------------------------------------------------------------
+# ---- one process per folder ----------------------------------------------------------------------
 
 DEAD = 2**22 + 1  # above the highest process number of Linux
 
 
 def test_a_held_folder_is_refused_to_the_second_with_the_name_of_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "stage", "train.lr=1", "logging.api_key=abc"])
+    monkeypatch.setattr(
+        sys, "orig_argv", ["python", "-m", "stage", "train.lr=1", "logging.api_key=abc"]
+    )
     with hold(tmp_path / "run"):
         for refusing in (hold(tmp_path / "run"), hold(tmp_path / ".." / tmp_path.name / "run")):
             with pytest.raises(UserError) as refused, refusing:
                 pytest.fail("both hold it")
             message = str(refused.value)
-            for part in (f"{tmp_path}", f"process {os.getpid()} on {socket.gethostname()}, since 20", "Wait for it to end",
-                         f"kill {os.getpid()}", "`python -m stage train.lr=1 logging.api_key=***`"):
+            for part in (
+                f"{tmp_path}",
+                f"process {os.getpid()} on {socket.gethostname()}, since 20",
+                "Wait for it to end",
+                f"kill {os.getpid()}",
+                "`python -m stage train.lr=1 logging.api_key=***`",
+            ):
                 assert part in message
         with pytest.raises(UserError, match="another process works in"):
             check_writable(tmp_path / "run")
@@ -156,7 +165,10 @@ time.sleep(600)
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match="another process works in .* Wait for it to end"), hold(tmp_path):
+        with (
+            pytest.raises(UserError, match="another process works in .* Wait for it to end"),
+            hold(tmp_path),
+        ):
             pass
     finally:
         other.kill()
@@ -168,7 +180,9 @@ time.sleep(600)
 
 
 def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
-    """The one before removes the file between this one's opening and locking it: a lock on a file without a name is none."""
+    """The one before removes the file between this one's opening and locking it: a lock on a file
+    without a name is none.
+    """
     real, calls = fcntl.flock, []
 
     def flock(descriptor, how):
@@ -199,7 +213,11 @@ def test_a_disk_without_locks_is_noted_and_the_run_goes_on(tmp_path, monkeypatch
     monkeypatch.setattr(module.fcntl, "flock", flock)
     with hold(tmp_path):
         assert not list(tmp_path.iterdir())
-    assert capsys.readouterr().out == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes there\n"
+    assert (
+        capsys.readouterr().out
+        == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes"
+        " there\n"
+    )
 
 
 def test_only_the_first_rank_holds(tmp_path, monkeypatch):
@@ -213,7 +231,22 @@ def no_right(path, *arguments):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-@pytest.mark.parametrize("how", ["file", "file above", "long", "NUL", "surrogate", "loop", "dangling", "no right", "full", "none", "blank"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "file",
+        "file above",
+        "long",
+        "NUL",
+        "surrogate",
+        "loop",
+        "dangling",
+        "no right",
+        "full",
+        "none",
+        "blank",
+    ],
+)
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, how):
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -221,15 +254,31 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
     if how == "no right":
         monkeypatch.setattr(module.os, "open", no_right)
     if how == "full":
-        monkeypatch.setattr(module.os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        monkeypatch.setattr(
+            module.os,
+            "pwrite",
+            lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
+        )
     folder = {
-        "file above": tmp_path / "file" / "a", "long": tmp_path / ("x" * 300), "NUL": f"{tmp_path}/a\0b",
-        "surrogate": f"{tmp_path}/\ud800", "none": "", "blank": "  ",
+        "file above": tmp_path / "file" / "a",
+        "long": tmp_path / ("x" * 300),
+        "NUL": f"{tmp_path}/a\0b",
+        "surrogate": f"{tmp_path}/\ud800",
+        "none": "",
+        "blank": "  ",
     }.get(how, tmp_path / how)
     reason = {
-        "file": "a file is where a folder must be|File exists", "file above": "Not a directory", "long": "File name too long",
-        "NUL": "no name of a folder", "surrogate": "no name of a folder", "loop": "symbolic link|File exists",
-        "dangling": "File exists", "no right": "Permission denied", "full": "Make room", "none": "has no name", "blank": "has no name",
+        "file": "a file is where a folder must be|File exists",
+        "file above": "Not a directory",
+        "long": "File name too long",
+        "NUL": "no name of a folder",
+        "surrogate": "no name of a folder",
+        "loop": "symbolic link|File exists",
+        "dangling": "File exists",
+        "no right": "Permission denied",
+        "full": "Make room",
+        "none": "has no name",
+        "blank": "has no name",
     }[how]
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=reason) as refused:
@@ -245,23 +294,46 @@ def test_an_output_folder_may_be_a_link(tmp_path):
         pass
     RunLog(tmp_path / "out", Config()).close()
     begin(tmp_path / "out", Config(seed=1), [])
-    assert (tmp_path / "out").is_symlink() and [path.name for path in (tmp_path / "disk").iterdir()] == ["inputs.json"]
+    assert (tmp_path / "out").is_symlink() and [
+        path.name for path in (tmp_path / "disk").iterdir()
+    ] == ["inputs.json"]
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        for name in (f".metrics.jsonl.{DEAD}.tmp", f"samples/.step-1.jsonl.{DEAD}.tmp", f".a.{os.getpid()}.tmp", ".model-a1b2c3d_/x",
-                     ".best.tmp/x", ".final.old/x", "checkpoints/.step-3.tmp/x",
-                     # these are not ours, or of a process that is alive
-                     f".b.{other.pid}.tmp", ".model-mine/x", ".cache.tmp/x", "mine.tmp", f"deeper/.a.{DEAD}.tmp"):
+        for name in (
+            f".metrics.jsonl.{DEAD}.tmp",
+            f"samples/.step-1.jsonl.{DEAD}.tmp",
+            f".a.{os.getpid()}.tmp",
+            ".model-a1b2c3d_/x",
+            ".best.tmp/x",
+            ".final.old/x",
+            "checkpoints/.step-3.tmp/x",
+            # these are not ours, or of a process that is alive
+            f".b.{other.pid}.tmp",
+            ".model-mine/x",
+            ".cache.tmp/x",
+            "mine.tmp",
+            f"deeper/.a.{DEAD}.tmp",
+        ):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("half")
         with hold(tmp_path):
-            left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+            left = {
+                str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
+            }
     finally:
         other.communicate(b"\n")
-    assert left == {".lock", f".b.{other.pid}.tmp", ".model-mine/x", ".cache.tmp/x", "mine.tmp", f"deeper/.a.{DEAD}.tmp", "final/x"}
+    assert left == {
+        ".lock",
+        f".b.{other.pid}.tmp",
+        ".model-mine/x",
+        ".cache.tmp/x",
+        "mine.tmp",
+        f"deeper/.a.{DEAD}.tmp",
+        "final/x",
+    }
 
 
 class Killed(BaseException):
@@ -270,7 +342,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("at", range(6))
 def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkeypatch):
-    """Whatever is left of the other settings' work, it is known as theirs until all of it is gone."""
+    """Whatever is left of the other settings' work, it is known as theirs until all of it is
+    gone.
+    """
     for name in ("a-part", "samples/x", "z-part"):
         (stage / "out" / name).parent.mkdir(exist_ok=True)
         (stage / "out" / name).write_text("of seed 0")
@@ -299,7 +373,10 @@ class SortedScan:
 
     def __init__(self, scan):
         with scan:
-            self.entries = sorted(scan, key=lambda entry: (entry.name not in ("config.yaml", "inputs.json"), entry.name))
+            self.entries = sorted(
+                scan,
+                key=lambda entry: (entry.name not in ("config.yaml", "inputs.json"), entry.name),
+            )
 
     def __iter__(self):
         return iter(self.entries)
@@ -311,9 +388,18 @@ class SortedScan:
         pass
 
 
-@pytest.mark.parametrize("name, text", [
-    ("config.yaml", ""), ("config.yaml", "- 1"), ("config.yaml", "\0"), ("inputs.json", "[]"), ("inputs.json", "{"),
-    ("result.json", ""), ("result.json", "[")])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("config.yaml", ""),
+        ("config.yaml", "- 1"),
+        ("config.yaml", "\0"),
+        ("inputs.json", "[]"),
+        ("inputs.json", "{"),
+        ("result.json", ""),
+        ("result.json", "["),
+    ],
+)
 def test_a_damaged_stage_is_refused_with_the_way_out_or_redone(stage, name, text):
     (stage / "out" / name).write_text(text)
     with pytest.raises(UserError, match=f"{name}[^$]*Remove that (folder|file)"):
@@ -346,10 +432,17 @@ def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     assert digest(tmp_path) == first and not reads
     path.write_bytes(b"b" * 101)
     assert digest(tmp_path) != first and path in reads
-    monkeypatch.setattr(module, "_SETTLED", 10**18)  # just now: it may still change within one tick of the disk's clock
+    monkeypatch.setattr(
+        module, "_SETTLED", 10**18
+    )  # just now: it may still change within one tick of the disk's clock
     path.write_bytes(b"c" * 101)
     digest(tmp_path)
-    assert not [key for key in module._digests if key[0][2:] == tuple(getattr(path.stat(), n) for n in ("st_size", "st_mtime_ns", "st_ctime_ns"))]
+    assert not [
+        key
+        for key in module._digests
+        if key[0][2:]
+        == tuple(getattr(path.stat(), n) for n in ("st_size", "st_mtime_ns", "st_ctime_ns"))
+    ]
 
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "/etc", "..", ".", "", "a\0b"])
@@ -359,7 +452,12 @@ def test_names_do_not_lead_out_of_the_output_folder(name):
     assert folder_of("out", "eval", "..a-test") == Path("out/eval/..a-test")
     with pytest.raises(UserError, match="no name"):
         folder_of("", "eval", "a")
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"],
+)
 def test_a_changed_or_missing_file_is_noticed(tmp_path, name):
     checkpoint(tmp_path, 2)
     path = checkpoint(tmp_path, 4) / name
@@ -373,10 +471,23 @@ def test_a_changed_or_missing_file_is_noticed(tmp_path, name):
         assert last_complete_checkpoint(tmp_path).name == "checkpoint-2"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{\"a", '{"trainer_state.json": 5}', '{"trainer_state.json": "x", "\\u0000": "y"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"a',
+        '{"trainer_state.json": 5}',
+        '{"trainer_state.json": "x", "\\u0000": "y"}',
+    ],
+)
 def test_damaged_digests(tmp_path, text):
     (checkpoint(tmp_path, 4) / "sha256.json").write_text(text)
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint in .* is damaged .*delete that folder"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(UserError, match="every checkpoint in .* is damaged .*delete that folder"),
+    ):
         last_complete_checkpoint(tmp_path)
 
 
@@ -393,7 +504,9 @@ def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(tmp_path):
     best, last = checkpoint(tmp_path, 4, best=4), checkpoint(tmp_path, 6, best=4)
     assert last_complete_checkpoint(tmp_path) == last
     (best / "model.safetensors").write_text("other")
-    with pytest.warns(UserWarning, match="the best checkpoint, of step 4: model.safetensors has changed"):
+    with pytest.warns(
+        UserWarning, match="the best checkpoint, of step 4: model.safetensors has changed"
+    ):
         with pytest.raises(UserError, match="every checkpoint"):
             last_complete_checkpoint(tmp_path)
     shutil.rmtree(best)
@@ -421,6 +534,8 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
     checkpoints = tmp_path / "this" / "checkpoints"
     assert last_complete_checkpoint(checkpoints).name == "checkpoint-2"
     shutil.rmtree(checkpoints / "checkpoint-2")
-    shutil.copytree(tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2")
+    shutil.copytree(
+        tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2"
+    )
     with pytest.warns(UserWarning, match="it is of a run with other settings"):
         assert last_complete_checkpoint(checkpoints).name == "checkpoint-1"

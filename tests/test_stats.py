@@ -2,10 +2,17 @@ import itertools
 
 import numpy as np
 import pytest
-
 from scipy.stats import norm, t
 
-from fgrlhf.stats import Interval, bootstrap, holm, paired_bootstrap, ratio_bootstrap, seed_interval, seed_p_value
+from fgrlhf.stats import (
+    Interval,
+    bootstrap,
+    holm,
+    paired_bootstrap,
+    ratio_bootstrap,
+    seed_interval,
+    seed_p_value,
+)
 
 
 def all_means(values):
@@ -15,8 +22,8 @@ def all_means(values):
 
 def test_bootstrap_equals_the_exact_distribution_of_a_small_set():
     values = [0.0, 1.0, 3.0, 10.0]
-    # 256 samples. Lowest: 1 of mean 0, 4 of .25, 6 of .5 (the 7th lowest is .5); highest: 1 of 10, 4 of 8.25,
-    # 4 of 7.75
+    # 256 samples. Lowest: 1 of mean 0, 4 of .25, 6 of .5 (the 7th lowest is .5); highest: 1 of 10,
+    # 4 of 8.25, 4 of 7.75
     assert sorted(all_means(values))[6] == 0.5 and sorted(all_means(values))[-7] == 7.75
     assert bootstrap(values, n=40_000) == Interval(3.5, 0.5, 7.75)
 
@@ -40,7 +47,10 @@ def test_another_statistic():
 def test_pairing_takes_the_question_out():
     rng = np.random.default_rng(1)
     question = rng.normal(scale=10, size=200)
-    a, b = question + 0.5 + rng.normal(scale=0.1, size=200), question + rng.normal(scale=0.1, size=200)
+    a, b = (
+        question + 0.5 + rng.normal(scale=0.1, size=200),
+        question + rng.normal(scale=0.1, size=200),
+    )
     paired = paired_bootstrap(a, b)
     assert paired.mean == pytest.approx(a.mean() - b.mean())
     assert paired.excludes_zero and paired.high - paired.low < 0.06
@@ -62,7 +72,9 @@ def test_ratio_is_of_sums_not_a_mean_of_ratios():
 
 
 def coverage(interval_of, truth, runs=1500):
-    return np.mean([truth >= got.low and truth <= got.high for got in map(interval_of, range(runs))])
+    return np.mean(
+        [truth >= got.low and truth <= got.high for got in map(interval_of, range(runs))]
+    )
 
 
 def test_intervals_hold_the_truth_95_times_in_100():
@@ -80,7 +92,9 @@ def test_intervals_hold_the_truth_95_times_in_100():
     def ratio(run):
         rng = np.random.default_rng(2000 + run)
         segments = rng.integers(1, 12, size=120)
-        question_rate = rng.beta(3, 2, size=120)  # segments of one answer share its quality: clusters
+        question_rate = rng.beta(
+            3, 2, size=120
+        )  # segments of one answer share its quality: clusters
         return ratio_bootstrap(rng.binomial(segments, question_rate), segments, n=500, seed=run)
 
     for interval_of, truth in ((mean, 1.0), (difference, 0.3), (ratio, 0.6)):
@@ -102,11 +116,12 @@ def test_what_has_no_interval_is_refused(call):
         call()
 
 
-# ---- many comparisons ----------------------------------------------------------------------------------------------
+# ---- many comparisons ----------------------------------------------------------------------------
 
 
 def test_holm_by_hand():
-    # sorted .01 .02 .03 .04: 4 * .01 = .04; 3 * .02 = .06; 2 * .03 = .06; 1 * .04 = .04, but not below the one before
+    # sorted .01 .02 .03 .04: 4 * .01 = .04; 3 * .02 = .06; 2 * .03 = .06; 1 * .04 = .04, but not
+    # below the one before
     assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([0.03]) == [0.03] and holm([]) == []
     assert holm([0.01, 0.01]) == [0.02, 0.02]
@@ -116,7 +131,9 @@ def test_holm_by_hand():
 
 
 def test_holm_is_closed_testing_with_bonferroni():
-    """The corrected p of i: the largest Bonferroni p-value of all sets of hypotheses that hold i."""
+    """The corrected p of i: the largest Bonferroni p-value of all sets of hypotheses that hold
+    i.
+    """
     rng = np.random.default_rng(0)
     for m in (1, 2, 3, 5, 7):
         p = rng.beta(0.4, 2, size=m)
@@ -130,7 +147,9 @@ def test_p_values_by_hand():
     interval = seed_interval([values])
     error = (interval.high - interval.low) / 2 / 1.959964
     assert seed_p_value([values]) == pytest.approx(2 * norm.sf(interval.mean / error), rel=1e-6)
-    same = [np.full(100, mean) for mean in (0.1, 0.2, 0.3)]  # nothing varies over questions: a t test of three means
+    same = [
+        np.full(100, mean) for mean in (0.1, 0.2, 0.3)
+    ]  # nothing varies over questions: a t test of three means
     assert seed_p_value(same) == pytest.approx(2 * t.sf(0.2 / (0.1 / 3**0.5), 2), rel=1e-6)
     assert seed_p_value([np.zeros(5)] * 2) == 1.0 and seed_p_value([np.ones(5)] * 2) == 0.0
     assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 0.0

@@ -21,7 +21,14 @@ from tasks.qa_feedback.summary import (
     segment_metrics,
     summarise,
 )
-from tasks.qa_feedback.summary_table import ABOVE_ZERO, TARGETS, costs, missed_targets, table, targets
+from tasks.qa_feedback.summary_table import (
+    ABOVE_ZERO,
+    TARGETS,
+    costs,
+    missed_targets,
+    table,
+    targets,
+)
 
 PROMPTS = [Prompt("0", "a"), Prompt("0", "a"), Prompt("0", "a"), Prompt("1", "b"), Prompt("1", "b")]
 
@@ -57,7 +64,8 @@ class Scores:
 
 
 def test_segment_metrics_by_hand():
-    # judged and known: .9 wrong, .6 right, .2 wrong | .4 right; left out: an unjudged and an unknown segment
+    # judged and known: .9 wrong, .6 right, .2 wrong | .4 right; left out: an unjudged and an
+    # unknown segment
     scorer = Segments(((0.9, 0.6, 0.2, 0.8), (True, True, True, False)), ((0.4, 0.3), (True, True)))
     wrong = [{(0, 1): True, (1, 2): False, (2, 3): True, (3, 4): True}, {(0, 1): False}]
     got = segment_metrics(scorer, PROMPTS[:2], ["", ""], wrong)
@@ -69,9 +77,11 @@ def test_segment_metrics_by_hand():
 
 
 def test_pair_metrics_by_hand():
-    # question 0: truths .5 .2 .2 -> two decided pairs, scores 1 > 0 right, 1 = 1 half; question 1: .1 < .3,
-    # scores 5 < 4 wrong
-    got = pair_metrics(Scores(1.0, 0.0, 1.0, 5.0, 4.0), PROMPTS, [""] * 5, [0.5, 0.2, 0.2, 0.1, 0.3])
+    # question 0: truths .5 .2 .2 -> two decided pairs, scores 1 > 0 right, 1 = 1 half; question 1:
+    # .1 < .3, scores 5 < 4 wrong
+    got = pair_metrics(
+        Scores(1.0, 0.0, 1.0, 5.0, 4.0), PROMPTS, [""] * 5, [0.5, 0.2, 0.2, 0.1, 0.3]
+    )
     assert got == {"pair_accuracy": pytest.approx(1.5 / 3), "pairs": 3}
     assert pair_metrics(Scores(1.0, 2.0), [PROMPTS[0], PROMPTS[3]], ["", ""], [0.1, 0.9]) == {}
 
@@ -117,14 +127,20 @@ def test_truth_of_segments_is_the_oracles():
     other = next(claim for claim in page.claims if claim.verb not in item.asked)
     text = mini_world.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
-    assert list(summary.relevance_errors(truth).values()) == [False, True, True]  # irrelevant, repeated
+    assert list(summary.relevance_errors(truth).values()) == [
+        False,
+        True,
+        True,
+    ]  # irrelevant, repeated
     assert list(summary.factuality_errors(truth).values()) == [False, False, False]
     assert all(end <= len(text) for _, end in summary.relevance_errors(truth))
 
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """An outputs folder of three policies in the mini world: sft answers in part, the others ever better."""
+    """An outputs folder of three policies in the mini world: sft answers in part, the others ever
+    better.
+    """
     questions = [mini_world.make_row(0, "test", i) for i in range(6)]
     write_json(tmp_path / "test.json", questions)
     prompts = load_examples(tmp_path / "test.json")
@@ -151,7 +167,8 @@ def outputs(tmp_path, monkeypatch):
     write_json(tmp_path / "sft" / "run.json", {"seed": 7})
     write_json(tmp_path / "sft" / "stages.json", {"sft": {"seconds": 60.0, "peak_mb": 512.0}})
     write_json(
-        tmp_path / "fine_grained" / "stages.json", {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}}
+        tmp_path / "fine_grained" / "stages.json",
+        {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}},
     )
     for folder, metrics in (
         ("rel_rm", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}),
@@ -166,7 +183,10 @@ def outputs(tmp_path, monkeypatch):
             )
 
         def score(self, prompts, texts):
-            truths = [judge(p.meta["question"], p.meta["passages"], text) for p, text in zip(prompts, texts)]
+            truths = [
+                judge(p.meta["question"], p.meta["passages"], text)
+                for p, text in zip(prompts, texts)
+            ]
             if self.spec.kind == "sequence":
                 return torch.tensor([truth.completeness for truth in truths])
             found = [summary.relevance_errors(truth) for truth in truths]
@@ -208,7 +228,11 @@ def test_the_whole_summary(outputs, monkeypatch):
         assert {"oracle", "reward", "rougeLsum", "length", "kl"} <= set(policy)
         assert set(policy["oracle"]) == {"gold", "relevance", "factuality", "completeness"}
         assert set(policy["reward"]) == {"mean", "low", "high"}
-    assert set(got["gains"]) == {"fine_grained_vs_sft", "holistic_vs_sft", "fine_grained_vs_holistic"}
+    assert set(got["gains"]) == {
+        "fine_grained_vs_sft",
+        "holistic_vs_sft",
+        "fine_grained_vs_holistic",
+    }
     assert got["gains"]["fine_grained_vs_sft"]["gold"]["low"] > 0
     assert (
         got["reward_models"]["relevance"]["accuracy"] == 1.0
@@ -238,7 +262,12 @@ def test_the_table_says_what_was_reached(outputs):
     assert not reached["fine-grained over SFT, relevance"]  # all answers are relevant: no gain
     assert "R2 accuracy" not in reached  # there is none
     text = table(found)
-    assert "holistic vs sft" in text and "R1 AUC" in text and "MISSED" in text and "60 s   512 MB" in text
+    assert (
+        "holistic vs sft" in text
+        and "R1 AUC" in text
+        and "MISSED" in text
+        and "60 s   512 MB" in text
+    )
     assert f"3.0 minutes in all, on {found['processor']}" in text
     missed = missed_targets(found)
     assert "R2 accuracy: not measured, at least 0.78 is wanted" in missed
@@ -269,7 +298,12 @@ def test_targets_at_their_bounds():
 
 
 def test_real_rows_have_no_oracle(outputs):
-    row = {"text": "question: Who?", "answer": ["He did. She did."], "question": "Who?", "passages": []}
+    row = {
+        "text": "question: Who?",
+        "answer": ["He did. She did."],
+        "question": "Who?",
+        "passages": [],
+    }
     write_json(outputs / "test.json", [row] * 6)
     for name in ("sft", "baseline", "fine_grained"):
         write_jsonl(
@@ -307,7 +341,9 @@ def reached_summary() -> dict:
 
 
 @pytest.mark.parametrize("accuracy, code", [(0.85, 0), (0.84, 1), (None, 1)])
-def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(tmp_path, monkeypatch, capsys, accuracy, code):
+def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
+    tmp_path, monkeypatch, capsys, accuracy, code
+):
     class Line:
         """A pipeline that writes what the last stages write."""
 

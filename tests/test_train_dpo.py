@@ -1,4 +1,6 @@
-"""Offline training on feedback rows: pairs and corrected answers from the rows, refusals, the entry points."""
+"""Offline training on feedback rows: pairs and corrected answers from the rows, refusals, the entry
+points.
+"""
 
 import random
 from pathlib import Path
@@ -13,10 +15,21 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
-from tasks.qa_feedback.feedback import ErrorSpan, FeedbackRow, load_examples, read_feedback, write_feedback
+from tasks.qa_feedback.feedback import (
+    ErrorSpan,
+    FeedbackRow,
+    load_examples,
+    read_feedback,
+    write_feedback,
+)
 from tasks.qa_feedback.training import corrected_examples as corrected_program
 from tasks.qa_feedback.training import train_dpo
-from tasks.qa_feedback.training.comparisons import corrected_examples, make_comparisons, new_words, prompts_of
+from tasks.qa_feedback.training.comparisons import (
+    corrected_examples,
+    make_comparisons,
+    new_words,
+    prompts_of,
+)
 from tasks.qa_feedback.training.train_dpo import QADPOConfig
 
 TRAINING = Path(train_dpo.__file__).parent
@@ -31,7 +44,11 @@ def words(text, ranges):
     [
         ("The cat sat.", "The cat sat.", []),
         ("The cat sat.", "The red cat sat down.", ["red", "down"]),
-        ("The cat sat; the dog ran.", "The dog ran.", []),  # less is no new word, and case does not count
+        (
+            "The cat sat; the dog ran.",
+            "The dog ran.",
+            [],
+        ),  # less is no new word, and case does not count
         ("The cat sat.", "The dog sat; it ran.", ["dog", "; it ran"]),
         ("", "All new.", ["All new."]),
         ("naïve ☕ 🙂", "naïve 🙂 ☕", ["🙂"]),
@@ -44,10 +61,26 @@ def test_new_words(before, after, new):
 def row(corrected="A cat. It sat.", prediction="A dog. It sat.", errors=(ErrorSpan("Irrelevant", 7, 14), ErrorSpan("Unverifiable", 0, 5)),
         preference=(1, 2, 0, 0, 1, 0)):  # fmt: skip
     passages = [["Cat", "A cat sat.", "It was red."]]
-    return FeedbackRow.make("Who sat?", passages, "A cat.", [prediction, "b", "c", "d"], errors, [], corrected, preference)
+    return FeedbackRow.make(
+        "Who sat?",
+        passages,
+        "A cat.",
+        [prediction, "b", "c", "d"],
+        errors,
+        [],
+        corrected,
+        preference,
+    )
 
 
-PROMPT = Prompt("3", "question: Who sat?", meta={"question": "Who sat?", "passages": [{"wikipage": "Cat", "content": "A cat sat. It was red."}]})
+PROMPT = Prompt(
+    "3",
+    "question: Who sat?",
+    meta={
+        "question": "Who sat?",
+        "passages": [{"wikipage": "Cat", "content": "A cat sat. It was red."}],
+    },
+)
 
 
 def test_pairs_of_a_row():
@@ -57,38 +90,68 @@ def test_pairs_of_a_row():
     assert (better.text, words(better.text, better.marked)) == ("A cat. It sat.", ["cat"])
     assert (worse.text, worse.marked) == ("A dog. It sat.", ((0, 5), (7, 14)))
     (made,) = make_comparisons([row()], [PROMPT], "preference", "f.json")
-    assert [a.text for a in made.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(a.marked for a in made.answers)
+    assert [a.text for a in made.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(
+        a.marked for a in made.answers
+    )
     assert made.pairs == ((0, 1), (2, 0), (1, 3))
 
 
 def test_rows_without_a_pair_are_left_out():
     rows = [row(corrected=""), row(), row(corrected="A dog. It sat. ")]
     assert len(make_comparisons(rows, [PROMPT], "corrected", "f.json")) == 1
-    with pytest.raises(UserError, match="f.json has no pairs .* 2 rows, and no row has a corrected answer .* data.pairs=preference"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "f.json has no pairs .* 2 rows, and no row has a corrected answer .*"
+            " data.pairs=preference"
+        ),
+    ):
         make_comparisons(rows[::2], [PROMPT], "corrected", "f.json")
-    with pytest.raises(UserError, match="1 rows, and all comparisons between predictions are ties. .* data.pairs=corrected"):
+    with pytest.raises(
+        UserError,
+        match="1 rows, and all comparisons between predictions are ties. .* data.pairs=corrected",
+    ):
         make_comparisons([row(preference=[0] * 6)], [PROMPT], "preference", "f.json")
 
 
 def test_corrected_examples_keep_right_answers():
     rows = [row(corrected=""), row(), row(corrected="A dog. It sat.")]
     made = corrected_examples(rows, [PROMPT], "f.json")
-    assert [r["answer"] for r in made] == [["A cat. It sat."], ["A dog. It sat."]] and {r["text"] for r in made} == {PROMPT.text}
+    assert [r["answer"] for r in made] == [["A cat. It sat."], ["A dog. It sat."]] and {
+        r["text"] for r in made
+    } == {PROMPT.text}
     with pytest.raises(UserError, match="no corrected answer in any of its 1 rows"):
         corrected_examples(rows[:1], [PROMPT], "f.json")
 
 
 def test_the_prompt_is_found_by_question_and_passages():
-    other = Prompt("4", "x", meta={"question": "Who sat?", "passages": [{"wikipage": "Dog", "content": "A dog sat."}]})
+    other = Prompt(
+        "4",
+        "x",
+        meta={"question": "Who sat?", "passages": [{"wikipage": "Dog", "content": "A dog sat."}]},
+    )
     assert prompts_of([row()], [other, PROMPT], "f.json") == [PROMPT]
-    with pytest.raises(UserError, match="f.json: 1 of 1 rows have a question or passages that no row of `data.train_file` has .*'Who sat\\?'"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "f.json: 1 of 1 rows have a question or passages that no row of `data.train_file` has"
+            " .*'Who sat\\?'"
+        ),
+    ):
         prompts_of([row()], [other], "f.json")
 
 
 def test_published_rows(qa_feedback):
-    """Every published row finds its prompt; there are pairs for each row with an error, and marks are marks of its text."""
-    rows, prompts = read_feedback(qa_feedback / "train_feedback.json"), load_examples(qa_feedback / "train.json")
-    assert [p.meta["question"] for p in prompts_of(rows, prompts, "f")] == [r.question for r in rows]
+    """Every published row finds its prompt; there are pairs for each row with an error, and marks
+    are marks of its text.
+    """
+    rows, prompts = (
+        read_feedback(qa_feedback / "train_feedback.json"),
+        load_examples(qa_feedback / "train.json"),
+    )
+    assert [p.meta["question"] for p in prompts_of(rows, prompts, "f")] == [
+        r.question for r in rows
+    ]
     made = make_comparisons(rows, prompts, "corrected", "f")
     changed = [row for row in rows if row.corrected.strip() not in ("", row.predictions[0].strip())]
     assert len(rows) * 0.6 < len(made) == len(changed) < len(rows)
@@ -97,10 +160,12 @@ def test_published_rows(qa_feedback):
             assert all(0 <= start < end <= len(answer.text) for start, end in answer.marked)
     assert len(make_comparisons(rows, prompts, "preference", "f")) > len(rows) * 0.9
     filled = [row.corrected.strip() for row in rows if row.corrected.strip()]
-    assert [r["answer"] for r in corrected_examples(rows, prompts, "f")] == [[text] for text in filled] and len(filled) < len(rows)
+    assert [r["answer"] for r in corrected_examples(rows, prompts, "f")] == [
+        [text] for text in filled
+    ] and len(filled) < len(rows)
 
 
-# ---- the entry points ----------------------------------------------------------------------------------------------
+# ---- the entry points ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -111,15 +176,35 @@ def world(tmp_path, monkeypatch):
         write_json(tmp_path / f"{split}.json", questions)
         rows = []
         for i, q in enumerate(questions):
-            four = [q["answer"][0], questions[i - 1]["answer"][0], q["answer"][0].split(". ")[0] + ".", "No answer."]
-            rows.append(annotate(random.Random(i), q["question"], q["passages"], q["answer"][0], four[i:] + four[:i], Habits(noise=0.0)))
+            four = [
+                q["answer"][0],
+                questions[i - 1]["answer"][0],
+                q["answer"][0].split(". ")[0] + ".",
+                "No answer.",
+            ]
+            rows.append(
+                annotate(
+                    random.Random(i),
+                    q["question"],
+                    q["passages"],
+                    q["answer"][0],
+                    four[i:] + four[:i],
+                    Habits(noise=0.0),
+                )
+            )
         write_feedback(tmp_path / f"{split}_feedback.json", rows)
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     return tmp_path
 
 
-SMALL = ["env.max_generated_len=40", "env.max_input_len=64", "train.batch_size=2", "train.training_batch_size_per_card=2", "train.epochs=2"]
+SMALL = [
+    "env.max_generated_len=40",
+    "env.max_input_len=64",
+    "train.batch_size=2",
+    "train.training_batch_size_per_card=2",
+    "train.epochs=2",
+]
 YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_config.yml"}
 
 
@@ -130,7 +215,11 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     train_dpo.main([str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"])
     rows = metrics(world / "dpo")
     losses = [r["loss/total"] for r in rows if "loss/total" in r]
-    assert len(losses) in (2, 4) and losses[0] == pytest.approx(0.6931, abs=1e-3) and losses[-1] < losses[0]
+    assert (
+        len(losses) in (2, 4)
+        and losses[0] == pytest.approx(0.6931, abs=1e-3)
+        and losses[-1] < losses[0]
+    )
     (last,) = [r for r in rows if "eval/rougeLsum" in r and r["step"] > 0]
     assert {"eval/kl", "eval/length", "eval/oracle/gold"} <= last.keys()
     assert type(load_policy(world / "dpo" / "best")) is type(tiny.policy(kind))
@@ -144,31 +233,46 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     [
         ("data.feedback_file=nowhere.json", "nowhere.json does not exist"),
         ("dpo.span_weight=0.5", "dpo.span_weight: input should be greater than or equal to 1"),
-        ("data.pairs=preference", "dpo.span_weight is 5, but data.pairs=preference compares whole answers, which marks no spans"),
+        (
+            "data.pairs=preference",
+            (
+                "dpo.span_weight is 5, but data.pairs=preference compares whole answers, which"
+                " marks no spans"
+            ),
+        ),
         ("dpo.loss=kto", "dpo.loss: input should be 'sigmoid', 'hinge' or 'ipo'"),
         ("train.total_episodes=5", "train.total_episodes: unknown key"),
     ],
 )
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
-    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+    )
     with pytest.raises(UserError, match=message):
         train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument])
     assert not (world / "fine_grained_dpo").exists()
 
 
 def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
-    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+    )
     raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
     for r in raw:
         r["feedback"].update({"errors": [], "missing-info": [], "corrected-prediction": ""})
     write_json(world / "train_feedback.json", raw)
-    with pytest.raises(UserError, match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer"):
+    with pytest.raises(
+        UserError,
+        match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer",
+    ):
         train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml")])
     assert not (world / "fine_grained_dpo").exists()
 
 
 @pytest.mark.parametrize("scale", ["", "mini_"])
-@pytest.mark.parametrize("yml, pairs", [("dpo_config", "preference"), ("fine_grained_dpo_config", "corrected")])
+@pytest.mark.parametrize(
+    "yml, pairs", [("dpo_config", "preference"), ("fine_grained_dpo_config", "corrected")]
+)
 def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
@@ -179,8 +283,16 @@ def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
 
 def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     out = world / "train_corrected.json"
-    monkeypatch.setattr("sys.argv", [
-        "x", f"feedback={world}/train_feedback.json", f"questions={world}/train.json", f"out={out}"])  # fmt: skip
+    monkeypatch.setattr(
+        "sys.argv",
+        [
+            # fmt: skip
+            "x",
+            f"feedback={world}/train_feedback.json",
+            f"questions={world}/train.json",
+            f"out={out}",
+        ],
+    )
     corrected_program.main()
     made = read_json(out)
     rows = read_feedback(world / "train_feedback.json")
@@ -197,4 +309,8 @@ def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     made = load_config(SFTConfig, TRAINING / f"{yml}.yml")
-    assert made.model.ckpt == "o/sft" and made.data.train_file == "d/train_corrected.json" and made.logging.save_dir == "o/corrected_sft"
+    assert (
+        made.model.ckpt == "o/sft"
+        and made.data.train_file == "d/train_corrected.json"
+        and made.logging.save_dir == "o/corrected_sft"
+    )

@@ -7,9 +7,9 @@ import tiny
 import torch
 from rl_helpers import CountWord, metrics
 
-from fgrlhf.kernels import choice as kernels
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
+from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
@@ -19,7 +19,12 @@ from tasks.qa_feedback.training import train_rl
 from tasks.qa_feedback.training.reward import QAConfig
 
 TRAINING = Path(train_rl.__file__).parent
-SHIPPED = ["fine_grained_config", "baseline_config", "mini_fine_grained_config", "mini_baseline_config"]
+SHIPPED = [
+    "fine_grained_config",
+    "baseline_config",
+    "mini_fine_grained_config",
+    "mini_baseline_config",
+]
 
 
 @pytest.mark.parametrize("yml", SHIPPED)
@@ -42,29 +47,43 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     tiny.policy(kind).save(tmp_path / "sft")
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
-    critic = [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
+    critic = (
+        [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
+    )
     train_rl.main([
         str(TRAINING / "mini_oracle_config.yml"), f"algorithm.name={name}", "env.max_generated_len=6", "env.max_input_len=64",
         "env.train_num_samples_per_input=2", "train.sampling_batch_size_per_card=2", "train.training_batch_size_per_card=4",
         "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic, *(["model.policy_model.lora.r=2"] if adapters else []),
     ])  # fmt: skip
     rows = metrics(tmp_path / "out")
-    assert len([row for row in rows if "kl" in row]) == 2 and any("eval/reward" in row for row in rows)
+    assert len([row for row in rows if "kl" in row]) == 2 and any(
+        "eval/reward" in row for row in rows
+    )
     assert type(load_policy(tmp_path / "out" / "best")) is type(tiny.policy(kind))
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: " + name)]
-    keys = [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt", "ppo.lam", "train.value_lr"]
+    notes = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("note: " + name)
+    ]
+    keys = (
+        []
+        if name in ("ppo", "a2c", "trpo", "nlpo")
+        else ["model.value_model.ckpt", "ppo.lam", "train.value_lr"]
+    )
     keys += ["train.n_ppo_epoch_per_rollout"] if name in ("a2c", "reinforce", "rloo", "gpg") else []
     assert notes == ([f"note: {name} has no use for {', '.join(sorted(keys))}"] if keys else [])
 
 
 def bandit(tmp_path, monkeypatch, policy, *overrides):
-    """The entry point on four prompts, paid for each `cat`: the metrics of its steps and its folder."""
+    """The entry point on four prompts, paid for each `cat`: the metrics of its steps and its
+    folder.
+    """
     for split in ("train", "dev"):
         write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
     policy.save(tmp_path / "sft")
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(train_rl, "build_reward", lambda config, device: CombinedReward({"gold": CountWord()}))
+    monkeypatch.setattr(
+        train_rl, "build_reward", lambda config, device: CombinedReward({"gold": CountWord()})
+    )
     train_rl.main([
         str(TRAINING / "mini_oracle_config.yml"), "env.max_generated_len=8", "env.max_input_len=64",
         "model.policy_model.train_generation_kwargs.temperature=1.0", "model.policy_model.train_generation_kwargs.top_k=0",
@@ -77,10 +96,14 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
 SHARED_HEAD = ("model.value_model.policy_value_sharing=true", "model.value_model.ckpt=null")
 
 
-@pytest.mark.parametrize("kind, critic", [("chat", SHARED_HEAD), ("chat", ()), ("t5", SHARED_HEAD), ("bart", ())])
+@pytest.mark.parametrize(
+    "kind, critic", [("chat", SHARED_HEAD), ("chat", ()), ("t5", SHARED_HEAD), ("bart", ())]
+)
 def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path, monkeypatch):
     policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
-    with torch.no_grad():  # adapters turn hidden states; an output layer of nearly nothing would not show it
+    with (
+        torch.no_grad()
+    ):  # adapters turn hidden states; an output layer of nearly nothing would not show it
         policy.model.get_output_embeddings().weight.mul_({"chat": 8, "t5": 10}.get(kind, 1))
     rows, folder = bandit(tmp_path, monkeypatch, policy, "model.policy_model.lora.r=4", *critic)
     curve = [row["reward/total"] for row in rows]
@@ -89,7 +112,12 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
     assert abs(rows[0]["kl"]) < 1e-5 and rows[-1]["kl"] > 0.1
     best = load_policy(folder / "best")  # what later stages load
     assert not has_adapters(best.model) and (best.chat is not None) == (kind == "chat")
-    assert {path.suffix for path in (folder / "best").iterdir()} <= {".json", ".safetensors", ".jinja", ".txt"}
+    assert {path.suffix for path in (folder / "best").iterdir()} <= {
+        ".json",
+        ".safetensors",
+        ".jinja",
+        ".txt",
+    }
 
 
 def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
@@ -100,19 +128,27 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
         patched.setattr(train_rl, "load_examples", nothing)
         (tmp_path / "a").mkdir()
         with pytest.raises(UserError, match="target_modules names `query`.*k, o, q, v"):
-            bandit(tmp_path / "a", patched, tiny.t5(), "model.policy_model.lora.target_modules=[query]")
+            bandit(
+                tmp_path / "a", patched, tiny.t5(), "model.policy_model.lora.target_modules=[query]"
+            )
         with pytest.raises(UserError, match="has no chat template"):
             bandit(tmp_path / "a", patched, tiny.t5(), "model.policy_model.chat_template=true")
         with pytest.raises(UserError, match="input_padding_side"):
-            bandit(tmp_path / "a", patched, tiny.gpt2(), "model.policy_model.input_padding_side=right")
-    with pytest.raises(UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"):
+            bandit(
+                tmp_path / "a", patched, tiny.gpt2(), "model.policy_model.input_padding_side=right"
+            )
+    with pytest.raises(
+        UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
+    ):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.dropout=0.1")
     with pytest.raises(UserError, match="lora.*r"):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.r=0")
 
 
 @pytest.mark.parametrize("setting, library", [("auto", "onednn"), ("off", "pytorch")])
-def test_the_config_says_who_multiplies_and_the_run_records_it(setting, library, tmp_path, monkeypatch):
+def test_the_config_says_who_multiplies_and_the_run_records_it(
+    setting, library, tmp_path, monkeypatch
+):
     monkeypatch.delenv("FGRLHF_KERNELS")
     monkeypatch.setattr(kernels, "_chosen", None)
     measured = dict.fromkeys(kernels.SIZES, "onednn")

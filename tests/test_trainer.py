@@ -11,9 +11,9 @@ from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
+from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import UserError, derive_seed, masked_mean
 from tasks.qa_feedback.training.train_rl import dev_evaluation
@@ -27,12 +27,18 @@ def weights(made) -> dict[str, torch.Tensor]:
 
 def one_rollout(made):
     rollout, rewards = made.collect_and_score()
-    return rollout, made.algorithm.advantages(rollout, made.reward.penalized(rewards, rollout, made.kl.coef))
+    return rollout, made.algorithm.advantages(
+        rollout, made.reward.penalized(rewards, rollout, made.kl.coef)
+    )
 
 
-@pytest.mark.parametrize("kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)])
+@pytest.mark.parametrize(
+    "kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)]
+)
 def test_it_learns(kind, place, steps, tmp_path):
-    """A policy that is paid for the word `cat` says it more often, paid word by word or at the end."""
+    """A policy that is paid for the word `cat` says it more often, paid word by word or at the
+    end.
+    """
     aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
         tmp_path,
@@ -54,7 +60,10 @@ def test_it_learns(kind, place, steps, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_ratio_is_one(kind, tmp_path):
     cfg = config(
-        tmp_path, train__training_batch_size_per_card=8, train__n_minibatches=1, train__shuffle=False
+        tmp_path,
+        train__training_batch_size_per_card=8,
+        train__n_minibatches=1,
+        train__shuffle=False,
     )
     made = trainer(cfg, kind, own_value=True)
     seen = []
@@ -63,7 +72,8 @@ def test_the_first_ratio_is_one(kind, tmp_path):
         seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
     )
     made.update(*one_rollout(made))
-    # decoding step by step, and kernels where gradients are wanted, round the last bits in their own way
+    # decoding step by step, and kernels where gradients are wanted, round the last bits in their
+    # own way
     torch.testing.assert_close(*seen[0], atol=1e-6, rtol=0)
     assert not torch.allclose(*seen[1], atol=1e-4)
 
@@ -72,7 +82,10 @@ def test_the_first_ratio_is_one(kind, tmp_path):
 def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_path):
     """Deviation D4: as published, dropout is on in updates and off in rollouts."""
     cfg = config(
-        tmp_path, train__dropout=True, train__dropout_in_rollouts=in_rollouts, train__n_minibatches=1
+        tmp_path,
+        train__dropout=True,
+        train__dropout_in_rollouts=in_rollouts,
+        train__n_minibatches=1,
     )
     made = trainer(cfg, dropout=0.3)
     modes = []
@@ -83,7 +96,12 @@ def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_
     rollout, advantages = one_rollout(made)
     made.update(rollout, advantages)
     assert modes[0] == same_mode and all(modes[1:]) and not made.reference.training
-    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+    batch = (
+        rollout.prompt_ids_BP,
+        rollout.prompt_mask_BP,
+        rollout.response_ids_BT,
+        rollout.response_mask_BT,
+    )
     made = trainer(cfg, dropout=0.3)
     without_dropout = made.actor_critic.eval()(*batch).logprobs_BT
     assert torch.allclose(without_dropout, rollout.logprobs_BT, atol=1e-5) != same_mode
@@ -111,7 +129,11 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
         norms.append(made._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
         results.append(
-            {name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None}
+            {
+                name: p.grad.clone()
+                for name, p in made.actor_critic.named_parameters()
+                if p.grad is not None
+            }
         )
     for other, norm in zip(results[1:], norms[1:]):
         assert norm == pytest.approx(norms[0], rel=1e-5)
@@ -120,7 +142,9 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
 
 
 def test_published_update(tmp_path):
-    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a whole batch's."""
+    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a whole
+    batch's.
+    """
     cfg = config(
         tmp_path,
         train__n_minibatches=1,
@@ -140,13 +164,17 @@ def test_published_update(tmp_path):
         new = made.actor_critic(
             old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT
         )
-        loss_BT = made.algorithm.loss(new, old, advantages.rows(rows, old.response_ids_BT.shape[1])).loss_BT
+        loss_BT = made.algorithm.loss(
+            new, old, advantages.rows(rows, old.response_ids_BT.shape[1])
+        ).loss_BT
         weight = (
             old.response_mask_BT.sum(1).float().mean() / mean_length
         )  # as published: a micro-batch's mean, times its length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
     expected = {
-        name: p.grad.clone() for name, p in made.actor_critic.named_parameters() if p.grad is not None
+        name: p.grad.clone()
+        for name, p in made.actor_critic.named_parameters()
+        if p.grad is not None
     }
     made._optimizer_step(rollout, advantages, torch.arange(8))
     for name, parameter in made.actor_critic.named_parameters():
@@ -157,13 +185,18 @@ def test_published_update(tmp_path):
 def test_batches_cover_the_data_pass_after_pass(tmp_path):
     prompts = [Prompt(str(i), "cat") for i in range(7)]
     made = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
-    order = [prompt.id for step in range(7) for prompt in made.batch(step)]  # 28 places: four passes
+    order = [
+        prompt.id for step in range(7) for prompt in made.batch(step)
+    ]  # 28 places: four passes
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
     assert (
-        all(sorted(p) == [str(i) for i in range(7)] for p in passes) and len({tuple(p) for p in passes}) == 4
+        all(sorted(p) == [str(i) for i in range(7)] for p in passes)
+        and len({tuple(p) for p in passes}) == 4
     )
     assert [p.id for p in made.batch(3)] == order[12:16]
-    other = trainer(config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts)
+    other = trainer(
+        config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts
+    )
     assert [p.id for p in other.batch(0)] != order[:4]
 
 
@@ -171,7 +204,9 @@ def test_minibatches_partition_the_rows(tmp_path):
     made = trainer(config(tmp_path, train__n_minibatches=4))
     first, second = (made.minibatches(8, epoch) for epoch in (0, 1))
     for parts in (first, second):
-        assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(range(8))
+        assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(
+            range(8)
+        )
         assert all(
             rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts
         )  # the two samples of a prompt stay together
@@ -194,13 +229,22 @@ def test_learning_rate(tmp_path):
         [1e-3 * 6 / 7, 5e-3 * 6 / 7]
     )
     flat = trainer(
-        config(tmp_path, train__total_episodes=80, train__n_warmup_steps=1, train__lr_schedule="constant")
+        config(
+            tmp_path,
+            train__total_episodes=80,
+            train__n_warmup_steps=1,
+            train__lr_schedule="constant",
+        )
     )
     assert [flat.lr_factor(s) for s in (0, 1, 9)] == [0.5, 1, 1]
 
 
 def test_the_critic_can_learn_alone_first(tmp_path):
-    changes = {"train__total_episodes": 80, "train__n_warmup_steps": 2, "train__n_critic_warmup_steps": 3}
+    changes = {
+        "train__total_episodes": 80,
+        "train__n_warmup_steps": 2,
+        "train__n_critic_warmup_steps": 3,
+    }
     made = trainer(config(tmp_path, **changes), own_value=True)  # 10 steps
     assert [made.policy_lr_factor(s) for s in range(10)] == pytest.approx(
         [0, 0, 0, 1 / 3, 2 / 3, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5]
@@ -232,7 +276,9 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
     made = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
     made.train()
     kls = [row["kl"] for row in metrics(tmp_path) if "kl" in row]
-    assert sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == made.total_steps
+    assert (
+        sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == made.total_steps
+    )
     assert (tmp_path / "final" / "config.json").exists() and (
         tmp_path / "checkpoints" / f"step-{len(kls)}"
     ).exists()
@@ -243,13 +289,22 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
 
 def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
     cfg = config(tmp_path, train__kl_threshold=5.0, train__eval_interval=2)
-    dev = iter([{"reward": 0.0, "kl": 0.0}, {"reward": 1.0, "kl": 5.0}, {"reward": 2.0, "kl": 5.1}, *[{"reward": 3.0, "kl": 9.0}] * 9])
+    dev = iter(
+        [
+            {"reward": 0.0, "kl": 0.0},
+            {"reward": 1.0, "kl": 5.0},
+            {"reward": 2.0, "kl": 5.1},
+            *[{"reward": 3.0, "kl": 9.0}] * 9,
+        ]
+    )
     made = trainer(cfg, evaluate=lambda policy: next(dev))
     made.train()
     assert made.best == {"step": 2, "metric": "reward", "value": 1.0}
     written = capsys.readouterr()
     said = written.out + written.err
-    assert said.count("(best so far)") == 2 and "(kl 5.1 is past train.kl_threshold: not kept)" in said
+    assert (
+        said.count("(best so far)") == 2 and "(kl 5.1 is past train.kl_threshold: not kept)" in said
+    )
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
@@ -292,14 +347,17 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
 
 def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
     made = trainer(
-        config(tmp_path, train__best_metric="f1"), evaluate=lambda policy: {"reward": 0.0, "gold": 1.0}
+        config(tmp_path, train__best_metric="f1"),
+        evaluate=lambda policy: {"reward": 0.0, "gold": 1.0},
     )
     with pytest.raises(UserError, match="best_metric is `f1`.*gold, reward"):
         made.train()
 
 
 def test_wrong_sizes_are_refused(tmp_path):
-    with pytest.raises(UserError, match="8 rollouts a step do not divide into train.n_minibatches=3"):
+    with pytest.raises(
+        UserError, match="8 rollouts a step do not divide into train.n_minibatches=3"
+    ):
         trainer(config(tmp_path, train__n_minibatches=3))
     with pytest.raises(UserError, match="no prompts"):
         trainer(config(tmp_path), prompts=[])
@@ -341,9 +399,9 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
     made = trainer(config(tmp_path), "gpt2", own_value=True)
     made.train()
     rows = metrics(tmp_path, timings=True)
-    assert [row["step"] for row in rows] == list(range(8)) and [row["episodes"] for row in rows] == list(
-        range(8, 72, 8)
-    )
+    assert [row["step"] for row in rows] == list(range(8)) and [
+        row["episodes"] for row in rows
+    ] == list(range(8, 72, 8))
     named = {
         "reward/total",
         "reward/cat",
@@ -366,7 +424,9 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
         "time/rollout",
         "time/update",
     }
-    assert all(named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows)
+    assert all(
+        named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows
+    )
     assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(
         len(tiny.tokenizer())
     )  # nearly uniform at first
@@ -375,7 +435,9 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
 
 
 def test_it_runs_in_bf16(tmp_path):
-    AcceleratorState._reset_state(reset_partial_state=True)  # one process can have one precision at a time
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # one process can have one precision at a time
     cfg = config(tmp_path, train__total_episodes=24, model__dtype="bf16")
     made = trainer(cfg, own_value=True, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
     before = weights(made)
@@ -387,7 +449,9 @@ def test_it_runs_in_bf16(tmp_path):
 
 
 def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
-    with pytest.raises(UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"):
+    with pytest.raises(
+        UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"
+    ):
         trainer(config(tmp_path, train__total_episodes=72, train__n_critic_warmup_steps=9))
     trainer(config(tmp_path, train__total_episodes=72, train__n_warmup_steps=8))
     assert "note" not in capsys.readouterr().out
@@ -397,7 +461,10 @@ def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
 
 def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
     prompts = [Prompt(str(i), "the cat") for i in range(7)]
-    made = trainer(config(tmp_path, train__sampling_batch_size_per_card=3, train__total_episodes=60), prompts=prompts)
+    made = trainer(
+        config(tmp_path, train__sampling_batch_size_per_card=3, train__total_episodes=60),
+        prompts=prompts,
+    )
     drawn, randperm = [], torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda n, **more: drawn.append(n) or randperm(n, **more))
     batches = [made.batch(step) for step in range(7)]
@@ -405,7 +472,9 @@ def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
     for step, batch in enumerate(batches):  # each prompt as a draw of its own gave it
         for k, prompt in enumerate(batch):
             place = 3 * step + k
-            generator = torch.Generator().manual_seed(derive_seed(made.config.train.seed, "pass", place // 7))
+            generator = torch.Generator().manual_seed(
+                derive_seed(made.config.train.seed, "pass", place // 7)
+            )
             assert prompt is prompts[int(randperm(7, generator=generator)[place % 7])]
     assert made.batch(0) == batches[0]  # and a resumed run that begins anywhere
 
@@ -423,7 +492,9 @@ def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
         return collect()
 
     made.collect_and_score = damaged
-    with pytest.raises(UserError, match=f"the {which}'s log.* are NaN or infinite .*lower train.lr"):
+    with pytest.raises(
+        UserError, match=f"the {which}'s log.* are NaN or infinite .*lower train.lr"
+    ):
         made.train()
     assert len(metrics(tmp_path)) == 2 and not (tmp_path / "final").exists()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1].endswith("2")
@@ -431,7 +502,10 @@ def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
 
 def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
     long = [Prompt("long", "the red cat " * 30), Prompt("short", "the cat")]
-    trainer(config(tmp_path, train__total_episodes=16, train__sampling_batch_size_per_card=2), prompts=long).train()
+    trainer(
+        config(tmp_path, train__total_episodes=16, train__sampling_batch_size_per_card=2),
+        prompts=long,
+    ).train()
     assert [row["prompts/cut"] for row in metrics(tmp_path)] == [0.5] * 4
     with pytest.raises(UserError, match="prompt none has no tokens"):
         trainer(config(tmp_path), prompts=[Prompt("0", "a cat"), Prompt("none", "")])
@@ -450,7 +524,9 @@ def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
             self.scorer.cut_inputs += 1
             return super().segment_scores(prompts, texts)
 
-    reward = CombinedReward({"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")})
+    reward = CombinedReward(
+        {"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")}
+    )
     trainer(config(tmp_path, train__total_episodes=16), reward=reward).train()
     for row in metrics(tmp_path):
         assert row["cut/cat"] == row["cut/end"] == 1 / 8 and "cut/other" not in row
@@ -458,12 +534,22 @@ def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_evaluation_have_one_kl(kind, tmp_path):
-    """Greedy answers, log-probabilities at another temperature: the KL of a step, of dev, and of the evaluation stage."""
+    """Greedy answers, log-probabilities at another temperature: the KL of a step, of dev, and of
+    the evaluation stage.
+    """
     cfg = config(
-        tmp_path, env__train_num_samples_per_input=1, env__logprob_temperature=0.6, train__sampling_batch_size_per_card=4,
-        train__n_minibatches=1, model__policy_model__train_generation_kwargs={"do_sample": False},
-        model__policy_model__eval_generation_kwargs={"do_sample": False})
-    asked = [replace(p, meta={"question": "who?", "passages": []}) for p in (*PROMPTS, Prompt("3", "a blue bird"))]
+        tmp_path,
+        env__train_num_samples_per_input=1,
+        env__logprob_temperature=0.6,
+        train__sampling_batch_size_per_card=4,
+        train__n_minibatches=1,
+        model__policy_model__train_generation_kwargs={"do_sample": False},
+        model__policy_model__eval_generation_kwargs={"do_sample": False},
+    )
+    asked = [
+        replace(p, meta={"question": "who?", "passages": []})
+        for p in (*PROMPTS, Prompt("3", "a blue bird"))
+    ]
     made = trainer(cfg, kind, prompts=asked)
     with torch.no_grad():
         for p in made.reference.parameters():
@@ -471,16 +557,34 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     rollout, rewards = made.collect_and_score()
     _, advantages = made.credit(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
-    dev = dev_evaluation(cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)["kl"]
+    dev = dev_evaluation(cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)[
+        "kl"
+    ]
     sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
     stage = evaluate_rows(
-        made.policy, made.prompts, None, sampling, reference=made.reference, progress=False, temperature=cfg.logprob_temperature)
-    assert dev == pytest.approx(kl, abs=1e-4) and sum(row["kl"] for row in stage) / 4 == pytest.approx(kl, abs=1e-4)
-    plain = evaluate_rows(made.policy, made.prompts, None, sampling, reference=made.reference, progress=False)
-    assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01  # at another temperature it is another number
+        made.policy,
+        made.prompts,
+        None,
+        sampling,
+        reference=made.reference,
+        progress=False,
+        temperature=cfg.logprob_temperature,
+    )
+    assert dev == pytest.approx(kl, abs=1e-4) and sum(
+        row["kl"] for row in stage
+    ) / 4 == pytest.approx(kl, abs=1e-4)
+    plain = evaluate_rows(
+        made.policy, made.prompts, None, sampling, reference=made.reference, progress=False
+    )
+    assert (
+        abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
+    )  # at another temperature it is another number
 
 
 def test_one_sample_of_each_prompt(tmp_path):
     for kind in KINDS:
-        trainer(config(tmp_path / kind, env__train_num_samples_per_input=1, train__total_episodes=16), kind).train()
+        trainer(
+            config(tmp_path / kind, env__train_num_samples_per_input=1, train__total_episodes=16),
+            kind,
+        ).train()
         assert len(metrics(tmp_path / kind)) == 4

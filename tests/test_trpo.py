@@ -13,22 +13,36 @@ def test_conjugate_gradient_solves_in_as_many_steps_as_dimensions():
     g = torch.Generator().manual_seed(0)
     root = torch.randn(6, 6, generator=g, dtype=torch.double)
     A, b = root @ root.T + 0.1 * torch.eye(6), torch.randn(6, generator=g, dtype=torch.double)
-    torch.testing.assert_close(conjugate_gradient(lambda v: A @ v, b, 6), torch.linalg.solve(A, b), atol=1e-8, rtol=1e-6)
-    by_hand = conjugate_gradient(lambda v: torch.tensor([2.0, 4.0]) * v, torch.tensor([2.0, 0.0]), 5)
+    torch.testing.assert_close(
+        conjugate_gradient(lambda v: A @ v, b, 6), torch.linalg.solve(A, b), atol=1e-8, rtol=1e-6
+    )
+    by_hand = conjugate_gradient(
+        lambda v: torch.tensor([2.0, 4.0]) * v, torch.tensor([2.0, 0.0]), 5
+    )
     assert by_hand.tolist() == [1, 0]
-    assert conjugate_gradient(lambda v: A @ v, torch.zeros(6, dtype=torch.double), 6).abs().max() == 0
+    assert (
+        conjugate_gradient(lambda v: A @ v, torch.zeros(6, dtype=torch.double), 6).abs().max() == 0
+    )
 
 
 def test_token_kl_by_hand():
     p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])
     expected = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
-    torch.testing.assert_close(token_kl(p.log(), q.log() + 3), expected[None])  # logits are as good as log-probabilities
+    torch.testing.assert_close(
+        token_kl(p.log(), q.log() + 3), expected[None]
+    )  # logits are as good as log-probabilities
     assert token_kl(p, p).item() == 0
 
 
 def begun(tmp_path, kind, **changes):
     made = make(tmp_path, "trpo", kind, train__training_batch_size_per_card=3, **changes)
-    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]  # answers of many lengths
+    made.actor_critic.policy.model.generation_config.eos_token_id = [
+        1,
+        5,
+        10,
+        15,
+        20,
+    ]  # answers of many lengths
     rollout, rewards = made.collect_and_score()
     _, advantages = made.credit(rollout, rewards)
     return made, rollout, advantages
@@ -36,7 +50,9 @@ def begun(tmp_path, kind, **changes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
-    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v), with the derivative along v taken by differences."""
+    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v), with the derivative along v
+    taken by differences.
+    """
     made, rollout, advantages = begun(tmp_path, kind)
     made.actor_critic.eval().double()
     policy, parameters = made.actor_critic.policy, list(made.actor_critic.policy.parameters())
@@ -66,7 +82,12 @@ def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
 @pytest.mark.parametrize("bound", [1e-3, 0.05])
 def test_a_step_keeps_the_kl_under_its_bound_and_raises_the_objective(kind, bound, tmp_path):
     made, rollout, advantages = begun(tmp_path, kind, algorithm__max_kl=bound)
-    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+    batch = (
+        rollout.prompt_ids_BP,
+        rollout.prompt_mask_BP,
+        rollout.response_ids_BT,
+        rollout.response_mask_BT,
+    )
     real_BT, policy = rollout.response_mask_BT.bool(), made.actor_critic.policy
 
     def look():
@@ -77,9 +98,16 @@ def test_a_step_keeps_the_kl_under_its_bound_and_raises_the_objective(kind, boun
     logged = made.update(rollout, advantages)
     moved_logits, after_BT = look()
     kl = float(token_kl(logits, moved_logits).mean())
-    assert 0.2 * bound < kl <= bound * 1.001 and kl == pytest.approx(logged["trpo/kl"], rel=1e-3, abs=1e-7)
+    assert 0.2 * bound < kl <= bound * 1.001 and kl == pytest.approx(
+        logged["trpo/kl"], rel=1e-3, abs=1e-7
+    )
     n = real_BT.sum()
-    gain = masked_sum(((after_BT - before_BT).exp() - 1) * advantages.advantages_BT, rollout.response_mask_BT) / n
+    gain = (
+        masked_sum(
+            ((after_BT - before_BT).exp() - 1) * advantages.advantages_BT, rollout.response_mask_BT
+        )
+        / n
+    )
     assert gain > 0 and logged["trpo/step"] in {0.5**i for i in range(10)}
 
 
@@ -100,11 +128,15 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
 
 def test_where_no_step_helps_the_policy_stays(tmp_path, monkeypatch):
     made, rollout, advantages = begun(tmp_path, "gpt2")
-    before = _flat(list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters())).clone()
+    before = _flat(
+        list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters())
+    ).clone()
     monkeypatch.setattr(made, "_exact_kl", lambda *args: 1.0)  # whatever is tried is too far
     logged = made.update(rollout, advantages)
     assert logged["trpo/step"] == 0 and logged["trpo/kl"] == 0
-    after = _flat(list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters()))
+    after = _flat(
+        list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters())
+    )
     assert torch.equal(before, after)
 
 
@@ -113,8 +145,12 @@ def test_the_critic_can_learn_alone_and_every_later_step_keeps_the_bound(tmp_pat
     made.train()
     rows = metrics(tmp_path)
     assert [row["trpo/step"] > 0 for row in rows] == [False] * 2 + [True] * 4
-    assert all(row["trpo/kl"] <= 0.01 for row in rows) and all(row["loss/value"] > 0 for row in rows)
-    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[2]["kl"] == pytest.approx(0, abs=1e-5)
+    assert all(row["trpo/kl"] <= 0.01 for row in rows) and all(
+        row["loss/value"] > 0 for row in rows
+    )
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[2]["kl"] == pytest.approx(
+        0, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-4, 5e-6, 1e3])

@@ -12,10 +12,16 @@ def ragged(side: str):
 
     def ids(lengths, left):
         T = max(lengths)
-        rows = [[0] * (T - n) * left + list(range(1, n + 1)) + [0] * (T - n) * (not left) for n in lengths]
+        rows = [
+            [0] * (T - n) * left + list(range(1, n + 1)) + [0] * (T - n) * (not left)
+            for n in lengths
+        ]
         return torch.tensor(rows)
 
-    prompt_ids_BP, response_ids_BT = ids(PROMPT_LENGTHS, side == "left"), ids(RESPONSE_LENGTHS, False)
+    prompt_ids_BP, response_ids_BT = (
+        ids(PROMPT_LENGTHS, side == "left"),
+        ids(RESPONSE_LENGTHS, False),
+    )
     return rollout(
         (response_ids_BT > 0).long(),
         prompt_ids_BP=prompt_ids_BP,
@@ -34,7 +40,9 @@ def test_rows_cut_only_padding(side):
     assert part.prompt_ids_BP.shape == (2, 5) and part.response_ids_BT.tolist() == [[1, 0], [1, 2]]
     assert part.logprobs_BT.tolist() == [[-1, 0], [-1, -2]]
     narrow = part.rows(torch.tensor([0]))
-    assert narrow.prompt_ids_BP.tolist() == [[1, 2, 3]] and narrow.prompt_mask_BP.tolist() == [[1, 1, 1]]
+    assert narrow.prompt_ids_BP.tolist() == [[1, 2, 3]] and narrow.prompt_mask_BP.tolist() == [
+        [1, 1, 1]
+    ]
     assert narrow.response_ids_BT.tolist() == [[1]]
     two = ragged(side).rows(torch.tensor([1, 2])).prompt_ids_BP.tolist()
     assert two == ([[0, 1, 2], [1, 2, 3]] if side == "left" else [[1, 2, 0], [1, 2, 3]])
@@ -77,17 +85,24 @@ def test_spans_and_rewards_check_themselves():
     with pytest.raises(ValueError, match="returns_BT"):
         Advantages(torch.zeros(2, 3), torch.zeros(2, 2))
     rewards = TokenReward(
-        {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])}, {}, mask_BT
+        {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])},
+        {},
+        mask_BT,
     )
     assert rewards.total_BT.tolist() == [[1, 1], [3.5, 0]]
     assert TokenReward({}, {}, mask_BT).total_BT.tolist() == [[0, 0], [0, 0]]
 
 
 def test_an_empty_prompt_leaves_its_neighbours_whole():
-    """Where the padding stands is known, not read off the masks: one prompt without tokens made a left-padded batch look right-padded."""
+    """Where the padding stands is known, not read off the masks: one prompt without tokens made a
+    left-padded batch look right-padded.
+    """
     prompt_ids_BP = torch.tensor([[0, 0, 11, 12, 13], [0] * 5, [21, 22, 23, 24, 25]])
     batch = rollout(
-        lengths_mask([1, 1, 1]), prompt_ids_BP=prompt_ids_BP, prompt_mask_BP=(prompt_ids_BP > 0).long(), left_padded=True
+        lengths_mask([1, 1, 1]),
+        prompt_ids_BP=prompt_ids_BP,
+        prompt_mask_BP=(prompt_ids_BP > 0).long(),
+        left_padded=True,
     )
     part = batch.rows(torch.tensor([0, 1]))
     assert part.prompt_ids_BP.tolist() == [[11, 12, 13], [0, 0, 0]] and part.left_padded

@@ -11,7 +11,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from fgrlhf import utils
-from fgrlhf.utils import UserError, derive_seed, masked_mean, masked_sum, masked_var, run_main, seeded, whiten
+from fgrlhf.utils import (
+    UserError,
+    derive_seed,
+    masked_mean,
+    masked_sum,
+    masked_var,
+    run_main,
+    seeded,
+    whiten,
+)
 
 X = torch.tensor([[1.0, 2.0, 100.0], [3.0, 4.0, 6.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])  # 1 2 3 4 6: mean 3.2, variance 2.96
@@ -22,9 +31,9 @@ def test_masked_moments_by_hand():
     assert masked_var(X, MASK) == pytest.approx(2.96)
     assert masked_mean(X, torch.zeros_like(MASK)) == 0
     poisoned = torch.where(MASK.bool(), X, torch.nan)
-    assert masked_mean(poisoned, MASK) == pytest.approx(3.2) and masked_var(poisoned, MASK) == pytest.approx(
-        2.96
-    )
+    assert masked_mean(poisoned, MASK) == pytest.approx(3.2) and masked_var(
+        poisoned, MASK
+    ) == pytest.approx(2.96)
 
 
 def test_whitening_by_hand():
@@ -39,14 +48,18 @@ def test_whitening_by_hand():
     assert masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
     published = whiten(X, MASK, divide_by="sqrt_std")
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
-    assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)  # padding is not masked: deviation D2
+    assert published[0, 2] == pytest.approx(
+        96.8 / std**0.5, abs=1e-3
+    )  # padding is not masked: deviation D2
     assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
         3.2 - 2.2 / std**0.5, abs=1e-5
     )
 
 
 def test_whitened_rewards_pay_nothing_for_length():
-    """Deviation D15: a token without reward stays one. As published every token gets mean (1 - 1/sqrt(std))."""
+    """Deviation D15: a token without reward stays one. As published every token gets mean (1 -
+    1/sqrt(std)).
+    """
     rewards, mask = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]), torch.ones(2, 4)
     mask[1, 2:] = 0
     white = whiten(rewards, mask, shift_mean=False)
@@ -63,11 +76,15 @@ def test_whitening_ignores_affine_changes_and_padding():
     assert (
         whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
     )  # no spread: no signal, no division by zero
-    assert torch.equal(whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0))
+    assert torch.equal(
+        whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0)
+    )
 
 
 def test_seeds_are_pure_functions_of_their_parts():
-    assert derive_seed(42, "rollout", 3) == 8386216188706336444  # a change would break resuming older runs
+    assert (
+        derive_seed(42, "rollout", 3) == 8386216188706336444
+    )  # a change would break resuming older runs
     parts = [(0,), (1,), ("0",), (0, 0), (0, "a"), ("a", 0), ("a0",), (10, 1), (1, 0, 1)]
     seeds = {derive_seed(*p) for p in parts}
     assert len(seeds) == len(parts) and all(0 <= s < 2**63 for s in seeds)
@@ -91,7 +108,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         utils.write_json(path, {"text": object()})
     with pytest.raises(UnicodeEncodeError):
         utils.write_text(path, "half \ud800")
-    assert utils.read_json(path) == {"text": "é\n"} and [p.name for p in path.parent.iterdir()] == ["a.json"]
+    assert utils.read_json(path) == {"text": "é\n"} and [p.name for p in path.parent.iterdir()] == [
+        "a.json"
+    ]
     utils.write_jsonl(path, [{"a": 1}, {"a": "\u2028 x"}])
     assert utils.read_jsonl(path) == [{"a": 1}, {"a": "\u2028 x"}]
 
@@ -198,7 +217,11 @@ def refused(tmp_path, how: str) -> None:
 @pytest.mark.parametrize(
     "how, fact, way_out",
     [
-        ("a file where a folder should be", "File exists|Not a directory", "remove it, or name another folder"),
+        (
+            "a file where a folder should be",
+            "File exists|Not a directory",
+            "remove it, or name another folder",
+        ),
         ("a long name", "File name too long", "Choose a shorter name"),
         ("a folder where a file should be", "directory", "name"),
         ("safetensors", "No such file or directory", "Check that it exists"),
@@ -215,8 +238,12 @@ def test_what_the_system_refuses_is_one_message(tmp_path, capsys, how, fact, way
 FULL = {
     "open": OSError(errno.ENOSPC, "No space left on device", "/x/a"),
     "write": OSError(errno.ENOSPC, "No space left on device"),
-    "safetensors": SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    "safetensors, older": SafetensorError('Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "x" })'),
+    "safetensors": SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    ),
+    "safetensors, older": SafetensorError(
+        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "x" })'
+    ),
     "tokenizers": Exception("No space left on device (os error 28)"),
     "torch": RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
 }
@@ -235,7 +262,12 @@ def test_a_full_disk_is_one_message_whoever_notices_it(capsys, how):
 
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("shape (2, 3)"), Exception("x"), OSError("no errno"), ProcessLookupError(errno.ESRCH, "No such process")],
+    [
+        RuntimeError("shape (2, 3)"),
+        Exception("x"),
+        OSError("no errno"),
+        ProcessLookupError(errno.ESRCH, "No such process"),
+    ],
 )
 def test_other_errors_keep_their_traceback(error):
     def main():
@@ -246,8 +278,24 @@ def test_other_errors_keep_their_traceback(error):
 
 
 def test_which_names_are_of_secrets():
-    secret = ["HF_TOKEN", "WANDB_API_KEY", "logging.wandb_api_key", "DB_PASSWORD", "client-secret", "AWS_CREDENTIALS", "KEY"]
-    plain = ["train.max_tokens", "TOKENIZERS_PARALLELISM", "eos_token", "section.key", "monkey", "model.tokenizer", "keys"]
+    secret = [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "logging.wandb_api_key",
+        "DB_PASSWORD",
+        "client-secret",
+        "AWS_CREDENTIALS",
+        "KEY",
+    ]
+    plain = [
+        "train.max_tokens",
+        "TOKENIZERS_PARALLELISM",
+        "eos_token",
+        "section.key",
+        "monkey",
+        "model.tokenizer",
+        "keys",
+    ]
     assert all(map(utils.looks_secret, secret)) and not any(map(utils.looks_secret, plain))
 
 
@@ -258,9 +306,16 @@ def test_secrets_are_masked_wherever_they_stand(monkeypatch):
     monkeypatch.setenv("ORDINARY", "outputs")
     assert utils.mask_secrets("abc https://hf_abcdefgh@x outputs") == "abc https://***@x outputs"
     assert utils.mask_secrets("hf_abcdefgh-longer") == "***"  # not `***-longer`
-    assert utils.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now") == "run a.api_key=*** train.lr=1 give api_key=... now"
+    assert (
+        utils.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now")
+        == "run a.api_key=*** train.lr=1 give api_key=... now"
+    )
     tree = {"lr": 1e-5, "url": ["x/hf_abcdefgh"], "s": {"password": "1234", "api_token": None}}
-    assert utils.mask_tree(tree) == {"lr": 1e-5, "url": ["x/***"], "s": {"password": "***", "api_token": None}}
+    assert utils.mask_tree(tree) == {
+        "lr": 1e-5,
+        "url": ["x/***"],
+        "s": {"password": "***", "api_token": None},
+    }
 
 
 def test_messages_hold_no_secret(monkeypatch, capsys):

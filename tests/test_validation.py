@@ -1,24 +1,43 @@
-"""Malformed rows in every reader of the task: each is named with its place and reason, nothing is written, nothing takes long."""
+"""Malformed rows in every reader of the task: each is named with its place and reason, nothing is
+written, nothing takes long.
+"""
 
 import copy
 import json
 import random
 
 import pytest
+from test_feedback import row, span
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, write_json, write_jsonl
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
-from fgrlhf.cli.command_line import settings_from
-from tasks.qa_feedback.data.mini_world import ErrorRates, compose, demonstration, make_item, make_row
+from tasks.qa_feedback.data.mini_world import (
+    ErrorRates,
+    compose,
+    demonstration,
+    make_item,
+    make_row,
+)
 from tasks.qa_feedback.data.oracle import judge
-from tasks.qa_feedback.feedback import DataError, FeedbackRow, load_examples, read_feedback, read_samples
+from tasks.qa_feedback.feedback import (
+    DataError,
+    FeedbackRow,
+    load_examples,
+    read_feedback,
+    read_samples,
+)
 from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as RMSettings
 from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
 from tasks.qa_feedback.training import corrected_examples as corrected_program
-from tasks.qa_feedback.training.comparisons import MAX_EQUAL_PAIRS, make_comparisons, new_words, prompts_of
+from tasks.qa_feedback.training.comparisons import (
+    MAX_EQUAL_PAIRS,
+    make_comparisons,
+    new_words,
+    prompts_of,
+)
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems, shown
-from test_feedback import row, span
 
 ODD = [
     None, True, False, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", " ", "\ud83d", "x" * 5000, "{" * 5000, [], [[]], [None], {}, {"a": 1},
@@ -55,9 +74,18 @@ def mutated(rng: random.Random, row):
 
 
 def sample(index: int) -> dict:
-    item, made, rng = make_item(0, "train", index), make_row(0, "train", index), random.Random(index)
+    item, made, rng = (
+        make_item(0, "train", index),
+        make_row(0, "train", index),
+        random.Random(index),
+    )
     answers = [compose(demonstration(rng, item, ErrorRates())) for _ in range(4)]
-    return {"id": str(index), "question": made["question"], "passages": made["passages"], "predictions": answers}
+    return {
+        "id": str(index),
+        "question": made["question"],
+        "passages": made["passages"],
+        "predictions": answers,
+    }
 
 
 @pytest.fixture
@@ -70,10 +98,14 @@ def world(tmp_path):
 
 def collect(folder, **changes):
     settings = {"data_dir": folder, "samples": folder / "samples.jsonl", **changes}
-    return collect_feedback.collect(settings_from(collect_feedback.Settings, [f"{key}={value}" for key, value in settings.items()]))
+    return collect_feedback.collect(
+        settings_from(
+            collect_feedback.Settings, [f"{key}={value}" for key, value in settings.items()]
+        )
+    )
 
 
-# ---- samples -------------------------------------------------------------------------------------------------------
+# ---- samples -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,26 +119,41 @@ def collect(folder, **changes):
         ({"passages": "x"}, "passages", "must be an array, is a string"),
         ({"passages": [3]}, "passages[0]", "must be an array, is an integer"),
         ({"passages": [{"wikipage": "T"}]}, "passages[0].content", "missing"),
-        ({"passages": [{"wikipage": "T", "content": 3}]}, "passages[0].content", "must be a string, is an integer"),
+        (
+            {"passages": [{"wikipage": "T", "content": 3}]},
+            "passages[0].content",
+            "must be a string, is an integer",
+        ),
         ({"passages": [["T", None]]}, "passages[0][1]", "must be a string, is null"),
         ({"predictions": {}}, "predictions", "must be an array, is an object"),
-        ({"predictions": ["a", "b", "c"]}, "predictions", "has 3 entries, must have 4: sample them with num_samples=4"),
+        (
+            {"predictions": ["a", "b", "c"]},
+            "predictions",
+            "has 3 entries, must have 4: sample them with num_samples=4",
+        ),
         ({"predictions": ["a", "b", "c", 4]}, "predictions[3]", "must be a string, is an integer"),
     ],
 )
 def test_a_bad_sample_is_named(world, changes, field, reason):
-    (world / "samples.jsonl").write_text("\n".join(json.dumps(r) for r in (sample(0), {**sample(1), **changes})))
+    (world / "samples.jsonl").write_text(
+        "\n".join(json.dumps(r) for r in (sample(0), {**sample(1), **changes}))
+    )
     with pytest.raises(DataError) as caught:
         collect(world)
     assert [(p.row, p.field, p.reason) for p in caught.value.problems] == [(2, field, reason)]
     assert f"{world}/samples.jsonl, line 2, {field}: {reason}\n" in str(caught.value)
-    assert str(caught.value).startswith("1 mistake in 1 row of the data (file, line, field, reason):\n")
+    assert str(caught.value).startswith(
+        "1 mistake in 1 row of the data (file, line, field, reason):\n"
+    )
     assert not (world / "train_feedback.json").exists()
 
 
 def test_half_a_surrogate_pair_is_no_text():
     (problem,) = sample_problems([{**sample(0), "predictions": ["a", "b", "c", "\ud83d"]}], "f")
-    assert (problem.field, problem.reason) == ("predictions[3]", "holds half of a surrogate pair at character 0, which is no text")
+    assert (problem.field, problem.reason) == (
+        "predictions[3]",
+        "holds half of a surrogate pair at character 0, which is no text",
+    )
 
 
 @pytest.mark.parametrize("key", ["id", "question", "passages", "predictions"])
@@ -114,29 +161,59 @@ def test_a_sample_without_a_key_is_named(world, key):
     write_jsonl(world / "samples.jsonl", [{k: v for k, v in sample(0).items() if k != key}, []])
     with pytest.raises(DataError) as caught:
         read_samples(world / "samples.jsonl")
-    assert [(p.row, p.field, p.reason) for p in caught.value.problems] == [(1, key, "missing"), (2, "line", "must be an object, is an array")]
+    assert [(p.row, p.field, p.reason) for p in caught.value.problems] == [
+        (1, key, "missing"),
+        (2, "line", "must be an object, is an array"),
+    ]
 
 
 def test_files_of_the_other_kind_are_named(tmp_path):
     write_json(tmp_path / "train.json", [GOOD] * 3)
-    with pytest.raises(UserError, match="train.json holds questions, not feedback on answers to them. Give .*train_feedback.json"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "train.json holds questions, not feedback on answers to them. Give"
+            " .*train_feedback.json"
+        ),
+    ):
         read_feedback(tmp_path / "train.json")
     write_json(tmp_path / "train_feedback.json", [row()] * 3)
-    with pytest.raises(UserError, match="train_feedback.json holds feedback, not the questions that it is about. Give .*train.json"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "train_feedback.json holds feedback, not the questions that it is about. Give"
+            " .*train.json"
+        ),
+    ):
         load_examples(tmp_path / "train_feedback.json")
-    with pytest.raises(UserError, match="samples.jsonl does not exist. Sample answers with .*num_samples=4"):
+    with pytest.raises(
+        UserError, match="samples.jsonl does not exist. Sample answers with .*num_samples=4"
+    ):
         read_samples(tmp_path / "samples.jsonl")
 
 
 def test_samples_of_another_split_or_world_are_refused(world):
     (world / "samples.jsonl").write_text("")
-    with pytest.raises(UserError, match="samples.jsonl holds no samples: the file is empty. Sample answers with .*generate.sh num_samples=4"):
+    with pytest.raises(
+        UserError,
+        match=(
+            "samples.jsonl holds no samples: the file is empty. Sample answers with .*generate.sh"
+            " num_samples=4"
+        ),
+    ):
         collect(world)
     write_jsonl(world / "samples.jsonl", [{**sample(1), "id": "0"}])
-    with pytest.raises(UserError, match="line 1: the sample's id is 0, but train.json asks another question in that row.*split="):
+    with pytest.raises(
+        UserError,
+        match=(
+            "line 1: the sample's id is 0, but train.json asks another question in that row.*split="
+        ),
+    ):
         collect(world)
     write_jsonl(world / "samples.jsonl", [{**sample(1), "id": "x" * 10_000}])
-    with pytest.raises(UserError, match=r"line 1: the sample's id is x+ \.\.\. x+, but train.json has no such row"):
+    with pytest.raises(
+        UserError, match=r"line 1: the sample's id is x+ \.\.\. x+, but train.json has no such row"
+    ):
         collect(world)
     assert not (world / "train_feedback.json").exists()
 
@@ -146,11 +223,13 @@ def test_samples_of_another_split_or_world_are_refused(world):
 def test_a_split_is_a_plain_name(program, split):
     settings = {"data_dir": "d", "samples": "s", "output_dir": "o", "split": split}
     known = {key: value for key, value in settings.items() if key in program.Settings.model_fields}
-    with pytest.raises(UserError, match="split: .*is not the plain name of a split such as `train`"):
+    with pytest.raises(
+        UserError, match="split: .*is not the plain name of a split such as `train`"
+    ):
         settings_from(program.Settings, [f"{key}={value}" for key, value in known.items()])
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 GOOD = {"text": "question: q", "question": "q", "passages": [["T", "s"]], "answer": ["a"]}
@@ -158,21 +237,32 @@ GOOD = {"text": "question: q", "question": "q", "passages": [["T", "s"]], "answe
 
 @pytest.mark.parametrize(
     "changes, field",
-    [({"text": ""}, "text"), ({"text": " \n\xa0"}, "text"), ({"question": ""}, "question"), ({"answer": ["a", "\t"]}, "answer[1]")],
+    [
+        ({"text": ""}, "text"),
+        ({"text": " \n\xa0"}, "text"),
+        ({"question": ""}, "question"),
+        ({"answer": ["a", "\t"]}, "answer[1]"),
+    ],
 )
 def test_blank_examples_are_refused(changes, field):
-    assert [(p.field, p.reason) for p in example_problems([{**GOOD, **changes}], "f")] == [(field, "is blank: it must hold a text")]
+    assert [(p.field, p.reason) for p in example_problems([{**GOOD, **changes}], "f")] == [
+        (field, "is blank: it must hold a text")
+    ]
 
 
 def test_a_blank_question_of_feedback_is_refused():
-    assert [(p.field, p.reason) for p in feedback_problems([row(question=" ")], "f")] == [("question", "is blank: it must hold a text")]
+    assert [(p.field, p.reason) for p in feedback_problems([row(question=" ")], "f")] == [
+        ("question", "is blank: it must hold a text")
+    ]
 
 
 @pytest.mark.parametrize("value", [True, False, 1.0, "1", None, [1]])
 def test_preferences_are_integers(value):
     problems = feedback_problems([row(preference=[value] * 6)], "f")
     assert [p.field for p in problems] == [f"preference[{i}]" for i in range(6)]
-    assert problems[0].reason == f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
+    assert (
+        problems[0].reason == f"{value!r} is none of 0 (tie), 1 (first better), 2 (second better)"
+    )
 
 
 @pytest.mark.parametrize("read", [read_feedback, load_examples])
@@ -200,13 +290,21 @@ def test_hostile_explanations_are_one_short_line(name):
     bad = row([span(0, 7, "Wrong-Grounding", EXPLANATIONS[name])])
     (problem,) = feedback_problems([bad], "f")
     assert problem.field == "feedback.errors[0].explanation" and len(problem.reason) < 220
-    assert 'is not valid JSON or is too large; write {"passage_id":1,"sentence_id":[2]}' in problem.reason
+    assert (
+        'is not valid JSON or is too large; write {"passage_id":1,"sentence_id":[2]}'
+        in problem.reason
+    )
 
 
 def test_an_explanation_of_numbers_below_the_limit():
     many = '{"passage_id":' + "1" * 4000 + ',"sentence_id":[NaN,true,1e400]}'
     problems = feedback_problems([row([span(0, 7, "Wrong-Grounding", many)])], "f")
-    assert [p.field.rpartition(".")[2] for p in problems] == ["passage_id", "sentence_id[0]", "sentence_id[1]", "sentence_id[2]"]
+    assert [p.field.rpartition(".")[2] for p in problems] == [
+        "passage_id",
+        "sentence_id[0]",
+        "sentence_id[1]",
+        "sentence_id[2]",
+    ]
     assert all(len(str(p)) < 220 for p in problems)
 
 
@@ -214,7 +312,11 @@ def test_long_values_are_shortened():
     bad = row([span(0, 7, "W" * 200_000)], preference=["p" * 200_000, *[0] * 5])
     bad["feedback"]["errors"][0]["start"] = 10**4000
     problems = feedback_problems([bad], "f")
-    assert [p.field for p in problems] == ["feedback.errors[0].error type", *(f"feedback.errors[0].{end}" for end in ("start", "end")), "preference[0]"]
+    assert [p.field for p in problems] == [
+        "feedback.errors[0].error type",
+        *(f"feedback.errors[0].{end}" for end in ("start", "end")),
+        "preference[0]",
+    ]
     assert all(len(str(p)) < 300 for p in problems)
 
 
@@ -222,8 +324,15 @@ def test_shown_never_raises():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    assert shown(10**5000) == "an integer too large to show" and shown(deep) == "an array too large to show"
-    assert shown("\ud83d") == "'\\ud83d'" and shown("a\nb") == "'a\\nb'" and len(shown("x" * 10**6)) <= 80
+    assert (
+        shown(10**5000) == "an integer too large to show"
+        and shown(deep) == "an array too large to show"
+    )
+    assert (
+        shown("\ud83d") == "'\\ud83d'"
+        and shown("a\nb") == "'a\\nb'"
+        and len(shown("x" * 10**6)) <= 80
+    )
 
 
 def test_a_message_lists_twenty_problems(tmp_path):
@@ -232,18 +341,29 @@ def test_a_message_lists_twenty_problems(tmp_path):
         with pytest.raises(DataError) as caught:
             load_examples(tmp_path / "f.json")
         lines = str(caught.value).splitlines()
-        assert len(caught.value.problems) == count and len(lines) == min(count, 21) + 2 and last in lines[-2]
-        assert lines[0].startswith(f"{count} mistakes in {count} rows of the data (file, row counted from 0, ")
+        assert (
+            len(caught.value.problems) == count
+            and len(lines) == min(count, 21) + 2
+            and last in lines[-2]
+        )
+        assert lines[0].startswith(
+            f"{count} mistakes in {count} rows of the data (file, row counted from 0, "
+        )
 
 
-# ---- mutations: a sample of the fault campaign ---------------------------------------------------------------------
+# ---- mutations: a sample of the fault campaign ---------------------------------------------------
 
 
 FULL = row([span(0, 7), span(31, 32, "Wrong-Grounding", '{"passage_id":1,"sentence_id":[0,2]}')])
-FULL["feedback"]["missing-info"] = [{"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}]
+FULL["feedback"]["missing-info"] = [
+    {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
+]
 
 
-@pytest.mark.parametrize("problems, good", [(feedback_problems, FULL), (example_problems, GOOD), (sample_problems, sample(0))])
+@pytest.mark.parametrize(
+    "problems, good",
+    [(feedback_problems, FULL), (example_problems, GOOD), (sample_problems, sample(0))],
+)
 def test_mutated_rows_are_refused_or_usable(problems, good):
     rng, refused = random.Random(0), 0
     assert problems([good], "f") == []
@@ -267,7 +387,7 @@ def test_mutated_samples_are_refused_or_annotated(world):
     assert 2 < done < 38
 
 
-# ---- the other readers ---------------------------------------------------------------------------------------------
+# ---- the other readers ---------------------------------------------------------------------------
 
 
 def test_create_rm_files_refuses_malformed_rows_before_writing(tmp_path):
@@ -280,14 +400,19 @@ def test_create_rm_files_refuses_malformed_rows_before_writing(tmp_path):
             (tmp_path / f"{split}_feedback.json").write_text(json.dumps([FULL, bad]))
         with pytest.raises(UserError):
             create_rm_files(RMSettings(data_dir=str(tmp_path)))
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["dev_feedback.json", "train_feedback.json"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "dev_feedback.json",
+            "train_feedback.json",
+        ]
 
 
 @pytest.mark.parametrize("rows", [[3], [{"text": 1}], [{**GOOD, "answer": "a"}], [], {}])
 def test_the_model_is_made_of_good_rows_only(tmp_path, rows):
     write_json(tmp_path / "train.json", rows)
     with pytest.raises(UserError, match="train.json"):
-        mini_model.write_model(mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
+        mini_model.write_model(
+            mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
+        )
     assert not (tmp_path / "model").exists()
 
 
@@ -295,7 +420,9 @@ def test_the_model_is_not_written_over_a_file(tmp_path):
     write_json(tmp_path / "train.json", [GOOD])
     (tmp_path / "model").write_text("mine")
     with pytest.raises(UserError, match="model is a file, so no folder can be made there"):
-        mini_model.write_model(mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
+        mini_model.write_model(
+            mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
+        )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1e30", "true", "9" * 30])
@@ -306,7 +433,9 @@ def test_sizes_of_the_world_are_positive_and_bounded(value):
 
 def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
     settings = {"data_dir": str(world), "output_dir": str(tmp_path / "none"), "split": "train"}
-    with pytest.raises(UserError, match="none holds none of the reward models rel_rm, .*Train them first"):
+    with pytest.raises(
+        UserError, match="none holds none of the reward models rel_rm, .*Train them first"
+    ):
         probe.main(probe.Settings(**settings))
     write_json(world / "train.json", [GOOD])
     with pytest.raises(UserError, match="train.json has questions that are not of the mini world"):
@@ -314,17 +443,41 @@ def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
 
 
 def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
-    write_json(tmp_path / "f.json", [{**FULL, "feedback": {**FULL["feedback"], "corrected-prediction": "x"}}])
+    write_json(
+        tmp_path / "f.json",
+        [{**FULL, "feedback": {**FULL["feedback"], "corrected-prediction": "x"}}],
+    )
     write_json(tmp_path / "q.json", [GOOD])
-    monkeypatch.setattr("sys.argv", ["x", f"feedback={tmp_path}/f.json", f"questions={tmp_path}/q.json", f"out={tmp_path}/o.json"])
-    with pytest.raises(UserError, match="no row of `questions` has .* Give the file that the questions came from: questions="):
+    monkeypatch.setattr(
+        "sys.argv",
+        [
+            "x",
+            f"feedback={tmp_path}/f.json",
+            f"questions={tmp_path}/q.json",
+            f"out={tmp_path}/o.json",
+        ],
+    )
+    with pytest.raises(
+        UserError,
+        match="no row of `questions` has .* Give the file that the questions came from: questions=",
+    ):
         corrected_program.main()
-    monkeypatch.setattr("sys.argv", ["x", f"feedback={tmp_path}/f.json", f"questions={tmp_path}/q.json", f"out={tmp_path}/./f.json"])
-    with pytest.raises(UserError, match="f.json is read by this program, so it cannot be its output too"):
+    monkeypatch.setattr(
+        "sys.argv",
+        [
+            "x",
+            f"feedback={tmp_path}/f.json",
+            f"questions={tmp_path}/q.json",
+            f"out={tmp_path}/./f.json",
+        ],
+    )
+    with pytest.raises(
+        UserError, match="f.json is read by this program, so it cannot be its output too"
+    ):
         corrected_program.main()
 
 
-# ---- long texts ----------------------------------------------------------------------------------------------------
+# ---- long texts ----------------------------------------------------------------------------------
 
 
 def test_texts_of_one_repeated_word_are_not_aligned():

@@ -87,12 +87,16 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
         and values_BT[1, :3].abs().min() > 0
         and values_BT.dtype == torch.float32
     )
-    other = model(prompt_ids_BP, prompt_mask_BP, torch.where(mask_BT.bool(), ids_BT, 9), mask_BT).values_BT
+    other = model(
+        prompt_ids_BP, prompt_mask_BP, torch.where(mask_BT.bool(), ids_BT, 9), mask_BT
+    ).values_BT
     torch.testing.assert_close(other, values_BT)
 
 
 def test_an_output_layer_that_is_not_tied_is_not_trained():
-    """Nothing flows into it, which data-parallel training would refuse. The config of a Flan says that it is tied."""
+    """Nothing flows into it, which data-parallel training would refuse. The config of a Flan says
+    that it is tied.
+    """
     trains = {}
     for kind in KINDS:
         trunk = tiny.policy(kind)
@@ -120,15 +124,16 @@ def test_all_modes_load_and_run_in_bf16(kind, mode, tmp_path):
         rough = model(*batch)
         loss = ((rough.values_BT - 1) ** 2).mean() - rough.logprobs_BT.mean()
     loss.backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None) and has_gradient(
-        policy
-    )
+    assert all(
+        p.grad.isfinite().all() for p in model.parameters() if p.grad is not None
+    ) and has_gradient(policy)
     torch.testing.assert_close(rough.logprobs_BT, exact.logprobs_BT, atol=0.1, rtol=0)
     torch.testing.assert_close(rough.values_BT, exact.values_BT, atol=0.2, rtol=0.1)
     if mode != "shared":
         half = load_value(tmp_path / "trunk", policy, dtype="bf16")
         assert (
-            half.trunk.model.dtype == torch.bfloat16 and half(*batch, policy_hidden_BTD=None).isfinite().all()
+            half.trunk.model.dtype == torch.bfloat16
+            and half(*batch, policy_hidden_BTD=None).isfinite().all()
         )
 
 

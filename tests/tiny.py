@@ -28,8 +28,15 @@ from fgrlhf.models.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
 from fgrlhf.runs.rl_config import LoRAConfig
 
-WORDS = "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage: text: one two three".split()
-TEXT = [" ".join(WORDS), "The café — naïve ☕ 🙂 Größe, Ωμέγα; 東京!", "the red cat sees a blue dog, and the dog likes one green bird."]
+WORDS = (
+    "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage:"
+    " text: one two three".split()
+)
+TEXT = [
+    " ".join(WORDS),
+    "The café — naïve ☕ 🙂 Größe, Ωμέγα; 東京!",
+    "the red cat sees a blue dog, and the dog likes one green bird.",
+]
 SPECIALS = ["<pad>", "</s>", "<unk>"]
 
 
@@ -38,19 +45,33 @@ def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
     """`word` (word level), `unigram` (as T5's) or `bpe` (byte level, as GPT-2's)."""
     if kind == "bpe":
         model = Tokenizer(models.BPE())
-        model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIALS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+        model.pre_tokenizer, model.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=320,
+            special_tokens=SPECIALS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )
     elif kind == "unigram":
         model = Tokenizer(models.Unigram())
         model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=SPECIALS, unk_token="<unk>")
     else:
-        model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIALS + ["▁" + w for w in WORDS])}, unk_token="<unk>"))
+        model = Tokenizer(
+            models.WordLevel(
+                {word: i for i, word in enumerate(SPECIALS + ["▁" + w for w in WORDS])},
+                unk_token="<unk>",
+            )
+        )
         model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         trainer = None
     if trainer is not None:
         model.train_from_iterator(TEXT * 20, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def t5(kind: str = "word", seed: int = 0, dropout: float = 0.0, **changes) -> T5Policy:
@@ -58,8 +79,18 @@ def t5(kind: str = "word", seed: int = 0, dropout: float = 0.0, **changes) -> T5
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config = T5Config(
-        vocab_size=len(tok), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2, dropout_rate=dropout,
-        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, **changes)
+        vocab_size=len(tok),
+        d_model=32,
+        d_kv=8,
+        num_heads=4,
+        d_ff=48,
+        num_layers=2,
+        dropout_rate=dropout,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        **changes,
+    )
     model = T5ForConditionalGeneration(config)
     model.get_input_embeddings().weight.data.mul_(0.05)
     return T5Policy(model, fresh(tok), max_input_len=64)
@@ -69,18 +100,43 @@ def gpt2(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> CausalPolic
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config = GPT2Config(
-        vocab_size=len(tok), n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=1,
-        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout)
+        vocab_size=len(tok),
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        bos_token_id=1,
+        eos_token_id=1,
+        resid_pdrop=dropout,
+        embd_pdrop=dropout,
+        attn_pdrop=dropout,
+    )
     return CausalPolicy(GPT2LMHeadModel(config), fresh(tok), max_input_len=64)
 
 
-def flan(kind: str = "word", seed: int = 0, dropout: float = 0.0, of=(T5Config, T5ForConditionalGeneration)) -> T5Policy:
+def flan(
+    kind: str = "word",
+    seed: int = 0,
+    dropout: float = 0.0,
+    of=(T5Config, T5ForConditionalGeneration),
+) -> T5Policy:
     """T5 1.1, as Flan and mT5: gated, an output layer of its own and no scale before it."""
     torch.manual_seed(seed)
     tok, (config_class, model_class) = tokenizer(kind), of
     config = config_class(
-        vocab_size=len(tok), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2, dropout_rate=dropout, pad_token_id=0, eos_token_id=1,
-        decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+        vocab_size=len(tok),
+        d_model=32,
+        d_kv=8,
+        num_heads=4,
+        d_ff=48,
+        num_layers=2,
+        dropout_rate=dropout,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False,
+    )
     model = model_class(config)
     model.lm_head.weight = nn.Parameter(0.3 * torch.randn(len(tok), 32))
     return T5Policy(model, fresh(tok), max_input_len=64)
@@ -91,13 +147,31 @@ def mt5(**kwargs) -> T5Policy:
 
 
 def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
-    """With all that sets BART apart: positions, a bias and a scale, a start token that is also the end, a forced first token."""
+    """With all that sets BART apart: positions, a bias and a scale, a start token that is also the
+    end, a forced first token.
+    """
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config = BartConfig(
-        vocab_size=len(tok), d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
-        encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, scale_embedding=True, init_std=0.1, dropout=dropout,
-        attention_dropout=dropout, activation_dropout=dropout, pad_token_id=0, bos_token_id=2, eos_token_id=1, decoder_start_token_id=1)
+        vocab_size=len(tok),
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        max_position_embeddings=64,
+        scale_embedding=True,
+        init_std=0.1,
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=1,
+        decoder_start_token_id=1,
+    )
     model = BartForConditionalGeneration(config)
     model.final_logits_bias.normal_()
     model.final_logits_bias[:, 1] = -3.0
@@ -110,7 +184,15 @@ DECODERS = {  # name: (config, its other settings)
     "qwen3": (Qwen3Config, {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True}),
     "neox": (GPTNeoXConfig, {"rotary_pct": 0.5}),
     "mistral": (MistralConfig, {"num_key_value_heads": 2, "sliding_window": 4}),
-    "gemma2": (Gemma2Config, {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "final_logit_softcapping": 2.0}),
+    "gemma2": (
+        Gemma2Config,
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "final_logit_softcapping": 2.0,
+        },
+    ),
     "bloom": (BloomConfig, {}),
 }
 
@@ -120,8 +202,18 @@ def decoder(name: str, kind: str = "word", seed: int = 0) -> CausalPolicy:
     tok = tokenizer(kind)
     config_class, settings = DECODERS[name]
     config = config_class(
-        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=256,
-        initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1, **settings)
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        **settings,
+    )
     return CausalPolicy(AutoModelForCausalLM.from_config(config), fresh(tok), max_input_len=64)
 
 
@@ -132,7 +224,9 @@ def fresh(tok: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return deepcopy(tok)
 
 
-POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart} | {name: partial(decoder, name) for name in DECODERS}
+POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart} | {
+    name: partial(decoder, name) for name in DECODERS
+}
 
 
 def policy(kind: str, lora: LoRAConfig | None = None, **kwargs) -> Policy:
@@ -145,20 +239,33 @@ def policy(kind: str, lora: LoRAConfig | None = None, **kwargs) -> Policy:
 
 
 TEMPLATE = (
-    "{{ '<s>' }}{% for m in messages %}{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>' }}{{ m['content'] }}{{ '<|end|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    "{{ '<s>' }}{% for m in messages %}{{ '<|user|>' if m['role'] == 'user' else '<|assistant|>'"
+    " }}{{ m['content'] }}{{ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{"
+    " '<|assistant|>' }}{% endif %}"
 )
 
 
 def chat_tokenizer() -> PreTrainedTokenizerFast:
-    """With a chat template; like Llama's it also begins every text with <s> when it adds special tokens."""
+    """With a chat template; like Llama's it also begins every text with <s> when it adds special
+    tokens.
+    """
     words = [*SPECIALS, "<s>", "<|user|>", "<|assistant|>", "<|end|>", *("▁" + w for w in WORDS)]
-    model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    model = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
     model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    model.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)])
+    model.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 3)]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", bos_token="<s>",
-        additional_special_tokens=words[4:7], chat_template=TEMPLATE)
+        tokenizer_object=model,
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        bos_token="<s>",
+        additional_special_tokens=words[4:7],
+        chat_template=TEMPLATE,
+    )
 
 
 def chat(seed: int = 0, **kwargs) -> CausalPolicy:
@@ -166,6 +273,17 @@ def chat(seed: int = 0, **kwargs) -> CausalPolicy:
     torch.manual_seed(seed)
     tok = chat_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(tok), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=256, pad_token_id=0, bos_token_id=3, eos_token_id=1)
-    return CausalPolicy(AutoModelForCausalLM.from_config(config), tok, **{"max_input_len": 64, **kwargs})
+        vocab_size=len(tok),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        pad_token_id=0,
+        bos_token_id=3,
+        eos_token_id=1,
+    )
+    return CausalPolicy(
+        AutoModelForCausalLM.from_config(config), tok, **{"max_input_len": 64, **kwargs}
+    )

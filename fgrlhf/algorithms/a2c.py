@@ -1,4 +1,6 @@
-"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783): the policy gradient with a critic, one pass per rollout."""
+"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783): the policy gradient with a critic,
+one pass per rollout.
+"""
 
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.ppo import PPO, policy_metrics
@@ -6,9 +8,11 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 
 
 class A2C(PPO):
-    """PPO's advantages and critic; L_t = -A_t log pi(a_t). Where the ratio is 1 its gradient is PPO's.
+    """PPO's advantages and critic; L_t = -A_t log pi(a_t). Where the ratio is 1 its gradient is
+    PPO's.
 
-    The loss knows no ratio, so a rollout is used once: later passes would be on another policy's samples.
+    The loss knows no ratio, so a rollout is used once: later passes would be on another policy's
+    samples.
     """
 
     reuses_rollouts = False

@@ -10,10 +10,12 @@ SPREAD = 1e-6  # returns that differ by less are the same
 
 
 def gpg_scale(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """alpha = B / (B - M), M the rollouts of prompts whose samples all earned the same: they give no gradient but count
-    in the mean over the batch. A scalar; 1 where no prompt is left."""
+    """alpha = B / (B - M), M the rollouts of prompts whose samples all earned the same: they give
+    no gradient but count in the mean over the batch. A scalar; 1 where no prompt is left."""
     told_apart_B = group_std(returns_B, group_B) > SPREAD
-    return len(returns_B) / told_apart_B.sum() if bool(told_apart_B.any()) else returns_B.new_ones(())
+    return (
+        len(returns_B) / told_apart_B.sum() if bool(told_apart_B.any()) else returns_B.new_ones(())
+    )
 
 
 class GPG(GroupRelative):

@@ -1,4 +1,6 @@
-"""What the algorithms that compare the samples of one prompt have in common: credit for a response or for its segments."""
+"""What the algorithms that compare the samples of one prompt have in common: credit for a response
+or for its segments.
+"""
 
 import torch
 from torch import Tensor
@@ -12,7 +14,9 @@ from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenRewa
 
 
 class GroupRelative:
-    """Rewards less what the other samples of the prompt got; the loss is the policy gradient, one pass per rollout."""
+    """Rewards less what the other samples of the prompt got; the loss is the policy gradient, one
+    pass per rollout.
+    """
 
     needs_values = False
     reuses_rollouts = False
@@ -20,8 +24,12 @@ class GroupRelative:
     def __init__(self, shared: PPOConfig, own: GroupAlgorithm):
         self.shared, self.own = shared, own
 
-    def centred(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward, leave_out: bool) -> Tensor:
-        """advantages_BT against the prompt's mean, over all its samples or (`leave_out`) the others."""
+    def centred(
+        self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward, leave_out: bool
+    ) -> Tensor:
+        """advantages_BT against the prompt's mean, over all its samples or (`leave_out`) the
+        others.
+        """
         mask_BT, group_B, gamma = rollout.response_mask_BT, rollout.group_B, self.shared.gamma
         if self.own.credit == "response":
             return response_advantages(rewards_BT, mask_BT, group_B, gamma, leave_out)

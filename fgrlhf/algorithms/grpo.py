@@ -1,4 +1,6 @@
-"""Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300): PPO's clipped ratio without a critic."""
+"""Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300): PPO's clipped ratio
+without a critic.
+"""
 
 from torch import Tensor
 
@@ -12,10 +14,11 @@ EPS = 1e-4  # a group without spread has no advantages; as TRL has it
 
 
 class GRPO(GroupRelative):
-    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or each segment's advantage by the same standard deviation.
+    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or each segment's advantage by the same
+    standard deviation.
 
-    The standard deviation is that of the prompt's whole returns in both forms: within a response the sizes of segments'
-    credits stay comparable.
+    The standard deviation is that of the prompt's whole returns in both forms: within a response
+    the sizes of segments' credits stay comparable.
     """
 
     reuses_rollouts = True
@@ -29,5 +32,12 @@ class GRPO(GroupRelative):
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT, _, clipped_BT = clipped_policy_loss(
-            new.logprobs_BT, old.logprobs_BT, advantages.advantages_BT, self.own.clip_low, self.own.clip_high)
-        return TokenLoss(policy_BT, policy_metrics(new, old, policy_BT) | {"clipfrac/policy": clipped_BT})
+            new.logprobs_BT,
+            old.logprobs_BT,
+            advantages.advantages_BT,
+            self.own.clip_low,
+            self.own.clip_high,
+        )
+        return TokenLoss(
+            policy_BT, policy_metrics(new, old, policy_BT) | {"clipfrac/policy": clipped_BT}
+        )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class KLController:
     """beta. With a target it follows Ziegler et al. 2019, section 2.2:
 
-        e = clip((KL - target) / target, -0.2, 0.2)        beta <- beta * (1 + e * episodes / horizon)
+        e = clip((KL - target) / target, -0.2, 0.2)        beta <- beta * (1 + e * episodes /
+        horizon)
 
     KL is the batch mean of the summed log-ratio per response, in nats.
     """

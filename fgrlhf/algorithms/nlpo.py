@@ -1,12 +1,13 @@
-"""NLPO (Ramamurthy et al. 2023, arXiv 2210.01241): PPO among the tokens that a mask policy thinks plausible.
+"""NLPO (Ramamurthy et al. 2023, arXiv 2210.01241): PPO among the tokens that a mask policy thinks
+plausible.
 
-The mask policy is a copy of the policy, made anew every N rollout steps. At each token it allows a set A(s), its top-p or
-top-k tokens, and the policy is
+The mask policy is a copy of the policy, made anew every N rollout steps. At each token it allows a
+set A(s), its top-p or top-k tokens, and the policy is
 
     pi^A(a | s) = pi(a | s) 1[a in A(s)] / sum_{b in A(s)} pi(b | s)
 
-in sampling and in the update alike. `MaskedPolicy` is that distribution as a policy like any other, so that sampling,
-log-probabilities, entropy and PPO's loss need to know nothing of it.
+in sampling and in the update alike. `MaskedPolicy` is that distribution as a policy like any other,
+so that sampling, log-probabilities, entropy and PPO's loss need to know nothing of it.
 """
 
 import copy
@@ -22,11 +23,15 @@ from fgrlhf.rollout import in_parts
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt, Rollout
 
-EXCLUDED = -1e9  # a logit that has no probability; an infinite one would make 0 * inf of the entropy
+EXCLUDED = (
+    -1e9
+)  # a logit that has no probability; an infinite one would make 0 * inf of the entropy
 
 
 def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
-    """allowed_NV: the smallest set of most probable tokens whose probability reaches `top_p`, or the `top_k` first."""
+    """allowed_NV: the smallest set of most probable tokens whose probability reaches `top_p`, or
+    the `top_k` first.
+    """
     if top_k is not None:
         chosen_NK = logits_NV.topk(min(top_k, logits_NV.shape[-1]), -1).indices
         return torch.zeros_like(logits_NV, dtype=torch.bool).scatter_(-1, chosen_NK, True)
@@ -42,7 +47,9 @@ class MaskedSteps:
         self.both = (own, mask)
 
     def _join(self, own_BD: Tensor, mask_BD: Tensor) -> Tensor:
-        return torch.cat([own_BD, mask_BD, own_BD.new_full((len(own_BD), 1), -1)], -1)  # no token is given yet
+        return torch.cat(
+            [own_BD, mask_BD, own_BD.new_full((len(own_BD), 1), -1)], -1
+        )  # no token is given yet
 
     def first(self) -> Tensor:
         return self._join(*(steps.first() for steps in self.both))
@@ -61,8 +68,9 @@ class MaskedSteps:
 class MaskedPolicy(Policy):
     """`base` restricted to the tokens that `mask`, a frozen copy, allows.
 
-    A hidden state is [base's, mask's, the token given]: what `project` needs for a row of masked logits. A given token is
-    always allowed: it was drawn under this mask, and may miss its edge by a rounding when all tokens are read at once.
+    A hidden state is [base's, mask's, the token given]: what `project` needs for a row of masked
+    logits. A given token is always allowed: it was drawn under this mask, and may miss its edge by
+    a rounding when all tokens are read at once.
     """
 
     def __init__(self, base: Policy, top_p: float | None, top_k: int | None):
@@ -119,7 +127,9 @@ class MaskedPolicy(Policy):
         return logits.masked_fill(~allowed, EXCLUDED)
 
     def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
-        return MaskedSteps(*(p._steps(prompt_ids_GP, prompt_mask_GP, num_samples) for p in (self.base, self.mask)))
+        return MaskedSteps(
+            *(p._steps(prompt_ids_GP, prompt_mask_GP, num_samples) for p in (self.base, self.mask))
+        )
 
     def _check_fits(self, prompt_ids_GP, sampling):
         self.base._check_fits(prompt_ids_GP, sampling)
@@ -130,10 +140,14 @@ class NLPO(PPO):
 
 
 class NLPOTrainer(OnPolicyTrainer):
-    """The loop with a masked policy. The mask policy is part of the actor-critic, so checkpoints hold it."""
+    """The loop with a masked policy. The mask policy is part of the actor-critic, so checkpoints
+    hold it.
+    """
 
     def __init__(self, config, algorithm, actor_critic, *args, **kwargs):
-        actor_critic.policy = MaskedPolicy(actor_critic.policy, config.algorithm.top_p, config.algorithm.top_k)
+        actor_critic.policy = MaskedPolicy(
+            actor_critic.policy, config.algorithm.top_p, config.algorithm.top_k
+        )
         super().__init__(config, algorithm, actor_critic, *args, **kwargs)
 
     @property
@@ -142,20 +156,29 @@ class NLPOTrainer(OnPolicyTrainer):
         return self.actor_critic.policy.base
 
     def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:
-        """Masked rollouts. Their KL is that of the bare policy, log pi - log pi_ref, as in the authors' code.
+        """Masked rollouts. Their KL is that of the bare policy, log pi - log pi_ref, as in the
+        authors' code.
 
-        Truncation is no part of the KL elsewhere either (deviation D5): log pi^A - log pi_ref would hold -log of the mass
-        that the mask leaves, on every token, however close the policy is to the reference.
+        Truncation is no part of the KL elsewhere either (deviation D5): log pi^A - log pi_ref would
+        hold -log of the mass that the mask leaves, on every token, however close the policy is to
+        the reference.
         """
         masked = self.actor_critic.policy
         if self.step % self.config.algorithm.sync_every == 0:
             masked.sync()
         rollout = super().sample(prompts, first)
-        batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT, rollout.response_mask_BT)
+        batch = (
+            rollout.prompt_ids_BP,
+            rollout.prompt_mask_BP,
+            rollout.response_ids_BT,
+            rollout.response_mask_BT,
+        )
 
         def bare(*part: Tensor) -> list[Tensor]:
             return [masked.base(*part, temperature=self.config.logprob_temperature)[0].logprobs_BT]
 
         with torch.no_grad(), self._precision():
             (bare_BT,) = in_parts(bare, batch, self.config.env.train_num_samples_per_input)
-        return replace(rollout, ref_logprobs_BT=rollout.logprobs_BT - (bare_BT - rollout.ref_logprobs_BT))
+        return replace(
+            rollout, ref_logprobs_BT=rollout.logprobs_BT - (bare_BT - rollout.ref_logprobs_BT)
+        )

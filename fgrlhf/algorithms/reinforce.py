@@ -1,4 +1,6 @@
-"""REINFORCE (Williams 1992): every token is paid its reward-to-go, less a baseline from the batch."""
+"""REINFORCE (Williams 1992): every token is paid its reward-to-go, less a baseline from the
+batch.
+"""
 
 from torch import Tensor
 
@@ -9,13 +11,16 @@ from fgrlhf.ppo import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
 
-def reinforce_advantages(rewards_BT: Tensor, mask_BT: Tensor, gamma: float, baseline: str) -> Tensor:
+def reinforce_advantages(
+    rewards_BT: Tensor, mask_BT: Tensor, gamma: float, baseline: str
+) -> Tensor:
     """advantages_BT: A_t = sum_{s >= t} gamma^(s-t) r_s - b_t, 0 on padding.
 
     Args:
-      baseline: b_t is 0 ("none"), the batch's mean return ("mean"), or its mean reward-to-go at token t over the
-        responses that reach t ("position"). The last two hold the response's own share, which shrinks the gradient by
-        1/B (by 1/n where only n responses reach t) and does not turn it.
+      baseline: b_t is 0 ("none"), the batch's mean return ("mean"), or its mean reward-to-go at
+        token t over the responses that reach t ("position"). The last two hold the response's own
+        share, which shrinks the gradient by 1/B (by 1/n where only n responses reach t) and does
+        not turn it.
     """
     to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
     if baseline == "mean":
@@ -34,8 +39,14 @@ class Reinforce:
     def __init__(self, shared: PPOConfig, own: ReinforceAlgorithm):
         self.shared, self.own = shared, own
 
-    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None) -> Advantages:
-        return Advantages(reinforce_advantages(rewards_BT, rollout.response_mask_BT, self.shared.gamma, self.own.baseline))
+    def advantages(
+        self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None
+    ) -> Advantages:
+        return Advantages(
+            reinforce_advantages(
+                rewards_BT, rollout.response_mask_BT, self.shared.gamma, self.own.baseline
+            )
+        )
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)

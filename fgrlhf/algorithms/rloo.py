@@ -7,7 +7,9 @@ from fgrlhf.types import Advantages, Rollout, TokenReward
 
 
 class RLOO(GroupRelative):
-    """A_i = R_i - mean_{j != i} R_j, or the same for each segment (`segment_advantages`). Both are unbiased."""
+    """A_i = R_i - mean_{j != i} R_j, or the same for each segment (`segment_advantages`). Both are
+    unbiased.
+    """
 
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
         return Advantages(self.centred(rollout, rewards_BT, rewards, leave_out=True))

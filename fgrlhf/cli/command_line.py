@@ -14,7 +14,9 @@ Model = TypeVar("Model", bound=StrictModel)
 
 
 def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Model:
-    """Build `model` from `key=value` arguments. Raises `UserError` listing every mistake; `--help` lists the keys."""
+    """Build `model` from `key=value` arguments. Raises `UserError` listing every mistake; `--help`
+    lists the keys.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     if any(argument in ("-h", "--help") for argument in argv):
         print("\n".join(["usage: key=value ...", *describe(model)]))

@@ -6,27 +6,39 @@ from typing import Any
 
 from fgrlhf.utils import UserError, first_problems
 
-_TYPE_NAMES = {dict: "an object", list: "a list", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+_TYPE_NAMES = {
+    dict: "an object",
+    list: "a list",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
 
 
 def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
     """Why a tokenizer cannot read `value`; None where it can.
 
-    JSON can hold half of a surrogate pair (`"\\ud83d"`), which is no character: no tokenizer reads it and no file in
-    UTF-8 can hold it.
+    JSON can hold half of a surrogate pair (`"\\ud83d"`), which is no character: no tokenizer reads
+    it and no file in UTF-8 can hold it.
     """
     if not isinstance(value, str):
         return f"must be a text, it is {_TYPE_NAMES.get(type(value), type(value).__name__)}"
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        return f"character {error.start} is half of a surrogate pair (\\u{ord(value[error.start]):04x}), which is no character"
+        return (
+            f"character {error.start} is half of a surrogate pair"
+            f" (\\u{ord(value[error.start]):04x}), which is no character"
+        )
     if not may_be_blank and not value.strip():
         return "must be a text that is not empty"
     return None
 
 
 def refuse_rows(path: str | Path, problems: Sequence[str]) -> None:
-    """Raise a `UserError` that lists the first problems of a training file; nothing happens where there are none."""
+    """Raise a `UserError` that lists the first problems of a training file; nothing happens where
+    there are none.
+    """
     if problems:
         raise UserError("\n  ".join([f"{path} cannot be trained on:", *first_problems(problems)]))

@@ -1,20 +1,27 @@
-"""Which library multiplies fp32 matrices on a CPU: PyTorch's own choice (MKL on x86) or oneDNN, as measured on this machine.
+"""Which library multiplies fp32 matrices on a CPU: PyTorch's own choice (MKL on x86) or oneDNN, as
+measured on this machine.
 
-oneDNN comes with the same PyTorch. Two cores of an AMD EPYC do 185 GFLOP/s by MKL and 420 by oneDNN; on Intel processors MKL is
-as fast or up to twice as fast. So the two are timed once, in a few milliseconds, for three classes of size, and oneDNN is taken
-where it is at least `MARGIN` times as fast: a difference that noise does not make.
+oneDNN comes with the same PyTorch. Two cores of an AMD EPYC do 185 GFLOP/s by MKL and 420 by
+oneDNN; on Intel processors MKL is as fast or up to twice as fast. So the two are timed once, in a
+few milliseconds, for three classes of size, and oneDNN is taken where it is at least `MARGIN` times
+as fast: a difference that noise does not make.
 
-The two libraries round differently, and a run that is resumed must be the same run bit for bit. Therefore:
+The two libraries round differently, and a run that is resumed must be the same run bit for bit.
+Therefore:
 
-    within a process   the choice is made once, at the first product of fp32 matrices on a CPU, and stays
-    on a machine       the first process that measures writes $XDG_CACHE_HOME/fgrlhf/kernels.json (~/.cache/fgrlhf/kernels.json);
-                       later ones read it. An entry is for one processor, release of PyTorch and number of threads
-    in a run           run.json keeps the choice, and a run that is resumed takes it from there (`use_kernels(run_folder=...)`),
+    within a process   the choice is made once, at the first product of fp32 matrices on a CPU, and
+    stays on a machine       the first process that measures writes
+    $XDG_CACHE_HOME/fgrlhf/kernels.json (~/.cache/fgrlhf/kernels.json);
+                       later ones read it. An entry is for one processor, release of PyTorch and
+                       number of threads
+    in a run           run.json keeps the choice, and a run that is resumed takes it from there
+    (`use_kernels(run_folder=...)`),
                        whatever the cache file holds by then
     over processes     every rank takes the choice of rank 0
 
-Where the cache file cannot be written, each process measures. `model.kernels: off` leaves every product to PyTorch. The
-environment variable FGRLHF_KERNELS comes before the YAML: `auto`, `off`, or `onednn` for every product, however small.
+Where the cache file cannot be written, each process measures. `model.kernels: off` leaves every
+product to PyTorch. The environment variable FGRLHF_KERNELS comes before the YAML: `auto`, `off`, or
+`onednn` for every product, however small.
 """
 
 import fcntl
@@ -36,16 +43,19 @@ SETTINGS = ("auto", "off")
 MARGIN = 1.2  # how many times as fast oneDNN must be to be taken
 REPEATS = 7
 
-# Products of fewer multiplications are left to PyTorch unmeasured: 64 rows with a matrix of 128 x 128 are as many.
+# Products of fewer multiplications are left to PyTorch unmeasured: 64 rows with a matrix of 128 x
+# 128 are as many.
 SMALLEST = 2**20
-# class of size: multiplications from which on it counts, and the product (M, K, N) that is timed for it
+# class of size: multiplications from which on it counts, and the product (M, K, N) that is timed
+# for it
 SIZES = {
     "small": (SMALLEST, (64, 128, 128)),
     "medium": (2**22, (256, 256, 256)),
     "large": (2**26, (512, 512, 512)),
 }
-# oneDNN writes code for each shape it meets, half a millisecond and half a megabyte each, and keeps a thousand of them. Texts make
-# ever new shapes: a few are enough. Both variables are read at oneDNN's first product.
+# oneDNN writes code for each shape it meets, half a millisecond and half a megabyte each, and keeps
+# a thousand of them. Texts make ever new shapes: a few are enough. Both variables are read at
+# oneDNN's first product.
 CACHE_LIMITS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
 _chosen: dict[str, str] | None = None  # by this process: class of size -> library
@@ -53,11 +63,13 @@ _limited = False  # whether oneDNN's caches have been limited
 
 
 def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> None:
-    """Set how this process chooses. Call it before the first product; with several processes, on each of them.
+    """Set how this process chooses. Call it before the first product; with several processes, on
+    each of them.
 
     Args:
       setting: `model.kernels` of the config: "auto" or "off".
-      run_folder: the folder of a run that may be resumed; the choice in its run.json is taken again.
+      run_folder: the folder of a run that may be resumed; the choice in its run.json is taken
+        again.
 
     Raises:
       UserError: neither the setting nor FGRLHF_KERNELS is a known one.
@@ -75,7 +87,9 @@ def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> 
 
 
 def choices() -> dict[str, str]:
-    """The library for each class of size, "pytorch" or "onednn"; measured now if this process has not chosen yet."""
+    """The library for each class of size, "pytorch" or "onednn"; measured now if this process has
+    not chosen yet.
+    """
     global _chosen
     if _chosen is None:
         _chosen = _fixed("auto") or _remembered_or_measured()
@@ -101,10 +115,16 @@ def size_class(multiplications: int) -> str:
 def onednn_available() -> bool:
     """Whether this PyTorch has oneDNN's product for fp32 matrices, and the processor is an x86."""
     is_x86 = platform.machine() in ("x86_64", "AMD64")
-    return is_x86 and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return (
+        is_x86
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
 
 
-def onednn_product(x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None) -> torch.Tensor:
+def onednn_product(
+    x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None
+) -> torch.Tensor:
     """x w^T + b by oneDNN."""
     if not _limited:
         _limit_caches()
@@ -112,26 +132,32 @@ def onednn_product(x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tenso
 
 
 def _limit_caches() -> None:
-    """Make oneDNN's first product with `CACHE_LIMITS` in the environment; children of this process do not inherit them."""
+    """Make oneDNN's first product with `CACHE_LIMITS` in the environment; children of this process
+    do not inherit them.
+    """
     global _limited
     _limited = True
     ours = {name: value for name, value in CACHE_LIMITS.items() if name not in os.environ}
     os.environ.update(ours)
     try:
-        torch.ops.mkldnn._linear_pointwise(torch.zeros(2, 2), torch.zeros(2, 2), None, "none", [], "")
+        torch.ops.mkldnn._linear_pointwise(
+            torch.zeros(2, 2), torch.zeros(2, 2), None, "none", [], ""
+        )
     finally:
         for name in ours:
             del os.environ[name]
 
 
-# ---- where a choice comes from -------------------------------------------------------------------------------------
+# ---- where a choice comes from -------------------------------------------------------------------
 
 
 def _fixed(setting: str) -> dict[str, str] | None:
     """The choice that needs no measurement, None where there is none."""
     wanted = os.environ.get("FGRLHF_KERNELS") or setting
     if wanted not in (*SETTINGS, ONEDNN):
-        raise UserError(f"FGRLHF_KERNELS={wanted} is unknown: set it to auto, off or onednn, or unset it")
+        raise UserError(
+            f"FGRLHF_KERNELS={wanted} is unknown: set it to auto, off or onednn, or unset it"
+        )
     if wanted == "off" or not onednn_available():
         return dict.fromkeys(SIZES, PYTORCH)
     if wanted == ONEDNN:
@@ -164,7 +190,9 @@ def _remembered_or_measured() -> dict[str, str]:
     path, key = cache_file(), machine_key()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):  # two processes that start together do not measure beside each other
+        with _locked(
+            path.with_suffix(".lock")
+        ):  # two processes that start together do not measure beside each other
             known = _read_cache(path)
             if key not in known:
                 known[key] = measure()
@@ -212,7 +240,7 @@ def processor_name() -> str:
     return platform.processor() or platform.machine() or "an unknown processor"
 
 
-# ---- the measurement -----------------------------------------------------------------------------------------------
+# ---- the measurement -----------------------------------------------------------------------------
 
 
 def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None) -> dict[str, str]:
@@ -231,7 +259,9 @@ def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None)
 
 @torch.no_grad()
 def _seconds(library: str, shape: tuple[int, int, int]) -> float:
-    """The shortest of `REPEATS` times, which is the least disturbed by other processes. The first product is not counted."""
+    """The shortest of `REPEATS` times, which is the least disturbed by other processes. The first
+    product is not counted.
+    """
     M, K, N = shape
     x, weight_NK, bias_N = torch.ones(M, K), torch.ones(N, K), torch.ones(N)
     multiply = onednn_product if library == ONEDNN else torch.nn.functional.linear
@@ -245,7 +275,9 @@ def _seconds(library: str, shape: tuple[int, int, int]) -> float:
 
 
 def _several_processes() -> bool:
-    """Whether the ranks can exchange what is on a CPU. Ranks of GPUs multiply there, and need no choice."""
+    """Whether the ranks can exchange what is on a CPU. Ranks of GPUs multiply there, and need no
+    choice.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return False

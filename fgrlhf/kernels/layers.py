@@ -1,15 +1,18 @@
-"""Linear layers and dropout that cost less on a CPU, in the place of transformers' own; whole layers that keep nothing.
+"""Linear layers and dropout that cost less on a CPU, in the place of transformers' own; whole
+layers that keep nothing.
 
-*Products.* PyTorch leaves products of fp32 matrices to MKL, which does not use the AVX-512 of processors that are not Intel's:
-there oneDNN, which comes with the same PyTorch, is twice as fast (benchmarks/RESULTS.md). Half of an update is such products.
-`kernels.py` measures which of the two this machine needs, and holds the choice.
+*Products.* PyTorch leaves products of fp32 matrices to MKL, which does not use the AVX-512 of
+processors that are not Intel's: there oneDNN, which comes with the same PyTorch, is twice as fast
+(benchmarks/RESULTS.md). Half of an update is such products. `kernels.py` measures which of the two
+this machine needs, and holds the choice.
 
-*Dropout.* PyTorch draws one random number per entry, a tenth of an update of a T5, and keeps what it multiplies with in fp32.
-Here a mask has one byte per entry, and one draw gives four of them. Where dropout follows a relu not even the mask is kept: what
-is not 0 afterwards was neither negative nor dropped.
+*Dropout.* PyTorch draws one random number per entry, a tenth of an update of a T5, and keeps what
+it multiplies with in fp32. Here a mask has one byte per entry, and one draw gives four of them.
+Where dropout follows a relu not even the mask is kept: what is not 0 afterwards was neither
+negative nor dropped.
 
-*Recomputation.* `recompute_layers` trades time for memory on any device: a transformer layer keeps what it read, and all else is
-computed once more when its gradient is needed.
+*Recomputation.* `recompute_layers` trades time for memory on any device: a transformer layer keeps
+what it read, and all else is computed once more when its gradient is needed.
 """
 
 from functools import partial
@@ -24,11 +27,13 @@ from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.kernels import choice as kernels
 
-# ---- products ------------------------------------------------------------------------------------------------------
+# ---- products ------------------------------------------------------------------------------------
 
 
 def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x w^T + b for x (..., K), as `torch.nn.functional.linear`; `torch.backends.mkldnn.set_flags(False)` makes it that."""
+    """x w^T + b for x (..., K), as `torch.nn.functional.linear`;
+    `torch.backends.mkldnn.set_flags(False)` makes it that.
+    """
     fit = x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
     if not fit or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return nn.functional.linear(x, weight_NK, bias_N)
@@ -41,12 +46,16 @@ def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tenso
 
 def _multiply(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     if not (weight_NK.is_contiguous() or weight_NK.T.is_contiguous()):
-        weight_NK = weight_NK.contiguous()  # oneDNN has no fast way to read other layouts, and takes a thousand times as long
+        weight_NK = (
+            weight_NK.contiguous()
+        )  # oneDNN has no fast way to read other layouts, and takes a thousand times as long
     return kernels.onednn_product(x, weight_NK, bias_N)
 
 
 class _Product(torch.autograd.Function):
-    """y = x w^T + b, whose gradients are products of the same kind: dx = g w, dw = g^T x, db = sum of g's rows."""
+    """y = x w^T + b, whose gradients are products of the same kind: dx = g w, dw = g^T x, db = sum
+    of g's rows.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
@@ -61,7 +70,8 @@ class _Product(torch.autograd.Function):
         return (
             product(grad, weight_NK.T) if needs_x else None,
             product(grad_MN.T, x.flatten(0, -2).T) if needs_weight else None,
-            grad_MN.sum(0) if needs_bias else None)
+            grad_MN.sum(0) if needs_bias else None,
+        )
 
 
 class Linear(nn.Linear):
@@ -78,7 +88,7 @@ class TransposedLinear(Conv1D):
         return product(x, self.weight.T, self.bias)
 
 
-# ---- dropout -------------------------------------------------------------------------------------------------------
+# ---- dropout -------------------------------------------------------------------------------------
 
 
 def kept(shape: tuple[int, ...], p: float, device: torch.device | str = "cpu") -> Tensor:
@@ -86,8 +96,12 @@ def kept(shape: tuple[int, ...], p: float, device: torch.device | str = "cpu") -
     if torch.device(device).type != "cpu":
         return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(1 - p)
     n = prod(shape)
-    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]  # all 64 bits
-    return torch.ge(draws, round(2**16 * p) - 2**15, out=torch.empty(n, dtype=torch.uint8)).view(shape)
+    draws = (
+        torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
+    )  # all 64 bits
+    return torch.ge(draws, round(2**16 * p) - 2**15, out=torch.empty(n, dtype=torch.uint8)).view(
+        shape
+    )
 
 
 class _Dropout(torch.autograd.Function):
@@ -137,12 +151,19 @@ class ReluFeedForward(T5DenseActDense):
         if not self.training or not 0 < self.dropout.p < 1:
             return super().forward(x)
         y = _ReluDropout.apply(self.wi(x), self.dropout.p)
-        return self.wo(y if torch.is_autocast_enabled(x.device.type) else y.to(self.wo.weight.dtype))
+        return self.wo(
+            y if torch.is_autocast_enabled(x.device.type) else y.to(self.wo.weight.dtype)
+        )
 
 
-# ---- in a model ----------------------------------------------------------------------------------------------------
+# ---- in a model ----------------------------------------------------------------------------------
 
-FAST = {nn.Linear: Linear, Conv1D: TransposedLinear, nn.Dropout: Dropout, T5DenseActDense: ReluFeedForward}
+FAST = {
+    nn.Linear: Linear,
+    Conv1D: TransposedLinear,
+    nn.Dropout: Dropout,
+    T5DenseActDense: ReluFeedForward,
+}
 
 
 def fast_layers(model: nn.Module) -> nn.Module:
@@ -155,7 +176,9 @@ def fast_layers(model: nn.Module) -> nn.Module:
 
 
 def recompute_layers(model: nn.Module) -> nn.Module:
-    """The same model, whose transformer layers are computed again in a backward pass (transformers' own does so in training mode only)."""
+    """The same model, whose transformer layers are computed again in a backward pass (transformers'
+    own does so in training mode only).
+    """
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.forward = partial(_recomputed, module.forward)

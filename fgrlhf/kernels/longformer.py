@@ -1,8 +1,9 @@
 """Longformer's sliding-window attention as a few dense blocks of `scaled_dot_product_attention`.
 
-transformers computes the window's scores chunk by chunk, copies them into rows of 2w + 1 columns and keeps
-those for the backward pass. Here the queries are cut into blocks of w tokens, w being one side of the window.
-A block reads the keys of itself and of its two neighbours; a bias closes the corners more than w away (w = 4):
+transformers computes the window's scores chunk by chunk, copies them into rows of 2w + 1 columns
+and keeps those for the backward pass. Here the queries are cut into blocks of w tokens, w being one
+side of the window. A block reads the keys of itself and of its two neighbours; a bias closes the
+corners more than w away (w = 4):
 
               keys
                block 0   block 1   block 2   block 3
@@ -20,17 +21,19 @@ A block reads the keys of itself and of its two neighbours; a bias closes the co
     block 2             | # # # # | # # # # | # . . . |
                          ...
 
-A block's keys are a slice: nothing is padded, the last block is as short as it falls, an input no longer than
-w is one dense attention. torch's fused kernels keep no scores (the CPU's knows no dropout: training with it
-there keeps each block's scores).
+A block's keys are a slice: nothing is padded, the last block is as short as it falls, an input no
+longer than w is one dense attention. torch's fused kernels keep no scores (the CPU's knows no
+dropout: training with it there keeps each block's scores).
 
-Global tokens (a sequence classifier's first token) are read by every query: their keys are put before each
-block's keys, and closed within the band. What they read themselves is `_global_outputs`.
+Global tokens (a sequence classifier's first token) are read by every query: their keys are put
+before each block's keys, and closed within the band. What they read themselves is
+`_global_outputs`.
 
-Outputs and gradients are those of the stock model (tests/test_banded_attention.py), parameters and saved
-checkpoints too.
+Outputs and gradients are those of the stock model (tests/test_banded_attention.py), parameters and
+saved checkpoints too.
 
-Axes here: B rows, H heads, L tokens, D numbers per head, E = H * D, G global tokens of the row that has most.
+Axes here: B rows, H heads, L tokens, D numbers per head, E = H * D, G global tokens of the row that
+has most.
 """
 
 import math
@@ -74,14 +77,21 @@ def banded_attention(
     everywhere: key_BHGD, value_BHGD, closed_BG that every query reads besides.
     """
     L, dtype, device = query_BHLD.shape[2], query_BHLD.dtype, query_BHLD.device
-    rows, columns = torch.arange(window, device=device) + window, torch.arange(3 * window, device=device)
-    band_QK = closing_bias((rows[:, None] - columns).abs() > window, dtype)  # a block amid its neighbours
+    rows, columns = (
+        torch.arange(window, device=device) + window,
+        torch.arange(3 * window, device=device),
+    )
+    band_QK = closing_bias(
+        (rows[:, None] - columns).abs() > window, dtype
+    )  # a block amid its neighbours
     bias_BL = closing_bias(closed_BL, dtype)
     outputs = []
     for start in range(0, L, window):
         before = start - window  # where the block's first column would be
         stop, first, last = min(start + window, L), max(before, 0), min(start + 2 * window, L)
-        bias_BQK = band_QK[: stop - start, first - before : last - before] + bias_BL[:, None, first:last]
+        bias_BQK = (
+            band_QK[: stop - start, first - before : last - before] + bias_BL[:, None, first:last]
+        )
         key, value = key_BHLD[:, :, first:last], value_BHLD[:, :, first:last]
         if everywhere is not None:
             key_BHGD, value_BHGD, closed_BG = everywhere
@@ -90,7 +100,9 @@ def banded_attention(
             bias_BQK = torch.cat([bias_BG[:, None].expand(-1, stop - start, -1), bias_BQK], 2)
         query = query_BHLD[:, :, start:stop]
         outputs.append(
-            scaled_dot_product_attention(query, key, value, attn_mask=bias_BQK[:, None], dropout_p=dropout)
+            scaled_dot_product_attention(
+                query, key, value, attn_mask=bias_BQK[:, None], dropout_p=dropout
+            )
         )
     return torch.cat(outputs, 2)
 
@@ -108,8 +120,14 @@ class BandedSelfAttention(LongformerSelfAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         if output_attentions:
-            raise ValueError("banded attention keeps no attention weights: leave output_attentions out")
-        padded_BL, global_BL, window = is_index_masked, is_index_global_attn, self.one_sided_attn_window_size
+            raise ValueError(
+                "banded attention keeps no attention weights: leave output_attentions out"
+            )
+        padded_BL, global_BL, window = (
+            is_index_masked,
+            is_index_global_attn,
+            self.one_sided_attn_window_size,
+        )
         layers = (self.query, self.key, self.value)
         query, key, value = (self._heads(layer(hidden_states)) for layer in layers)
         dropout = self.dropout if self.training else 0.0
@@ -119,12 +137,18 @@ class BandedSelfAttention(LongformerSelfAttention):
             index_BG = global_BL.int().argsort(dim=1, descending=True, stable=True)[:, :most]
             there_BG = global_BL.gather(1, index_BG)  # False where a row has fewer than `most`
             rows = torch.arange(len(index_BG), device=index_BG.device)[:, None]
-            key_BHGD, value_BHGD = (x.transpose(1, 2)[rows, index_BG].transpose(1, 2) for x in (key, value))
+            key_BHGD, value_BHGD = (
+                x.transpose(1, 2)[rows, index_BG].transpose(1, 2) for x in (key, value)
+            )
             everywhere = (key_BHGD, value_BHGD, ~there_BG)
-        output = banded_attention(query, key, value, window, padded_BL | global_BL, everywhere, dropout)
+        output = banded_attention(
+            query, key, value, window, padded_BL | global_BL, everywhere, dropout
+        )
         output_BLE = output.transpose(1, 2).flatten(2).masked_fill(padded_BL[:, :, None], 0.0)
         if is_global_attn:
-            own_BGE = self._global_outputs(hidden_states, hidden_states[rows, index_BG], padded_BL, dropout)
+            own_BGE = self._global_outputs(
+                hidden_states, hidden_states[rows, index_BG], padded_BL, dropout
+            )
             output_BLE[global_BL] = own_BGE[there_BG].to(output_BLE.dtype)
         return (output_BLE,)
 
@@ -133,8 +157,9 @@ class BandedSelfAttention(LongformerSelfAttention):
     ) -> Tensor:
         """(B, G, E): what global tokens read from all tokens, through projections of their own.
 
-        Global tokens are few, so not every token's key and value W x + b is computed, which would be an eighth
-        of a sequence classifier's time: q (W x + b) = (q W) x + q b, sum p (W x + b) = W (sum p x) + b (sum p).
+        Global tokens are few, so not every token's key and value W x + b is computed, which would
+        be an eighth of a sequence classifier's time: q (W x + b) = (q W) x + q b, sum p (W x + b) =
+        W (sum p x) + b (sum p).
         """
         heads = (self.num_heads, self.head_dim)
         layers = (self.key_global, self.value_global)
@@ -158,7 +183,9 @@ class BandedSelfAttention(LongformerSelfAttention):
 
 
 class BandedLongformer(LongformerModel):
-    """Without stock's padding to a multiple of the window and its (B, 1, L, L) mask, of which it reads a row."""
+    """Without stock's padding to a multiple of the window and its (B, 1, L, L) mask, of which it
+    reads a row.
+    """
 
     def forward(
         self,
@@ -170,13 +197,18 @@ class BandedLongformer(LongformerModel):
         inputs_embeds: Tensor | None = None,
         **options: bool | None,
     ) -> tuple | LongformerBaseModelOutputWithPooling:
-        """options: output_attentions, output_hidden_states, return_dict; the config's where None."""
+        """options: output_attentions, output_hidden_states, return_dict; the config's where
+        None.
+        """
         names = ("output_attentions", "output_hidden_states", "return_dict")
         options = {
-            name: getattr(self.config, name) if options.get(name) is None else options[name] for name in names
+            name: getattr(self.config, name) if options.get(name) is None else options[name]
+            for name in names
         }
         hidden_BLE = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        reads_BL = hidden_BLE.new_ones(hidden_BLE.shape[:2]) if attention_mask is None else attention_mask
+        reads_BL = (
+            hidden_BLE.new_ones(hidden_BLE.shape[:2]) if attention_mask is None else attention_mask
+        )
         if global_attention_mask is not None:
             reads_BL = reads_BL * (global_attention_mask + 1)
         # the encoder reads the sign: padding negative, local 0, global positive

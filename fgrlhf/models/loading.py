@@ -1,8 +1,9 @@
 """Loading model folders: no code is run, no pickle is read, and nothing is missing.
 
-Transformers fills a tensor that a checkpoint lacks with random numbers, offers to run Python files from a model's folder,
-and reads pickles. A folder may come from anywhere, so every policy, critic and reward model is loaded through these functions.
-They raise `ValueError` with the reason in one sentence; the caller adds which setting named the folder and the way out.
+Transformers fills a tensor that a checkpoint lacks with random numbers, offers to run Python files
+from a model's folder, and reads pickles. A folder may come from anywhere, so every policy, critic
+and reward model is loaded through these functions. They raise `ValueError` with the reason in one
+sentence; the caller adds which setting named the folder and the way out.
 """
 
 import json
@@ -12,15 +13,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from fgrlhf.utils import shorten
 
 SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"
-MOST_LAYERS = 1_000  # more than any published model has; a config that asks for 1e9 would never finish loading
+# more than any published model has; a config that asks for 1e9 would never finish loading
+MOST_LAYERS = 1_000
 MOST_NUMBER = 2**31 - 1
-LAYERS = ("num_layers", "num_decoder_layers", "num_hidden_layers", "n_layer", "encoder_layers", "decoder_layers")
+LAYERS = (
+    "num_layers",
+    "num_decoder_layers",
+    "num_hidden_layers",
+    "n_layer",
+    "encoder_layers",
+    "decoder_layers",
+)
 MOST_NAMES = 3  # of tensors, in a message
 
 
@@ -38,55 +53,84 @@ def load_tokenizer(path: str | Path):
     check_folder(path)
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
-        words = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab())
-    if len(words) < 2:  # where the vocabulary's files are missing, transformers makes one of special tokens and a space
+        words = (
+            set(tokenizer.get_vocab())
+            - set(tokenizer.all_special_tokens)
+            - set(tokenizer.get_added_vocab())
+        )
+    if (
+        len(words) < 2
+        # where the vocabulary's files are missing, transformers makes one of special tokens and a
+        # space
+    ):
         raise ValueError("its tokenizer has no vocabulary: tokenizer.json is missing or empty.")
     longest = tokenizer.model_max_length
     if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest > 0:
-        raise ValueError(f"its tokenizer_config.json has model_max_length={shorten(repr(longest), 40)}, which is no length.")
+        raise ValueError(
+            f"its tokenizer_config.json has model_max_length={shorten(repr(longest), 40)}, which is"
+            " no length."
+        )
     return tokenizer
 
 
 def load_weights(
-    model_class: Any, path: str | Path, may_lack: Sequence[str] = (), new_head: bool = False, exact: bool = False,
+    model_class: Any,
+    path: str | Path,
+    may_lack: Sequence[str] = (),
+    new_head: bool = False,
+    exact: bool = False,
     **arguments: Any,
 ) -> PreTrainedModel:
     """`model_class.from_pretrained(path, **arguments)` with every tensor read from safetensors.
 
     Args:
-      may_lack: prefixes of tensors that the checkpoint need not hold, such as a head that training starts from random
-        weights. Tied tensors are stored once and never count as missing.
-      new_head: training starts from this checkpoint, so what lies outside the base model, and its pooler, may be missing
-        or of another size; it then keeps the class's random weights.
-      exact: the checkpoint was saved from this very class, so tensors that the config does not ask for are refused too.
+      may_lack: prefixes of tensors that the checkpoint need not hold, such as a head that training
+        starts from random weights. Tied tensors are stored once and never count as missing.
+      new_head: training starts from this checkpoint, so what lies outside the base model, and its
+        pooler, may be missing or of another size; it then keeps the class's random weights.
+      exact: the checkpoint was saved from this very class, so tensors that the config does not ask
+        for are refused too.
     Raises:
-      ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds weights that are
-        not finite.
+      ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds
+        weights that are not finite.
     """
     check_folder(path)
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
-            path, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=new_head, **SAFE, **arguments)
+            path,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=new_head,
+            **SAFE,
+            **arguments,
+        )
     base = f"{model.base_model_prefix}."
     random = set(report["missing_keys"]) | {name for name, *_ in report["mismatched_keys"]}
     if new_head:
-        random = {name for name in random if name.startswith(base) and not name.startswith(f"{base}pooler.")}
+        random = {
+            name
+            for name in random
+            if name.startswith(base) and not name.startswith(f"{base}pooler.")
+        }
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
-            f"its weights lack {len(missing)} of the tensors that its config asks for ({_some(missing)}), "
-            "so the model would be partly random.")
+            f"its weights lack {len(missing)} of the tensors that its config asks for"
+            f" ({_some(missing)}), so the model would be partly random."
+        )
     extra = sorted(report["unexpected_keys"]) if exact else []
     if extra:
         raise ValueError(
-            f"its weights hold {len(extra)} tensors that its config does not ask for ({_some(extra)}), "
-            "so it is not the model that was saved.")
+            f"its weights hold {len(extra)} tensors that its config does not ask for"
+            f" ({_some(extra)}), so it is not the model that was saved."
+        )
     _check_finite(model)
     return model
 
 
 def check_folder(path: str | Path) -> None:
-    """Refuse a model folder that leads elsewhere, holds pickled weights only, or needs code of its own.
+    """Refuse a model folder that leads elsewhere, holds pickled weights only, or needs code of its
+    own.
 
     A hub name is left to transformers, which gets the same switches.
 
@@ -102,26 +146,36 @@ def check_folder(path: str | Path) -> None:
         raise ValueError(f"the folder cannot be read: {shorten(error)}.") from None
     for file in files:
         if file.is_symlink() and not _stays_inside(file, folder):
-            raise ValueError(f"its file {shorten(file.name)} is a symbolic link that leads out of the folder.")
+            raise ValueError(
+                f"its file {shorten(file.name)} is a symbolic link that leads out of the folder."
+            )
     names = {file.name for file in files}
     _check_index(folder)
-    pickled = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt")))
+    pickled = sorted(
+        name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))
+    )
     if pickled and not any(name.endswith(".safetensors") for name in names):
         raise ValueError(
-            f"its weights are a pickle ({shorten(pickled[0])}), which can run code when it is read. "
-            "Convert them to safetensors (`save_pretrained` with a release of transformers that you trust).")
+            f"its weights are a pickle ({shorten(pickled[0])}), which can run code when it is read."
+            " Convert them to safetensors (`save_pretrained` with a release of transformers that"
+            " you trust)."
+        )
     _check_code(folder)
 
 
 def _stays_inside(link: Path, folder: Path) -> bool:
-    """Whether a link ends in its own folder, or in the hub cache's store of files beside it (`blobs`)."""
+    """Whether a link ends in its own folder, or in the hub cache's store of files beside it
+    (`blobs`).
+    """
     target, home = link.resolve(), folder.resolve()
     in_hub_cache = home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
     return target.is_relative_to(home) or in_hub_cache
 
 
 def _check_index(folder: Path) -> None:
-    """The index of a sharded checkpoint names files; they must be plain names in the same folder."""
+    """The index of a sharded checkpoint names files; they must be plain names in the same
+    folder.
+    """
     path = folder / INDEX_FILE
     if not path.exists():
         return
@@ -130,19 +184,24 @@ def _check_index(folder: Path) -> None:
         raise ValueError(f"its {INDEX_FILE} has no `weight_map` from tensors to files.")
     for name in set(files.values()):
         if Path(name).name != name:
-            raise ValueError(f"its {INDEX_FILE} names {shorten(name)}, which is not a file of the folder.")
+            raise ValueError(
+                f"its {INDEX_FILE} names {shorten(name)}, which is not a file of the folder."
+            )
 
 
 def _check_code(folder: Path) -> None:
-    """Refuse a model that transformers has no class for: loading it would run Python files of its folder."""
+    """Refuse a model that transformers has no class for: loading it would run Python files of its
+    folder.
+    """
     path = folder / "config.json"
     if not path.exists():
         return
     config = _read_object(path)
     if "auto_map" in config and config.get("model_type") not in CONFIG_MAPPING:
         raise ValueError(
-            f"its model type {shorten(repr(config.get('model_type')))} needs Python code from the folder (`auto_map`), "
-            "and code of a model folder is never run.")
+            f"its model type {shorten(repr(config.get('model_type')))} needs Python code from the"
+            " folder (`auto_map`), and code of a model folder is never run."
+        )
 
 
 def _read_object(path: Path) -> dict:
@@ -151,7 +210,9 @@ def _read_object(path: Path) -> dict:
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"its {path.name} is not valid JSON: {shorten(error)}.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"its {path.name} must be a JSON object, it is a {type(content).__name__}.")
+        raise ValueError(
+            f"its {path.name} must be a JSON object, it is a {type(content).__name__}."
+        )
     return content
 
 
@@ -170,7 +231,9 @@ def _check_sizes(values: dict) -> None:
         counts_layers = key.endswith("layers") or key == "n_layer"
         most = MOST_LAYERS if counts_layers else MOST_NUMBER
         if abs(value) > most:
-            raise ValueError(f"its config has {key}={shorten(value, 40)}, which is more than {most}.")
+            raise ValueError(
+                f"its config has {key}={shorten(value, 40)}, which is more than {most}."
+            )
         if (counts_layers and value < 0) or (key in LAYERS and value == 0):
             raise ValueError(f"its config has {key}={value}: a model has one layer or more.")
 
@@ -180,12 +243,17 @@ def _check_finite(model: PreTrainedModel) -> None:
     damaged = [name for name, tensor in model.named_parameters() if not _is_finite(tensor)]
     if damaged:
         raise ValueError(
-            f"{len(damaged)} of its tensors hold NaN or infinity ({_some(damaged)}): the training that wrote it diverged.")
+            f"{len(damaged)} of its tensors hold NaN or infinity ({_some(damaged)}): the training"
+            " that wrote it diverged."
+        )
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    # A sum is one pass without a copy; it can overflow where all entries are finite, so a bad one is looked at closely.
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float64))) or bool(torch.isfinite(tensor).all())
+    # A sum is one pass without a copy; it can overflow where all entries are finite, so a bad one
+    # is looked at closely.
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float64))) or bool(
+        torch.isfinite(tensor).all()
+    )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -195,9 +263,11 @@ def _some(names: Sequence[str]) -> str:
 
 @contextmanager
 def _reason_in_one_sentence(path: str | Path):
-    """Whatever transformers, tokenizers or safetensors raise over a folder's files becomes a `ValueError` with its reason.
+    """Whatever transformers, tokenizers or safetensors raise over a folder's files becomes a
+    `ValueError` with its reason.
 
-    The files can hold anything, so the exceptions can be anything; tokenizers' panics are not even `Exception`s.
+    The files can hold anything, so the exceptions can be anything; tokenizers' panics are not even
+    `Exception`s.
     """
     try:
         yield
@@ -210,11 +280,19 @@ def _reason_in_one_sentence(path: str | Path):
 def _sentence(path: str | Path, error: BaseException) -> str:
     text = str(error).strip()
     # A path that does not exist is taken for a hub name, and the answer then speaks of hub names.
-    if isinstance(error, OSError | ValueError) and not Path(path).exists() and str(path).count("/") > 1:
+    if (
+        isinstance(error, OSError | ValueError)
+        and not Path(path).exists()
+        and str(path).count("/") > 1
+    ):
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
         return "it needs Python code of its own, and code of a model is never run."
     first = shorten(text.splitlines()[0], 300) if text else ""
     if isinstance(error, OSError | ValueError | RuntimeError) and first:
         return first
-    return f"its files are damaged ({type(error).__name__}: {first})." if first else f"its files are damaged ({type(error).__name__})."
+    return (
+        f"its files are damaged ({type(error).__name__}: {first})."
+        if first
+        else f"its files are damaged ({type(error).__name__})."
+    )

@@ -1,10 +1,12 @@
 """Log-probabilities of chosen tokens without keeping logits.
 
-    log pi(a | h) = z[a] / tau - logsumexp(z / tau),   z = W h        entropy = -sum_v p_v log p_v,  p = softmax(z / tau)
+    log pi(a | h) = z[a] / tau - logsumexp(z / tau),   z = W h        entropy = -sum_v p_v log p_v,
+    p = softmax(z / tau)
 
-z has one entry per vocabulary item: for 800 tokens of a T5 that is 100 MB, and a plain log-softmax with an entropy
-keeps four or five arrays of that size for the backward pass. Here the gradient is written over z itself, and more tokens
-than one block go through the projection block by block: z is thrown away and computed again when its gradient is needed.
+z has one entry per vocabulary item: for 800 tokens of a T5 that is 100 MB, and a plain log-softmax
+with an entropy keeps four or five arrays of that size for the backward pass. Here the gradient is
+written over z itself, and more tokens than one block go through the projection block by block: z is
+thrown away and computed again when its gradient is needed.
 """
 
 from collections.abc import Callable
@@ -17,7 +19,9 @@ BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 at T5's vocabulary
 
 
 class _ChosenLogprob(torch.autograd.Function):
-    """log softmax(z)[a] per row. Its gradient, (1[v = a] - p_v) g, is written over z: one array instead of five."""
+    """log softmax(z)[a] per row. Its gradient, (1[v = a] - p_v) g, is written over z: one array
+    instead of five.
+    """
 
     @staticmethod
     def forward(ctx, logits_NV: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +37,9 @@ class _ChosenLogprob(torch.autograd.Function):
         return gradient_NV.scatter_add_(-1, ids_N[:, None], grad_N[:, None]), None
 
 
-def _block(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _block(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     logits_NV = project(hidden_ND).float().div_(temperature)
     logprobs_N, total_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
@@ -43,17 +49,26 @@ def _block(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor
     return logprobs_N, entropy_N
 
 
-def _block_with_entropy(project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """The same with a gradient through the entropy too: plain autograd, which keeps several arrays of the size of z."""
+def _block_with_entropy(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The same with a gradient through the entropy too: plain autograd, which keeps several arrays
+    of the size of z.
+    """
     logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
     return logprobs_NV.gather(-1, ids_N[:, None])[:, 0], -(logprobs_NV.exp() * logprobs_NV).sum(-1)
 
 
 def chosen_logprobs(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float = 1.0, block: int = BLOCK,
+    project: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    ids_N: Tensor,
+    temperature: float = 1.0,
+    block: int = BLOCK,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N) in fp32; a gradient flows through the entropy only where it is asked for.
+    """(logprobs_N, entropy_N) in fp32; a gradient flows through the entropy only where it is asked
+    for.
 
     Args:
       project: hidden states -> logits over the vocabulary; called again in the backward pass.

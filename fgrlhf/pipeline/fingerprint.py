@@ -12,17 +12,28 @@ PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks")
 
 
 def fingerprint(
-    root: Path, command: Sequence[str], reads: Iterable[str], modules: Iterable[str], upstream: Iterable[str]
+    root: Path,
+    command: Sequence[str],
+    reads: Iterable[str],
+    modules: Iterable[str],
+    upstream: Iterable[str],
 ) -> str:
-    """Digest of a command, the files matching the patterns `reads`, the code of `modules`, earlier digests.
+    """Digest of a command, the files matching the patterns `reads`, the code of `modules`, earlier
+    digests.
 
-    Code counts without comments and docstrings. An absolute path in `reads` is a file elsewhere, such as a model
-    of another pipeline. Equal in every checkout: paths enter without `root`.
+    Code counts without comments and docstrings. An absolute path in `reads` is a file elsewhere,
+    such as a model of another pipeline. Equal in every checkout: paths enter without `root`.
     """
-    files = {path for pattern in reads for path in ([Path(pattern)] if Path(pattern).is_absolute() else root.glob(pattern))}
+    files = {
+        path
+        for pattern in reads
+        for path in ([Path(pattern)] if Path(pattern).is_absolute() else root.glob(pattern))
+    }
     parts = {
         "command": [part.replace(str(root), "") for part in command],
-        "files": {str(path).replace(str(root), ""): _sha(path.read_bytes()) for path in sorted(files)},
+        "files": {
+            str(path).replace(str(root), ""): _sha(path.read_bytes()) for path in sorted(files)
+        },
         "code": {
             str(path.relative_to(root)): _sha(_code(path).encode())
             for path in sorted(imported_files(root, modules))
@@ -34,7 +45,9 @@ def fingerprint(
 
 
 def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
-    """Files of the repository that importing `modules` may run: the closure of their import statements."""
+    """Files of the repository that importing `modules` may run: the closure of their import
+    statements.
+    """
     found: set[Path] = set()
     ahead = [file for module in modules for file in _files_of(root, module)]
     while ahead:

@@ -1,18 +1,20 @@
-"""Runs stages in the order of their needs, some beside each other, and reuses those in which nothing changed.
+"""Runs stages in the order of their needs, some beside each other, and reuses those in which
+nothing changed.
 
-A stage is a command. Its fingerprint covers the command, the contents of the files it reads (configs, scripts),
-the code its modules import from this repository, the packages' versions, and the fingerprints of the stages it
-needs. In the outputs folder:
+A stage is a command. Its fingerprint covers the command, the contents of the files it reads
+(configs, scripts), the code its modules import from this repository, the packages' versions, and
+the fingerprints of the stages it needs. In the outputs folder:
 
     pipeline.json    fingerprint and state of every stage
     stages.json      {stage: {seconds, peak_mb}} of the complete ones
     logs/<stage>.log what the stage printed
 
-Only one pipeline at a time works in a folder. If it is killed, its stages end with it (fgrlhf/runs/orphan.py).
+Only one pipeline at a time works in a folder. If it is killed, its stages end with it
+(fgrlhf/runs/orphan.py).
 
-A stage that is complete under its present fingerprint, with its outputs in place, is not run again. One that
-was cut off is run again on what it left (the stages themselves continue from their checkpoints). One whose
-fingerprint has changed loses its outputs first.
+A stage that is complete under its present fingerprint, with its outputs in place, is not run again.
+One that was cut off is run again on what it left (the stages themselves continue from their
+checkpoints). One whose fingerprint has changed loses its outputs first.
 """
 
 import os
@@ -40,7 +42,9 @@ PULSE = 60.0  # seconds between signs of life where there is no terminal
 
 
 def stop_with_signals() -> None:
-    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does; what is ignored (nohup) stays so."""
+    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does; what is ignored
+    (nohup) stays so.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -50,9 +54,9 @@ def stop_with_signals() -> None:
 class Stage:
     """A command, run in the repository's root.
 
-    `needs` are names of stages that come before. `outputs` are paths in the outputs folder that only this
-    stage writes. `reads` are glob patterns in the repository, of files whose contents decide the result.
-    `modules` are the modules the command runs; what they import is followed.
+    `needs` are names of stages that come before. `outputs` are paths in the outputs folder that
+    only this stage writes. `reads` are glob patterns in the repository, of files whose contents
+    decide the result. `modules` are the modules the command runs; what they import is followed.
     """
 
     name: str
@@ -75,9 +79,9 @@ class _Running:
 class Pipeline:
     """Stages, the repository they run in, and the folder they write to.
 
-    `environment` is added to that of this process, `lanes` stages may run at the same time. After `run`,
-    `seconds` is what it took and `whole` the seconds and the memory of all stages together, None if not all
-    ran in that call.
+    `environment` is added to that of this process, `lanes` stages may run at the same time. After
+    `run`, `seconds` is what it took and `whole` the seconds and the memory of all stages together,
+    None if not all ran in that call.
     """
 
     def __init__(
@@ -107,8 +111,8 @@ class Pipeline:
         """Bring every stage up to date.
 
         Raises:
-          UserError: a stage failed; the message holds the end of its log. The stages beside it are stopped. Or another
-            pipeline works in the folder.
+          UserError: a stage failed; the message holds the end of its log. The stages beside it are
+            stopped. Or another pipeline works in the folder.
         """
         with hold(self.folder):
             self._read_state()  # another one may have ended since
@@ -133,13 +137,24 @@ class Pipeline:
         return time.monotonic() - self.begun
 
     def _read_state(self) -> None:
-        """What earlier runs noted in pipeline.json. Raises `UserError` where that cannot be read."""
+        """What earlier runs noted in pipeline.json. Raises `UserError` where that cannot be
+        read.
+        """
         state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
-        records, whole = (state.get("stages"), state.get("whole")) if isinstance(state, dict) else (None, None)
-        whole_is_sound = whole is None or _has(whole, {"seconds": int | float, "peak_mb": int | float})
-        if not isinstance(records, dict) or not all(_has(one, _RECORD) for one in records.values()) or not whole_is_sound:
+        records, whole = (
+            (state.get("stages"), state.get("whole")) if isinstance(state, dict) else (None, None)
+        )
+        whole_is_sound = whole is None or _has(
+            whole, {"seconds": int | float, "peak_mb": int | float}
+        )
+        if (
+            not isinstance(records, dict)
+            or not all(_has(one, _RECORD) for one in records.values())
+            or not whole_is_sound
+        ):
             raise UserError(
-                f"{self._path} is damaged: delete it. The stages then run again on what they left, and reuse what is finished"
+                f"{self._path} is damaged: delete it. The stages then run again on what they left,"
+                " and reuse what is finished"
             )
         self.records: dict[str, dict] = records
         self.whole: dict | None = whole
@@ -155,7 +170,9 @@ class Pipeline:
                     f"stage {stage.name} needs {sorted(unknown)}, which no stage before it provides"
                 )
             upstream = [prints[name] for name in stage.needs]
-            prints[stage.name] = fingerprint(self.root, stage.command, stage.reads, stage.modules, upstream)
+            prints[stage.name] = fingerprint(
+                self.root, stage.command, stage.reads, stage.modules, upstream
+            )
         return prints
 
     @property
@@ -177,12 +194,18 @@ class Pipeline:
     def _is_current(self, stage: Stage) -> bool:
         record = self.records.get(stage.name, {})
         in_place = all((self.folder / output).exists() for output in stage.outputs)
-        return record.get("complete", False) and record["fingerprint"] == self.prints[stage.name] and in_place
+        return (
+            record.get("complete", False)
+            and record["fingerprint"] == self.prints[stage.name]
+            and in_place
+        )
 
     def _start(self, stage: Stage) -> _Running:
         record = self.records.get(stage.name)
         continues = (
-            record is not None and not record["complete"] and record["fingerprint"] == self.prints[stage.name]
+            record is not None
+            and not record["complete"]
+            and record["fingerprint"] == self.prints[stage.name]
         )
         if record is not None and not continues:
             for output in stage.outputs:
@@ -226,7 +249,9 @@ class Pipeline:
         self._say(f"{one.stage.name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
 
     def _stop(self, running: Sequence[_Running]) -> None:
-        for one in running:  # all of them before anything else, which may fail: the terminal may be gone
+        for (
+            one
+        ) in running:  # all of them before anything else, which may fail: the terminal may be gone
             os.killpg(one.process.pid, signal.SIGTERM)
         for one in running:
             os.wait4(one.process.pid, 0)
@@ -268,11 +293,18 @@ class Pipeline:
         finished = [s.name for s in self.stages if self.records.get(s.name, {}).get("complete")]
         in_one_go = set(finished) <= self.ran
         self.whole = (
-            {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)} if in_one_go else None
+            {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)}
+            if in_one_go
+            else None
         )
         write_json(self._path, {"stages": self.records, "whole": self.whole})
-        shown = {name: {key: self.records[name][key] for key in ("seconds", "peak_mb")} for name in finished}
-        write_json(self.folder / "stages.json", shown | ({"whole": self.whole} if self.whole else {}))
+        shown = {
+            name: {key: self.records[name][key] for key in ("seconds", "peak_mb")}
+            for name in finished
+        }
+        write_json(
+            self.folder / "stages.json", shown | ({"whole": self.whole} if self.whole else {})
+        )
 
     # ---- what the user sees ----------------------------------------------------------------------
 
@@ -281,7 +313,8 @@ class Pipeline:
         print(f"[{_clock(self.seconds)}] {line}", file=self.out, flush=True)
 
     def _watch(self, running: Sequence[_Running]) -> None:
-        """Every second measure memory and, on a terminal, redraw one line with the last words of what runs.
+        """Every second measure memory and, on a terminal, redraw one line with the last words of
+        what runs.
 
         Where there is no terminal, a plain line now and then shows that it lives.
         """
@@ -316,7 +349,9 @@ _RECORD = {"fingerprint": str, "complete": bool, "seconds": int | float, "peak_m
 
 def _has(value: object, kinds: Mapping) -> bool:
     """Whether `value` is a dict with these keys and kinds of values."""
-    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in kinds.items())
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), kind) for key, kind in kinds.items()
+    )
 
 
 def _clock(seconds: float) -> str:
@@ -333,7 +368,9 @@ def _last_line(path: Path) -> str:
 
 
 def _resident_mb() -> float:
-    """Resident memory of this process and all below it; an upper bound, since shared pages count for each."""
+    """Resident memory of this process and all below it; an upper bound, since shared pages count
+    for each.
+    """
     total, me = 0, psutil.Process()
     for process in [me, *me.children(recursive=True)]:
         try:

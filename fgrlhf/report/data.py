@@ -1,4 +1,6 @@
-"""What a report is made of: everything found in an outputs folder, whatever stages have run so far."""
+"""What a report is made of: everything found in an outputs folder, whatever stages have run so
+far.
+"""
 
 import re
 from collections.abc import Mapping
@@ -22,11 +24,13 @@ SOURCES = {  # section of the report -> the files it is made from
 }
 
 
-# ---- what a file must hold, as far as the report reads it; more is welcome ------------------------------------------
+# ---- what a file must hold, as far as the report reads it; more is welcome -----------------------
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class _Segment(_Part):
@@ -123,7 +127,9 @@ class _Summary(_Part):
 
 
 def _checked(path: Path, value: Any, kind: Any) -> Any:
-    """`value`, which was read from `path`. Raises `UserError` naming the place at which it is not what the file must hold."""
+    """`value`, which was read from `path`. Raises `UserError` naming the place at which it is not
+    what the file must hold.
+    """
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -132,14 +138,17 @@ def _checked(path: Path, value: Any, kind: Any) -> Any:
         row = f", row {int(place.pop(0)) + 1}" if isinstance(value, list) and place else ""
         where = f" `{shorten('.'.join(place))}`:" if place else ""
         raise UserError(
-            f"{path}{row}:{where} {first['msg'][:1].lower()}{first['msg'][1:]}. The file is damaged: delete it, or run its stage again"
+            f"{path}{row}:{where} {first['msg'][:1].lower()}{first['msg'][1:]}. The file is"
+            " damaged: delete it, or run its stage again"
         ) from None
     return value
 
 
 @dataclass(frozen=True)
 class Run:
-    """One RL run: its metrics lines, the samples of its first and last logged step, its run.json."""
+    """One RL run: its metrics lines, the samples of its first and last logged step, its
+    run.json.
+    """
 
     name: str
     metrics: list[dict]
@@ -170,7 +179,9 @@ class Outputs:
     folder: Path
     summary: dict
     runs: list[Run]
-    reward_models: dict[str, dict]  # folder name -> reward_model.json, its `metrics` joined with metrics.json
+    reward_models: dict[
+        str, dict
+    ]  # folder name -> reward_model.json, its `metrics` joined with metrics.json
     evaluations: dict[str, list[dict]]  # policy name -> rows of the split shown
     split: str
     stages: dict[str, dict]
@@ -181,11 +192,14 @@ def read_outputs(folder: str | Path) -> Outputs:
     """Read an outputs folder, or the folder of a single RL run.
 
     Raises:
-      UserError: the folder does not exist or holds nothing a report could show; or a file in it is broken.
+      UserError: the folder does not exist or holds nothing a report could show; or a file in it is
+        broken.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder the stages wrote to (OUTPUT_DIR)")
+        raise UserError(
+            f"{folder} is not a folder: give the folder the stages wrote to (OUTPUT_DIR)"
+        )
     summary = _read(folder / "summary.json", _Summary)
     runs = _runs(folder)
     models = [path.parent for path in sorted(folder.glob("*/reward_model.json"))]
@@ -203,18 +217,24 @@ def read_outputs(folder: str | Path) -> Outputs:
         "stages": stages,
     }
     if not any(found.values()):
-        raise UserError(f"{folder} holds nothing to report on; looked for {'; '.join(SOURCES.values())}")
+        raise UserError(
+            f"{folder} holds nothing to report on; looked for {'; '.join(SOURCES.values())}"
+        )
     missing = {name: "" if found[name] else source for name, source in SOURCES.items()}
     return Outputs(folder, summary, runs, reward_models, evaluations, split, stages, missing)
 
 
 def aspect_name(name: str) -> str:
-    """What a config calls `relevance_model` is relevance; the holistic `baseline_model` is a preference."""
+    """What a config calls `relevance_model` is relevance; the holistic `baseline_model` is a
+    preference.
+    """
     return {"baseline_model": "preference"}.get(name, name.removesuffix("_model").replace("_", " "))
 
 
 def order(name: str) -> tuple[int, str]:
-    """Sort key of policies: the baseline policy first, then holistic, fine-grained, and others by name."""
+    """Sort key of policies: the baseline policy first, then holistic, fine-grained, and others by
+    name.
+    """
     known = ("sft", "sft_full", "holistic", "baseline", "fine_grained")
     return (known.index(name) if name in known else len(known), name)
 
@@ -224,11 +244,18 @@ def _runs(folder: Path) -> list[Run]:
     for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
         metrics = read_jsonl(path) if path.exists() else []
         # other stages have one too
-        if any({"reward/total", "dpo/margin"} & row.keys() for row in metrics if isinstance(row, dict)):
+        if any(
+            {"reward/total", "dpo/margin"} & row.keys() for row in metrics if isinstance(row, dict)
+        ):
             _checked(path, metrics, list[_MetricsLine])
             info = _read(path.with_name("run.json"), _Info)
             runs.append(
-                Run(path.parent.name, metrics, _first_and_last_samples(path.parent / "samples"), info)
+                Run(
+                    path.parent.name,
+                    metrics,
+                    _first_and_last_samples(path.parent / "samples"),
+                    info,
+                )
             )
     return sorted(runs, key=lambda run: order(run.name))
 
@@ -237,7 +264,10 @@ def _first_and_last_samples(folder: Path) -> dict[int, list[dict]]:
     names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.jsonl")]
     steps = sorted(int(name) for name in names if name.isdecimal())
     paths = {step: folder / f"step-{step}.jsonl" for step in [*steps[:1], *steps[-1:]]}
-    return {step: _one_per_prompt(_checked(path, read_jsonl(path), list[_Sample])) for step, path in paths.items()}
+    return {
+        step: _one_per_prompt(_checked(path, read_jsonl(path), list[_Sample]))
+        for step, path in paths.items()
+    }
 
 
 def _one_per_prompt(rows: list[dict]) -> list[dict]:
@@ -257,7 +287,9 @@ def _evaluations(folder: Path) -> tuple[dict[str, list[dict]], str]:
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
         match = re.fullmatch(r"(.+)-([^-]+)", path.parent.name)
         if match:
-            found.setdefault(match[2], {})[match[1]] = _checked(path, read_jsonl(path), list[_Answer])
+            found.setdefault(match[2], {})[match[1]] = _checked(
+                path, read_jsonl(path), list[_Answer]
+            )
     split = "test" if "test" in found else next(iter(found), "")
     rows = found.get(split, {})
     return {name: rows[name] for name in sorted(rows, key=order)}, split
@@ -265,7 +297,10 @@ def _evaluations(folder: Path) -> tuple[dict[str, list[dict]], str]:
 
 def _policies(folder: Path, split: str) -> dict[str, Mapping]:
     paths = folder.glob(f"eval/*-{split}/summary.json") if split else []
-    policies = {path.parent.name.removesuffix(f"-{split}"): _read(path, dict[str, _Interval]) for path in paths}
+    policies = {
+        path.parent.name.removesuffix(f"-{split}"): _read(path, dict[str, _Interval])
+        for path in paths
+    }
     return {name: policies[name] for name in sorted(policies, key=order)}
 
 

@@ -1,8 +1,10 @@
-"""report.html: one self-contained file with what a pipeline's outputs show. It asks the network for nothing.
+"""report.html: one self-contained file with what a pipeline's outputs show. It asks the network for
+nothing.
 
     python -m fgrlhf.report.page OUTPUT_DIR [report.html]
 
-Text from data is text: the template escapes every string, and the page's content policy allows no script.
+Text from data is text: the template escapes every string, and the page's content policy allows no
+script.
 """
 
 import sys
@@ -66,7 +68,8 @@ POLICY_CURVES = {
 
 
 def write_report(output_dir: str | Path, html_path: str | Path) -> None:
-    """Write the report of an outputs folder (or of one RL run's folder) to `html_path`, whole or not at all.
+    """Write the report of an outputs folder (or of one RL run's folder) to `html_path`, whole or
+    not at all.
 
     Parts whose files are not there are left out, with a line saying which files would make them.
 
@@ -109,7 +112,11 @@ def _label(name: str) -> str:
 
 
 def _everyone(outputs: Outputs) -> list[str]:
-    names = [*outputs.summary["policies"], *(run.name for run in outputs.runs), *outputs.evaluations]
+    names = [
+        *outputs.summary["policies"],
+        *(run.name for run in outputs.runs),
+        *outputs.evaluations,
+    ]
     return list(dict.fromkeys(names))
 
 
@@ -123,7 +130,9 @@ def _colour(name: str, everyone: Sequence[str]) -> int:
 
 
 def _gains(outputs: Outputs) -> list[dict]:
-    """The headline of every comparison: its first metric, which is the true score where one is known."""
+    """The headline of every comparison: its first metric, which is the true score where one is
+    known.
+    """
     tiles = []
     for name, metrics in _compared(outputs).items():
         metric, value = next(iter(metrics.items()))
@@ -134,7 +143,9 @@ def _gains(outputs: Outputs) -> list[dict]:
 
 
 def _compared(outputs: Outputs) -> dict[str, dict]:
-    return {name: metrics for name, metrics in (outputs.summary.get("gains") or {}).items() if metrics}
+    return {
+        name: metrics for name, metrics in (outputs.summary.get("gains") or {}).items() if metrics
+    }
 
 
 def _difference(value: Mapping) -> dict:
@@ -194,7 +205,10 @@ def _results(outputs: Outputs) -> dict:
     policies = {name: _flat(metrics) for name, metrics in outputs.summary["policies"].items()}
     keys = list(dict.fromkeys(key for metrics in policies.values() for key in metrics))
     rows = [
-        {"name": _metric_name(key), "cells": [_cell(metrics.get(key), key) for metrics in policies.values()]}
+        {
+            "name": _metric_name(key),
+            "cells": [_cell(metrics.get(key), key) for metrics in policies.values()],
+        }
         for key in keys
     ]
     marks = []
@@ -206,19 +220,29 @@ def _results(outputs: Outputs) -> dict:
                 if key in metrics
             ]
             marks.append(
-                (_metric_name(key), [(one["mean"], one["low"], one["high"], colour) for one, colour in found])
+                (
+                    _metric_name(key),
+                    [(one["mean"], one["low"], one["high"], colour) for one, colour in found],
+                )
             )
     picture = Markup(intervals("Shares, with 95% intervals", marks)) if marks else None
     compared = _compared(outputs)
     metrics = list(dict.fromkeys(metric for values in compared.values() for metric in values))
     gains = {
         _metric_name("oracle." + metric): [
-            _difference(values[metric]) if metric in values else None for values in compared.values()
+            _difference(values[metric]) if metric in values else None
+            for values in compared.values()
         ]
         for metric in metrics
     }
     pairs = [" − ".join(map(_label, name.split("_vs_"))) for name in compared]
-    return {"policies": list(policies), "rows": rows, "picture": picture, "pairs": pairs, "gains": gains}
+    return {
+        "policies": list(policies),
+        "rows": rows,
+        "picture": picture,
+        "pairs": pairs,
+        "gains": gains,
+    }
 
 
 def _cell(value: Mapping | None, key: str) -> tuple[str, str]:
@@ -253,7 +277,8 @@ def _curves(outputs: Outputs) -> dict:
         run for run in reversed(outputs.runs) if "eval/reward" in run.keys
     ]  # each in a currency of its own
     dev_panels = [
-        panel(_metric_name(key.removeprefix("eval/")), key, marks=True) for key in [*(true or judged), *plain]
+        panel(_metric_name(key.removeprefix("eval/")), key, marks=True)
+        for key in [*(true or judged), *plain]
     ]
     return {
         "runs": [run.name for run in outputs.runs],
@@ -261,8 +286,12 @@ def _curves(outputs: Outputs) -> dict:
             "Reward by aspect": [
                 panel(aspect_name(key.removeprefix("reward/")), key, run) for run, key in by_aspect
             ],
-            "Policy and critic": [panel(title, key) for key, title in POLICY_CURVES.items() if key in logged],
-            "On dev questions": dev_panels + [panel("reward", "eval/reward", run, marks=True) for run in own],
+            "Policy and critic": [
+                panel(title, key) for key, title in POLICY_CURVES.items() if key in logged
+            ],
+            "On dev questions": (
+                dev_panels + [panel("reward", "eval/reward", run, marks=True) for run in own]
+            ),
         },
     }
 
@@ -273,7 +302,10 @@ def _reward_keys(run: Run) -> list[str]:
         for key in run.keys
         if key.startswith("reward/") and key not in ("reward/total", "reward/penalized")
     ]
-    return [*(["reward/total"] if len(aspects) > 1 else []), *aspects]  # a single aspect is the total
+    return [
+        *(["reward/total"] if len(aspects) > 1 else []),
+        *aspects,
+    ]  # a single aspect is the total
 
 
 # ---- reward models -------------------------------------------------------------------------------
@@ -314,7 +346,8 @@ def _model(name: str, spec: Mapping, truth: Mapping, colour: int) -> dict:
         if ours in dev or theirs in truth
     ]
     bins = [
-        (one["predicted"], one["observed"], one["count"]) for one in spec["metrics"].get("calibration") or []
+        (one["predicted"], one["observed"], one["count"])
+        for one in spec["metrics"].get("calibration") or []
     ]
     picture = Markup(calibration(f"{name}: calibration", bins, colour)) if bins else None
     return {"name": name, "facts": facts, "numbers": numbers, "picture": picture}

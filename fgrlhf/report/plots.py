@@ -123,7 +123,9 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 0.5 + 1.9 * count), layout="constrained")
         figure.patch.set_visible(False)
-        grid = figure.subplots(count, min(columns, len(bands)), sharex=True, sharey=True, squeeze=False).ravel()
+        grid = figure.subplots(
+            count, min(columns, len(bands)), sharex=True, sharey=True, squeeze=False
+        ).ravel()
         reference = next(iter(bands.values()))
         for place, (axes, (name, band)) in enumerate(zip(grid, bands.items())):
             axes.patch.set_visible(False)
@@ -140,14 +142,18 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
 
 
 def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: int) -> str:
-    """Observed frequency over predicted probability, a dot's area showing how many cases its bin holds."""
+    """Observed frequency over predicted probability, a dot's area showing how many cases its bin
+    holds.
+    """
     with rc_context(_STYLE):
         figure, axes = _axes(2.9, 2.3)
         axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1, linestyle=(0, (3, 3)))
         predicted, observed, count = np.array(bins, dtype=float).reshape(-1, 3).T
         area = 12 + 110 * count / max(count.max(initial=1), 1)
         axes.plot(predicted, observed, color=_series_colour(colour), linewidth=1.4, alpha=0.6)
-        axes.scatter(predicted, observed, s=area, color=_series_colour(colour), alpha=0.85, linewidths=0)
+        axes.scatter(
+            predicted, observed, s=area, color=_series_colour(colour), alpha=0.85, linewidths=0
+        )
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted", ylabel="observed")
         axes.set_xticks([0, 0.5, 1])
         axes.set_yticks([0, 0.5, 1])
@@ -168,13 +174,17 @@ def _series_colour(number: int) -> str:
 
 def _svg(figure: Figure, title: str) -> str:
     buffer = StringIO()
-    figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    figure.savefig(
+        buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[\d.]+pt"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[\d.]+pt"', r"\1", svg, count=1)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)  # it would style the whole page
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # the same ids in every picture: not allowed within one page
+    svg = re.sub(
+        r'<g id="[^"]*"', "<g", svg
+    )  # the same ids in every picture: not allowed within one page
     names = {colour: f"var(--{name})" for name, colour in _PLACEHOLDERS.items()}
     svg = re.sub(r"#0000[0-9a-f]{2}", lambda match: names.get(match[0], match[0]), svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1).strip()

@@ -1,4 +1,6 @@
-"""Answers with what each aspect thought of them: coloured segments, and a heat map of token rewards."""
+"""Answers with what each aspect thought of them: coloured segments, and a heat map of token
+rewards.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from fgrlhf.report.data import QUESTIONS_SHOWN, Outputs, Run
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text on one colour: filled by a reward, underlined by the judgement of its segment."""
+    """A stretch of text on one colour: filled by a reward, underlined by the judgement of its
+    segment.
+    """
 
     text: str
     value: float = 0.0
@@ -22,7 +26,9 @@ class Piece:
     def css(self) -> str:
         fill = "p" if self.value > 0 else "n"
         line = "up" if self.under > 0 else "un"
-        parts = [fill] * (self.strength > 0) + [line] * (self.under != 0) + ["special"] * self.special
+        parts = (
+            [fill] * (self.strength > 0) + [line] * (self.under != 0) + ["special"] * self.special
+        )
         return " ".join(parts)
 
     @property
@@ -41,9 +47,13 @@ def minus(number: str) -> str:
 
 
 def answers(outputs: Outputs) -> dict:
-    """The first questions that every policy answered: {scale, questions: [{question, answers, ...}]}."""
+    """The first questions that every policy answered: {scale, questions: [{question, answers,
+    ...}]}.
+    """
     first = {name: _first_per_question(rows) for name, rows in outputs.evaluations.items()}
-    shared = [key for key in next(iter(first.values())) if all(key in rows for rows in first.values())]
+    shared = [
+        key for key in next(iter(first.values())) if all(key in rows for rows in first.values())
+    ]
     shown = [{name: rows[key] for name, rows in first.items()} for key in shared[:QUESTIONS_SHOWN]]
     every = [row for rows in shown for row in rows.values()]
     scale = _scale(
@@ -60,7 +70,11 @@ def answers(outputs: Outputs) -> dict:
                 **split_prompt(any_row["prompt"]),
                 "references": any_row.get("references", []),
                 "answers": {
-                    name: {"text": row["response"], "chips": _chips(row), "aspects": _aspects(row, scale)}
+                    name: {
+                        "text": row["response"],
+                        "chips": _chips(row),
+                        "aspects": _aspects(row, scale),
+                    }
                     for name, row in rows.items()
                 },
             }
@@ -74,7 +88,9 @@ def rollouts(run: Run) -> dict:
     scale = _scale(
         (name, value) for row in rows for name, values in row["rewards"].items() for value in values
     )
-    extra = _scale((name, value) for row in rows for name, values in _extras(row).items() for value in values)
+    extra = _scale(
+        (name, value) for row in rows for name, values in _extras(row).items() for value in values
+    )
     return {
         "scale": scale,
         "steps": {
@@ -85,7 +101,9 @@ def rollouts(run: Run) -> dict:
 
 
 def split_prompt(text: str) -> dict:
-    """{question, passages} of a prompt in the qa-feedback form; any other prompt is its own question."""
+    """{question, passages} of a prompt in the qa-feedback form; any other prompt is its own
+    question.
+    """
     if not text.startswith("question:"):
         return {"question": text, "passages": []}
     question, _, context = text.removeprefix("question:").partition(" context:")
@@ -99,7 +117,9 @@ def segment_pieces(text: str, segments: Sequence[Mapping], top: float) -> list[P
     for segment in sorted(segments, key=lambda one: one["start"]):
         start = max(segment["start"], place)
         end = len(text) if segment["end"] is None else max(segment["end"], start)
-        blank = len(text[start:end]) - len(text[start:end].lstrip())  # the space between segments stays plain
+        blank = len(text[start:end]) - len(
+            text[start:end].lstrip()
+        )  # the space between segments stays plain
         pieces.append(Piece(text[place : start + blank]))
         value = segment["value"]
         pieces.append(
@@ -116,19 +136,27 @@ def segment_pieces(text: str, segments: Sequence[Mapping], top: float) -> list[P
 
 
 def token_pieces(
-    text: str, tokens: Sequence[str], values: Sequence[float], top: float, segments: Sequence[Mapping]
+    text: str,
+    tokens: Sequence[str],
+    values: Sequence[float],
+    top: float,
+    segments: Sequence[Mapping],
 ) -> list[Piece]:
     """One piece per token, and one for the white space before it."""
 
     def judged(place: int) -> Mapping:
-        inside = (s for s in segments if s["start"] <= place and (s["end"] is None or place < s["end"]))
+        inside = (
+            s for s in segments if s["start"] <= place and (s["end"] is None or place < s["end"])
+        )
         return next(inside, {})
 
     pieces, start = [], 0
     for token, value, end in zip(tokens, values, token_ends(text, tokens)):
         word = token.lstrip()
         blank = token[: len(token) - len(word)]
-        segment = judged(start + len(blank))  # a segment starts at its first word, its first token may not
+        segment = judged(
+            start + len(blank)
+        )  # a segment starts at its first word, its first token may not
         under, label = segment.get("value", 0.0), segment.get("label", "")
         pieces.append(Piece(blank, under=judged(start).get("value", 0.0)))
         pieces.append(Piece(word, value, _strength(value, top), under, label, special=end == start))
@@ -137,7 +165,9 @@ def token_pieces(
 
 
 def token_ends(text: str, tokens: Sequence[str]) -> list[int]:
-    """Characters of `text` up to each token's end; a token that is not text ends where it starts."""
+    """Characters of `text` up to each token's end; a token that is not text ends where it
+    starts.
+    """
     ends, place = [], 0
     for token in tokens:
         place += len(token) if text.startswith(token, place) else 0
@@ -164,7 +194,12 @@ def _aspects(row: Mapping, scale: Mapping[str, float]) -> dict[str, list[Piece]]
 
 
 def _chips(row: Mapping) -> list[str]:
-    forms = {"oracle/gold": "gold {}", "reward": "reward {}", "rougeLsum": "RougeLsum {}", "kl": "KL {}"}
+    forms = {
+        "oracle/gold": "gold {}",
+        "reward": "reward {}",
+        "rougeLsum": "RougeLsum {}",
+        "kl": "KL {}",
+    }
     digits = {"rougeLsum": 1, "kl": 1}
     numbers = [
         form.format(minus(f"{row[key]:.{digits.get(key, 2)}f}"))
@@ -181,11 +216,14 @@ def _rollout(row: Mapping, scale: Mapping[str, float], extra: Mapping[str, float
         "reward": row["reward"],
         "sums": {name: sum(values) for name, values in row["rewards"].items()},
         "aspects": {
-            name: token_pieces(text, tokens, values, scale.get(name, 0.0), row["segments"].get(name, []))
+            name: token_pieces(
+                text, tokens, values, scale.get(name, 0.0), row["segments"].get(name, [])
+            )
             for name, values in row["rewards"].items()
         },
         "extras": {
-            name: token_pieces(text, tokens, values, extra[name], []) for name, values in _extras(row).items()
+            name: token_pieces(text, tokens, values, extra[name], [])
+            for name, values in _extras(row).items()
         },
     }
 

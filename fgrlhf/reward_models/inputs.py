@@ -1,16 +1,18 @@
 """What a reward model's network reads: words to token ids, and where each segment is judged.
 
-Three shapes, one interface. All of them see the same words: a prefix (question, passages) and the answer's
-segments.
+Three shapes, one interface. All of them see the same words: a prefix (question, passages) and the
+answer's segments.
 
-    encoder   `prefix </s> segment 1 </s> segment 2 ...` in one bidirectional encoder (Longformer); segment j
-              is judged at its `</s>`. A score of the whole answer is the sequence-classification head's, no
-              `</s>` is put in.
-    seq2seq   an encoder reads the prefix, a decoder the answer; segment j is judged at its last token
-    causal    prefix and answer in one decoder-only sequence; the same
+    encoder   `prefix </s> segment 1 </s> segment 2 ...` in one bidirectional encoder (Longformer);
+    segment j
+              is judged at its `</s>`. A score of the whole answer is the sequence-classification
+              head's, no `</s>` is put in.
+    seq2seq   an encoder reads the prefix, a decoder the answer; segment j is judged at its last
+    token causal    prefix and answer in one decoder-only sequence; the same
 
-`RMInputs` turns words into ids, for training and for scoring alike. An input that is longer than the network
-reads loses its passages first, from their end; the question and the response stay (`kept_lengths`).
+`RMInputs` turns words into ids, for training and for scoring alike. An input that is longer than
+the network reads loses its passages first, from their end; the question and the response stay
+(`kept_lengths`).
 """
 
 from bisect import bisect_left
@@ -29,14 +31,21 @@ from fgrlhf.utils import UserError
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]
 
-ANSWER_MARK = "answer:"  # ends an encoder's prefix; a language model was trained on prompts without it
-CONTEXT_MARK, PASSAGE_MARK = "context:", "wikipage:"  # the passages of a prefix begin with these two words
+ANSWER_MARK = (  # ends an encoder's prefix; a language model was trained on prompts without it
+    "answer:"
+)
+CONTEXT_MARK, PASSAGE_MARK = (
+    "context:",
+    "wikipage:",
+)  # the passages of a prefix begin with these two words
 IGNORED = -100  # the label that transformers' losses leave out
 
 
 @dataclass(frozen=True)
 class RMText:
-    """One answer with its prefix, in words. A sequence scorer's answer is one segment (no words: empty)."""
+    """One answer with its prefix, in words. A sequence scorer's answer is one segment (no words:
+    empty).
+    """
 
     prefix: tuple[str, ...]
     segments: tuple[tuple[str, ...], ...]
@@ -46,9 +55,10 @@ class RMText:
 class RMInput:
     """What the network reads, and for every segment the position whose output judges it.
 
-    A position is None where the segment has no words or its last token was cut off: it is not judged at all,
-    rather than judged by a neighbour's token. `cut_passages`, `cut_response`, `cut_question`: how many of their
-    tokens did not fit. `unread_segments`: how many segments are not judged because of that.
+    A position is None where the segment has no words or its last token was cut off: it is not
+    judged at all, rather than judged by a neighbour's token. `cut_passages`, `cut_response`,
+    `cut_question`: how many of their tokens did not fit. `unread_segments`: how many segments are
+      not judged because of that.
     """
 
     input_ids: list[int]
@@ -71,7 +81,8 @@ class RMInput:
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many of `inputs` lost tokens of their passages, response or question, and the segments lost so.
+    """How many of `inputs` lost tokens of their passages, response or question, and the segments
+    lost so.
 
     `prefixes`: those that lost tokens of passages or question.
     """
@@ -107,8 +118,8 @@ class Cuts:
     def describe(self, max_length: int) -> str:
         """A line for the user."""
         line = (
-            f"{self.passages} of {self.inputs} inputs: passages cut to fit model.max_length={max_length}; "
-            f"{self.responses} responses cut"
+            f"{self.passages} of {self.inputs} inputs: passages cut to fit"
+            f" model.max_length={max_length}; {self.responses} responses cut"
         )
         if self.unread_segments:
             line += f", {self.unread_segments} of their segments are not judged"
@@ -128,7 +139,8 @@ class Kept(NamedTuple):
 def kept_lengths(passages: int, response: int, question: int, max_length: int) -> Kept:
     """How many tokens of each part fit into `max_length`.
 
-    The passages give way first, then the response; the question gives way last. Each part loses its end.
+    The passages give way first, then the response; the question gives way last. Each part loses its
+    end.
 
     Args:
       question: tokens of everything that is neither passage nor response, special tokens included.
@@ -140,7 +152,8 @@ def kept_lengths(passages: int, response: int, question: int, max_length: int) -
 
 
 def passage_words(prefix: Sequence[str]) -> tuple[int, int]:
-    """The half-open range of the prefix's words that may be cut: `context: wikipage: ...` up to the final `answer:`.
+    """The half-open range of the prefix's words that may be cut: `context: wikipage: ...` up to the
+    final `answer:`.
 
     An empty range where the prefix holds no passages.
     """
@@ -156,8 +169,8 @@ class RMInputs:
 
     Args:
       tokenizer: a fast one (character offsets and word numbers are needed).
-      max_length: tokens of an encoder's or a decoder-only input. An encoder-decoder's prefix and answer are
-        each cut to it. What is cut: `kept_lengths`.
+      max_length: tokens of an encoder's or a decoder-only input. An encoder-decoder's prefix and
+        answer are each cut to it. What is cut: `kept_lengths`.
       decoder_start_id: what an encoder-decoder's decoder starts with.
 
     Attributes:
@@ -165,16 +178,23 @@ class RMInputs:
     """
 
     def __init__(
-        self, tokenizer, shape: Shape, kind: Kind, max_length: int, decoder_start_id: int | None = None
+        self,
+        tokenizer,
+        shape: Shape,
+        kind: Kind,
+        max_length: int,
+        decoder_start_id: int | None = None,
     ):
         if not tokenizer.is_fast:
             raise UserError(
-                "the reward model's tokenizer gives no character offsets; save it as a fast tokenizer "
-                "(tokenizer.json)"
+                "the reward model's tokenizer gives no character offsets; save it as a fast"
+                " tokenizer (tokenizer.json)"
             )
         self.tokenizer, self.shape, self.kind, self.max_length = tokenizer, shape, kind, max_length
         self.decoder_start_id = decoder_start_id
-        self.mark = segment_mark(tokenizer) if shape == "encoder" and kind == "segment" else SEGMENT_MARK
+        self.mark = (
+            segment_mark(tokenizer) if shape == "encoder" and kind == "segment" else SEGMENT_MARK
+        )
         self.cuts = Cuts()
 
     def encode(self, texts: Sequence[RMText]) -> list[RMInput]:
@@ -196,7 +216,9 @@ class RMInputs:
             all_marks.append([*marks, len(words)])
         batch = self.tokenizer(all_words, is_split_into_words=True, verbose=False)
         return [
-            self._fitted(batch["input_ids"][i], batch.word_ids(i), passage_words(text.prefix), all_marks[i])
+            self._fitted(
+                batch["input_ids"][i], batch.word_ids(i), passage_words(text.prefix), all_marks[i]
+            )
             for i, text in enumerate(texts)
         ]
 
@@ -223,11 +245,15 @@ class RMInputs:
 
         def begin(word: int) -> int:
             """The first token of this word or of those after it."""
-            return min((token for number, token in first.items() if number >= word), default=content)
+            return min(
+                (token for number, token in first.items() if number >= word), default=content
+            )
 
         response = begin(bounds[0])
         start, stop = begin(passages[0]), begin(passages[1])
-        lengths = Kept(stop - start, content - response, len(ids) - (stop - start) - (content - response))
+        lengths = Kept(
+            stop - start, content - response, len(ids) - (stop - start) - (content - response)
+        )
         kept = kept_lengths(*lengths, self.max_length)
         removed = lengths.passages - kept.passages
         response_end = response + kept.response
@@ -257,7 +283,9 @@ class RMInputs:
         )
 
     def _read_at_ends(self, texts: Sequence[RMText]) -> list[RMInput]:
-        unique = list(dict.fromkeys(text.prefix for text in texts))  # samples of one prompt share its prefix
+        unique = list(
+            dict.fromkeys(text.prefix for text in texts)
+        )  # samples of one prompt share its prefix
         prefixes = dict(zip(unique, self._prefixes(unique)))
         seq2seq = self.shape == "seq2seq"
         lead = "" if seq2seq else " "
@@ -286,7 +314,8 @@ class RMInputs:
             read = before + ids[:read_of_answer]
             tokens = last_tokens(offsets, spans)
             positions = tuple(
-                None if token is None or token >= read_of_answer else len(before) + token for token in tokens
+                None if token is None or token >= read_of_answer else len(before) + token
+                for token in tokens
             )
             unread = sum(token is not None and token >= read_of_answer for token in tokens)
             if self.kind == "sequence":
@@ -313,12 +342,20 @@ class RMInputs:
         for words, (first, end), ids, offsets in zip(
             prefixes, bounds, batch["input_ids"], batch["offset_mapping"]
         ):
-            content = max((i + 1 for i, (left, right) in enumerate(offsets) if left < right), default=0)
+            content = max(
+                (i + 1 for i, (left, right) in enumerate(offsets) if left < right), default=0
+            )
             start = content
             if first < end:
-                space = sum(len(word) + 1 for word in words[:first]) - 1  # before `context:`; a token may hold it
+                space = (
+                    sum(len(word) + 1 for word in words[:first]) - 1
+                )  # before `context:`; a token may hold it
                 start = min(
-                    (i for i, (left, right) in enumerate(offsets) if left >= space and left < right),
+                    (
+                        i
+                        for i, (left, right) in enumerate(offsets)
+                        if left >= space and left < right
+                    ),
                     default=content,
                 )
             results.append(_Prefix(ids, start, content))
@@ -327,8 +364,8 @@ class RMInputs:
     def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """Arguments of the network's forward, padded on the right.
 
-        Equal prefixes of an encoder-decoder are kept once: `prompt_rows` says which of them each answer
-        belongs to.
+        Equal prefixes of an encoder-decoder are kept once: `prompt_rows` says which of them each
+        answer belongs to.
         """
         if self.shape != "seq2seq":
             return self._padded([x.input_ids for x in inputs], "")
@@ -374,14 +411,16 @@ class _Prefix:
 
 
 def segment_mark(tokenizer) -> str:
-    """The single token put before every segment: `</s>` if the vocabulary has it, else the own separator."""
+    """The single token put before every segment: `</s>` if the vocabulary has it, else the own
+    separator.
+    """
     vocabulary = tokenizer.get_vocab()
     for mark in (SEGMENT_MARK, tokenizer.sep_token, tokenizer.eos_token):
         if mark is not None and mark in vocabulary:
             return mark
     raise UserError(
-        f"the encoder's tokenizer has no token to mark segments with: add `{SEGMENT_MARK}` to it as a "
-        "special token"
+        f"the encoder's tokenizer has no token to mark segments with: add `{SEGMENT_MARK}` to it as"
+        " a special token"
     )
 
 
@@ -393,7 +432,9 @@ def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
 
 
 def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
-    """All words joined by one space, and each segment's half-open characters in it (no words: empty span)."""
+    """All words joined by one space, and each segment's half-open characters in it (no words: empty
+    span).
+    """
     parts, spans, length = [], [], 0
     for segment in segments:
         text = " ".join(segment)
@@ -405,11 +446,15 @@ def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[in
     return " ".join(parts), spans
 
 
-def last_tokens(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each character span the token that completes it: the last one that begins before the span's end.
+def last_tokens(
+    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
+) -> list[int | None]:
+    """For each character span the token that completes it: the last one that begins before the
+    span's end.
 
-    None for an empty span, or where no token holds any of its characters (a tokenizer may drop some). Tokens
-    that share a character (the bytes of one emoji) begin at the same offset, so the last of them is found.
+    None for an empty span, or where no token holds any of its characters (a tokenizer may drop
+    some). Tokens that share a character (the bytes of one emoji) begin at the same offset, so the
+    last of them is found.
     """
     starts = list(accumulate((start for start, _ in offsets), max))
     found = []

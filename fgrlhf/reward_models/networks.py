@@ -24,16 +24,21 @@ _FEATURE_FLOOR = -10.0
 
 
 class LanguageModelScorerConfig(PretrainedConfig):
-    """`trunk`: the language model's config as a dict; `kind`: labels at every position, or one score.
+    """`trunk`: the language model's config as a dict; `kind`: labels at every position, or one
+    score.
 
-    The trunk's `dtype` is left out. It is that of the checkpoint the training started from, and a trunk built in
-    bf16 would round the fp32 weights that are loaded into it.
+    The trunk's `dtype` is left out. It is that of the checkpoint the training started from, and a
+    trunk built in bf16 would round the fp32 weights that are loaded into it.
     """
 
     model_type = "fgrlhf_language_model_scorer"
 
     def __init__(
-        self, trunk: dict | None = None, kind: Kind = "segment", lm_logprob_feature: bool = False, **kwargs
+        self,
+        trunk: dict | None = None,
+        kind: Kind = "segment",
+        lm_logprob_feature: bool = False,
+        **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
         self.kind, self.lm_logprob_feature = kind, lm_logprob_feature
@@ -44,7 +49,9 @@ class LanguageModelScorerConfig(PretrainedConfig):
 
 
 def _without_dtype(config: dict) -> dict:
-    """A config's dict without the precision of its weights, and without that of its parts. Nor is any code named."""
+    """A config's dict without the precision of its weights, and without that of its parts. Nor is
+    any code named.
+    """
     left_out = ("dtype", "torch_dtype", "auto_map")
     return {
         key: _without_dtype(value) if isinstance(value, dict) else value
@@ -59,11 +66,11 @@ AutoConfig.register(
 
 
 def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
-    """features_BTF of every token under a language model: log p(a_t), and how far that is below the best
-    token's.
+    """features_BTF of every token under a language model: log p(a_t), and how far that is below the
+    best token's.
 
-    `logits[:, t]` predict token t + 1. The first token, which nothing predicts, gets zeros. Values are cut at
-    -10 and divided by 10, so that they lie in [-1, 0].
+    `logits[:, t]` predict token t + 1. The first token, which nothing predicts, gets zeros. Values
+    are cut at -10 and divided by 10, so that they lie in [-1, 0].
     """
     logprobs_BTV = torch.log_softmax(logits_BTV[:, :-1].float(), -1)
     chosen_BT = logprobs_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0]
@@ -74,16 +81,18 @@ def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
 
 def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
     """(B, 2F), in nats: the lowest and the mean feature of each answer's tokens."""
-    features_BTF = features_BTF * mask_BT[..., None] * -_FEATURE_FLOOR  # at most 0, so padding never is the lowest
+    features_BTF = (
+        features_BTF * mask_BT[..., None] * -_FEATURE_FLOOR
+    )  # at most 0, so padding never is the lowest
     return torch.cat([features_BTF.amin(1), features_BTF.sum(1) / mask_BT.sum(1, keepdim=True)], -1)
 
 
 class LanguageModelScorer(PreTrainedModel):
     """A language model's trunk with a linear head on its last hidden states.
 
-    With `lm_logprob_feature` a frozen copy of the language model says how likely each token of the answer is,
-    and that is added to the token's embedding: a small model learns from it which facts are wrong. The score of
-    a whole answer reads its lowest and mean log-probability too.
+    With `lm_logprob_feature` a frozen copy of the language model says how likely each token of the
+    answer is, and that is added to the token's embedding: a small model learns from it which facts
+    are wrong. The score of a whole answer reads its lowest and mean log-probability too.
     """
 
     config_class = LanguageModelScorerConfig
@@ -117,7 +126,8 @@ class LanguageModelScorer(PreTrainedModel):
         id2label: dict[int, str] | None = None,
         lm_logprob_feature: bool = False,
     ) -> "LanguageModelScorer":
-        """A scorer whose trunk (and frozen language model) have the weights of `ckpt`, its head random ones.
+        """A scorer whose trunk (and frozen language model) have the weights of `ckpt`, its head
+        random ones.
 
         Raises:
           ValueError: the checkpoint is not of that shape, or cannot be read.
@@ -125,13 +135,17 @@ class LanguageModelScorer(PreTrainedModel):
         trunk_config = load_config(ckpt)
         check_stacks(trunk_config, shape)
         if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
-            raise ValueError("its config names no decoder_start_token_id, the token that a decoder starts with")
+            raise ValueError(
+                "its config names no decoder_start_token_id, the token that a decoder starts with"
+            )
         labels = (
             {}
             if id2label is None
             else {"id2label": id2label, "label2id": {name: i for i, name in id2label.items()}}
         )
-        config = LanguageModelScorerConfig(trunk_config.to_dict(), kind, lm_logprob_feature, **labels)
+        config = LanguageModelScorerConfig(
+            trunk_config.to_dict(), kind, lm_logprob_feature, **labels
+        )
         model = cls(config)
         model.trunk = load_weights(AutoModel, ckpt, dtype=torch.float32)
         check_direction(model.trunk, shape)
@@ -139,7 +153,8 @@ class LanguageModelScorer(PreTrainedModel):
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
             # as loud as a token's embedding, so that the first layers do not overhear it
             nn.init.normal_(
-                model.feature_in.weight, std=float(model.trunk.get_input_embeddings().weight.detach().std())
+                model.feature_in.weight,
+                std=float(model.trunk.get_input_embeddings().weight.detach().std()),
             )
         model.freeze_lm()
         return model
@@ -163,9 +178,11 @@ class LanguageModelScorer(PreTrainedModel):
         decoder_attention_mask: Tensor | None = None,
         prompt_rows: Tensor | None = None,
     ) -> TokenClassifierOutput:
-        """logits (B, T, labels) at every position of the answer's sequence; (B, 1) of a sequence scorer.
+        """logits (B, T, labels) at every position of the answer's sequence; (B, 1) of a sequence
+        scorer.
 
-        Shapes: seq2seq reads input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,), the
+        Shapes: seq2seq reads input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,),
+          the
         prompt of each answer; causal reads input_ids (B, T), prompt and answer in one.
         """
         if self.is_encoder_decoder:

@@ -3,17 +3,19 @@
     scorer = load_reward_model("outputs/mini/fact_rm", prefix_fn)
     scorer.score(prompts, texts)
 
-What use needs travels with the model in `reward_model.json` (`RewardModelSpec`): labels by name, segment
-level, segmenter, lengths, and a sequence scorer's mean and standard deviation.
+What use needs travels with the model in `reward_model.json` (`RewardModelSpec`): labels by name,
+segment level, segmenter, lengths, and a sequence scorer's mean and standard deviation.
 
 Bring your own model
 --------------------
-1. Any encoder that transformers can load: name it in the reward model's YAML (`model.ckpt`, shape `encoder`).
-2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
-3. A network of your own: give `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward takes what
-   `RMInputs.collate` makes and returns an object with `logits`: (B, T, labels) for segments, (B, 1) for
-   sequences.
-4. Anything else (a rule, a server): no reward model at all, but a class with `segment_scores(prompts, texts)`
+1. Any encoder that transformers can load: name it in the reward model's YAML (`model.ckpt`, shape
+`encoder`). 2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
+3. A network of your own: give `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward
+takes what
+   `RMInputs.collate` makes and returns an object with `logits`: (B, T, labels) for segments, (B, 1)
+   for sequences.
+4. Anything else (a rule, a server): no reward model at all, but a class with
+`segment_scores(prompts, texts)`
    as in fgrlhf/reward.py.
 """
 
@@ -25,16 +27,20 @@ from typing import Any
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PretrainedConfig
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
-from fgrlhf.models import loading
-from fgrlhf.kernels.longformer import use_banded_attention
 from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.reward_utils import load_segmenter, rm_words
+from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
+from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems
-from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
+from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, first_problems, read_json, shorten, write_json
 
@@ -43,19 +49,27 @@ PrefixFn = Callable[[Prompt, bool], list[str]]
 SPEC_FILE = "reward_model.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # what the published reward models were trained to read
-FACTS = ("level", "error_label", "with_passages", "mean", "std")  # what a published checkpoint does not carry
+FACTS = (
+    "level",
+    "error_label",
+    "with_passages",
+    "mean",
+    "std",
+)  # what a published checkpoint does not carry
 _NOT_LABELS = ("O", "Ignore")
 
 
 @dataclass(frozen=True)
 class RewardModelSpec:
-    """What a reward model is and what its use needs. Written as `reward_model.json` into the model's folder.
+    """What a reward model is and what its use needs. Written as `reward_model.json` into the
+    model's folder.
 
     kind: "segment" (labels per segment) or "sequence" (one score per answer).
     shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/inputs.py.
-    labels: of the network's outputs in their order (segment); error_label, ok_label: the two that are
-    compared. level, segmenter: how answers are cut. with_passages: whether the prefix holds them. mean, std:
-    of a sequence scorer's raw scores over its training data.
+    labels: of the network's outputs in their order (segment); error_label, ok_label: the two that
+      are
+    compared. level, segmenter: how answers are cut. with_passages: whether the prefix holds them.
+    mean, std: of a sequence scorer's raw scores over its training data.
     metrics: on its dev data when training ended.
     """
 
@@ -82,13 +96,14 @@ class RewardModelSpec:
                 )
             if self.error_label == self.ok_label:
                 raise UserError(
-                    f"the error label and the label of segments without the error are both `{self.ok_label}`: "
-                    "name the error with error_label=..."
+                    "the error label and the label of segments without the error are both"
+                    f" `{self.ok_label}`: name the error with error_label=..."
                 )
         elif not is_finite_number(self.mean) or not is_finite_number(self.std) or not self.std > 0:
             raise UserError(
-                f"a sequence scorer needs the mean and std of its scores (here {self.mean} and {self.std}): "
-                "give a finite mean=... and a finite std=... above 0 with the checkpoint"
+                f"a sequence scorer needs the mean and std of its scores (here {self.mean} and"
+                f" {self.std}): give a finite mean=... and a finite std=... above 0 with the"
+                " checkpoint"
             )
 
     def save(self, folder: str | Path) -> None:
@@ -101,7 +116,9 @@ class RewardModelSpec:
         row = read_json(path)
         problems = spec_problems(row)
         if problems:
-            lines = "\n  ".join([f"{path} does not describe a reward model:", *first_problems(problems)])
+            lines = "\n  ".join(
+                [f"{path} does not describe a reward model:", *first_problems(problems)]
+            )
             raise UserError(f"{lines}\nTrain the model again, or restore the file")
         return cls(**{**row, "labels": tuple(row.get("labels", ()))})
 
@@ -110,8 +127,8 @@ class RewardModelSpec:
 class SegmentLabels:
     """One answer's judgements. `labels` name the columns: the error label, then the ok label.
 
-    A segment with `judged[s]` False could not be read (its end was cut off, or it holds no token); its
-    probabilities are zeros and it deserves neither reward nor punishment.
+    A segment with `judged[s]` False could not be read (its end was cut off, or it holds no token);
+    its probabilities are zeros and it deserves neither reward nor punishment.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -133,7 +150,8 @@ class _Scorer:
 
     Args:
       prefix_fn: (prompt, with_passages) -> the words before the answer; the task's own.
-      batch_tokens: padded tokens of one forward pass at most. Texts are sorted by length before they are
+      batch_tokens: padded tokens of one forward pass at most. Texts are sorted by length before
+        they are
       batched.
     """
 
@@ -149,7 +167,8 @@ class _Scorer:
     ):
         if spec.kind != self.kind:
             raise UserError(
-                f"a {spec.kind} reward model was given where a {self.kind} one is needed: check `ckpt`"
+                f"a {spec.kind} reward model was given where a {self.kind} one is needed: check"
+                " `ckpt`"
             )
         self.model, self.spec, self.prefix_fn, self.batch_tokens = (
             model.eval().requires_grad_(False),
@@ -157,7 +176,9 @@ class _Scorer:
             prefix_fn,
             batch_tokens,
         )
-        self.inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(model))
+        self.inputs = RMInputs(
+            tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(model)
+        )
 
     @property
     def seen(self) -> int:
@@ -186,7 +207,9 @@ class _Scorer:
 
     @torch.no_grad()
     def _forward(self, inputs: Sequence[RMInput]) -> list[Tensor]:
-        """Each input's logits where it is read, (judged segments, labels) or (1,), in fp32 on the CPU."""
+        """Each input's logits where it is read, (judged segments, labels) or (1,), in fp32 on the
+        CPU.
+        """
         device = next(self.model.parameters()).device
         results: list[Tensor | None] = [None] * len(inputs)
         for rows in self._batches(inputs):
@@ -204,10 +227,15 @@ class _Scorer:
         return results
 
     def _batches(self, inputs: Sequence[RMInput]) -> list[list[int]]:
-        """Indices of inputs of like length, at most `batch_tokens` padded tokens together (or one input)."""
+        """Indices of inputs of like length, at most `batch_tokens` padded tokens together (or one
+        input).
+        """
         batches: list[list[int]] = []
         for i in sorted(range(len(inputs)), key=lambda i: -inputs[i].length):
-            if batches and (len(batches[-1]) + 1) * inputs[batches[-1][0]].length <= self.batch_tokens:
+            if (
+                batches
+                and (len(batches[-1]) + 1) * inputs[batches[-1][0]].length <= self.batch_tokens
+            ):
                 batches[-1].append(i)
             else:
                 batches.append([i])
@@ -222,7 +250,9 @@ class SegmentScorer(_Scorer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.segmenter = load_segmenter(self.spec.segmenter or "auto")
-        self.columns = [self.spec.labels.index(name) for name in (self.spec.error_label, self.spec.ok_label)]
+        self.columns = [
+            self.spec.labels.index(name) for name in (self.spec.error_label, self.spec.ok_label)
+        ]
 
     def _words(self, prompt, text):
         spans = self.segmenter.segments(text, self.spec.level)
@@ -232,26 +262,34 @@ class SegmentScorer(_Scorer):
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[SegmentLabels]:
         """Judge each text's segments. A text without words has none.
 
-        With logits z at a segment's position, p = softmax(z[error], z[ok]): further labels a checkpoint may
-        have (`Ignore`) take no part.
+        With logits z at a segment's position, p = softmax(z[error], z[ok]): further labels a
+        checkpoint may have (`Ignore`) take no part.
         """
         words = [self._words(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         inputs = self.inputs.encode([rm_text for rm_text, _ in words])
         labels = (self.spec.error_label, self.spec.ok_label)
-        scores: list[SegmentLabels] = [SegmentLabels((), torch.zeros(0, 2), labels, ())] * len(texts)
-        readable = [i for i, read in enumerate(inputs) if any(p is not None for p in read.positions)]
+        scores: list[SegmentLabels] = [SegmentLabels((), torch.zeros(0, 2), labels, ())] * len(
+            texts
+        )
+        readable = [
+            i for i, read in enumerate(inputs) if any(p is not None for p in read.positions)
+        ]
         logits = dict(zip(readable, self._forward([inputs[i] for i in readable])))
         for i, (read, (_, spans)) in enumerate(zip(inputs, words)):
             judged = torch.tensor([p is not None for p in read.positions], dtype=torch.bool)
             probabilities_SL = torch.zeros(len(spans), 2)
             if i in logits:
                 probabilities_SL[judged] = torch.softmax(logits[i][:, self.columns], -1)
-            scores[i] = SegmentLabels(tuple(spans), probabilities_SL, labels, tuple(judged.tolist()))
+            scores[i] = SegmentLabels(
+                tuple(spans), probabilities_SL, labels, tuple(judged.tolist())
+            )
         return scores
 
 
 class SequenceScorer(_Scorer):
-    """Scores whole answers. Raw scores: (score - mean) / std is on the scale of the training data."""
+    """Scores whole answers. Raw scores: (score - mean) / std is on the scale of the training
+    data.
+    """
 
     kind = "sequence"
 
@@ -264,7 +302,10 @@ class SequenceScorer(_Scorer):
         return self.spec.std
 
     def _words(self, prompt, text):
-        return RMText(tuple(self.prefix_fn(prompt, self.spec.with_passages)), (tuple(text.split()),)), []
+        return (
+            RMText(tuple(self.prefix_fn(prompt, self.spec.with_passages)), (tuple(text.split()),)),
+            [],
+        )
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Tensor:
         """scores_B, raw. An empty text is scored too."""
@@ -276,7 +317,9 @@ class SequenceScorer(_Scorer):
 def split_at(words: Sequence[str], marks: Sequence[int]) -> RMText:
     """Words in which `marks` are the indices of the `</s>` before each segment."""
     bounds = [*marks, len(words)]
-    segments = tuple(tuple(words[mark + 1 : following]) for mark, following in zip(bounds, bounds[1:]))
+    segments = tuple(
+        tuple(words[mark + 1 : following]) for mark, following in zip(bounds, bounds[1:])
+    )
     return RMText(tuple(words[: bounds[0]]), segments)
 
 
@@ -291,7 +334,8 @@ def decoder_start(model: nn.Module) -> int | None:
 
 
 def load_tokenizer(path: str | Path, shape: Shape):
-    """A reward model's tokenizer. For an encoder, which reads words, byte-level BPE puts a space before.
+    """A reward model's tokenizer. For an encoder, which reads words, byte-level BPE puts a space
+    before.
 
     Raises `ValueError` where the folder holds none, or none that can pad.
     """
@@ -324,12 +368,13 @@ def load_reward_model(
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
 
     Args:
-      facts: level, error_label, with_passages, mean, std of a checkpoint that has no `reward_model.json`. Where
-        the folder carries its own, a fact must equal it.
-      defaults: the same, for what neither the folder nor `facts` say. They never contradict the folder.
-    Raises:
-      UserError: nothing there, not a reward model, labels not found, a fact missing, or one that contradicts the
+      facts: level, error_label, with_passages, mean, std of a checkpoint that has no
+        `reward_model.json`. Where the folder carries its own, a fact must equal it.
+      defaults: the same, for what neither the folder nor `facts` say. They never contradict the
         folder.
+    Raises:
+      UserError: nothing there, not a reward model, labels not found, a fact missing, or one that
+        contradicts the folder.
     """
     if path is None:
         raise UserError(
@@ -341,7 +386,8 @@ def load_reward_model(
     carried = (Path(path) / SPEC_FILE).exists()
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
         raise UserError(
-            f"{path} holds no finished reward model (no config.json): run its training script to the end"
+            f"{path} holds no finished reward model (no config.json): run its training script to"
+            " the end"
         )
     try:
         config = loading.load_config(path)
@@ -360,7 +406,9 @@ def load_reward_model(
         way_out = "Train it first, or give a hub name while online."
         if Path(path).is_dir():
             way_out = "Train it again, or restore its folder."
-        raise UserError(f"no reward model could be loaded from `{path}`: {error} {way_out}") from None
+        raise UserError(
+            f"no reward model could be loaded from `{path}`: {error} {way_out}"
+        ) from None
     if spec.shape == "encoder" and config.pad_token_id is None:
         # a decoder-only classifier looks for its last token before the padding
         model.config.pad_token_id = tokenizer.pad_token_id
@@ -373,44 +421,57 @@ def load_reward_model(
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
     """Raise `ValueError` where the tokenizer has tokens that the network has no embedding for."""
     embeddings = network.trunk if isinstance(network, LanguageModelScorer) else network
-    rows = getattr(embeddings.get_input_embeddings(), "num_embeddings", None)  # not all embeddings are one table
+    rows = getattr(
+        embeddings.get_input_embeddings(), "num_embeddings", None
+    )  # not all embeddings are one table
     largest = max(tokenizer.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise ValueError(
-            f"its tokenizer has tokens up to number {largest}, but the network has embeddings of {rows} only: they are "
-            "not of one model, or a token was added without `resize_token_embeddings`."
+            f"its tokenizer has tokens up to number {largest}, but the network has embeddings of"
+            f" {rows} only: they are not of one model, or a token was added without"
+            " `resize_token_embeddings`."
         )
 
 
 def _try_out(path: str | Path, scorer: _Scorer) -> None:
-    """Read a few words. Raises `UserError` where the folder's files, each sound alone, do not work together."""
+    """Read a few words. Raises `UserError` where the folder's files, each sound alone, do not work
+    together.
+    """
     text = RMText(("question:", "a"), (("a",),))
     try:
         scorer._forward(scorer.inputs.encode([text, text]))
     except Exception as error:  # the files can hold anything, so the exception can be anything
         reason = shorten(f"{type(error).__name__}: {error}")
         raise UserError(
-            f"the reward model {path} was loaded but cannot read a short text ({reason}). Restore its folder, or train "
-            "it again"
+            f"the reward model {path} was loaded but cannot read a short text ({reason}). Restore"
+            " its folder, or train it again"
         ) from None
     scorer.inputs.cuts = Cuts()
 
 
 def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[str, Any]) -> None:
-    """Raise `UserError` where a fact contradicts what the folder carries: it would have no effect."""
+    """Raise `UserError` where a fact contradicts what the folder carries: it would have no
+    effect.
+    """
     problems = [
-        f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has {name}={shorten(getattr(spec, name), 60)}"
+        f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has"
+        f" {name}={shorten(getattr(spec, name), 60)}"
         for name, value in facts.items()
         if value != getattr(spec, name)
     ]
     if problems:
-        head = f"the reward model {path} has facts of its own, so those of the config would be ignored:"
+        head = (
+            f"the reward model {path} has facts of its own, so those of the config would be"
+            " ignored:"
+        )
         lines = "\n  ".join([head, *first_problems(problems)])
         raise UserError(f"{lines}\nLeave them out of the config")
 
 
 def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedConfig) -> None:
-    """Raise `UserError` where the spec is not of the network beside it, by that network's config."""
+    """Raise `UserError` where the spec is not of the network beside it, by that network's
+    config.
+    """
     is_scorer = isinstance(config, LanguageModelScorerConfig)
     problems = []
     if is_scorer != (spec.shape != "encoder"):
@@ -423,30 +484,46 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
         names = tuple(config.id2label.get(i) for i in range(config.num_labels))
         unnamed = tuple(f"LABEL_{i}" for i in range(config.num_labels))
         if len(spec.labels) != config.num_labels:
-            problems.append(f"{len(spec.labels)} labels, but the network has {config.num_labels} outputs")
+            problems.append(
+                f"{len(spec.labels)} labels, but the network has {config.num_labels} outputs"
+            )
         elif names not in (spec.labels, unnamed):
             problems.append(
-                f"labels are {shorten(', '.join(spec.labels))}, the network's {shorten(', '.join(map(str, names)))}"
+                f"labels are {shorten(', '.join(spec.labels))}, the network's"
+                f" {shorten(', '.join(map(str, names)))}"
             )
     _refuse_network(path, problems)
 
 
 def _check_reading(path: str | Path, spec: RewardModelSpec, network: nn.Module) -> None:
-    """Raise `UserError` where the loaded network does not read as the spec's shape does, or not as much."""
-    config = network.config.trunk_config() if isinstance(network, LanguageModelScorer) else network.config
+    """Raise `UserError` where the loaded network does not read as the spec's shape does, or not as
+    much.
+    """
+    config = (
+        network.config.trunk_config()
+        if isinstance(network, LanguageModelScorer)
+        else network.config
+    )
     problems = []
     if spec.shape != "encoder" and shape_of(network) != spec.shape:
-        problems.append(f"shape is {spec.shape}, but {other_shape(config, shape_of_config(config))}")
+        problems.append(
+            f"shape is {spec.shape}, but {other_shape(config, shape_of_config(config))}"
+        )
     limit = longest_input(config, spec.shape)
     if limit is not None and spec.max_length > limit:
-        problems.append(f"max_length is {spec.max_length}, but the network reads at most {limit} tokens")
+        problems.append(
+            f"max_length is {spec.max_length}, but the network reads at most {limit} tokens"
+        )
     if shape_of(network) == "seq2seq" and decoder_start(network) is None:
-        problems.append("its config names no decoder_start_token_id, the token that a decoder starts with")
+        problems.append(
+            "its config names no decoder_start_token_id, the token that a decoder starts with"
+        )
     _refuse_network(path, problems)
     if spec.shape == "encoder" and spec.kind == "segment" and not reads_ahead(network):
         raise UserError(
-            f"`{path}` reads from left to right ({config.model_type}), so as an encoder it judges every segment at "
-            "its mark, before it has read the segment. Train it with model.shape=causal"
+            f"`{path}` reads from left to right ({config.model_type}), so as an encoder it judges"
+            " every segment at its mark, before it has read the segment. Train it with"
+            " model.shape=causal"
         )
 
 
@@ -459,21 +536,33 @@ def _refuse_network(path: str | Path, problems: Sequence[str]) -> None:
 def _network(spec: RewardModelSpec):
     if spec.shape != "encoder":
         return LanguageModelScorer
-    return AutoModelForTokenClassification if spec.kind == "segment" else AutoModelForSequenceClassification
+    return (
+        AutoModelForTokenClassification
+        if spec.kind == "segment"
+        else AutoModelForSequenceClassification
+    )
 
 
 def published_spec(
-    path: str | Path, config: PretrainedConfig, given: Mapping[str, Any], defaults: Mapping[str, Any]
+    path: str | Path,
+    config: PretrainedConfig,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
 ) -> RewardModelSpec:
-    """The spec of a checkpoint that carries none: kind from its architecture, labels by name, the rest from
-    the facts `given`, then from `defaults`.
+    """The spec of a checkpoint that carries none: kind from its architecture, labels by name, the
+    rest from the facts `given`, then from `defaults`.
 
-    The error label is the fact `error_label`, or else the only label that is neither `O` nor `Ignore`.
+    The error label is the fact `error_label`, or else the only label that is neither `O` nor
+    `Ignore`.
     """
     facts = {**defaults, **given}
     architecture = next(iter(config.architectures or ()), "none")
     length = min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH)
-    common = {"shape": "encoder", "with_passages": facts.get("with_passages", True), "max_length": length}
+    common = {
+        "shape": "encoder",
+        "with_passages": facts.get("with_passages", True),
+        "max_length": length,
+    }
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
         _refuse_unread(path, given, "a score of the whole answer", {"error_label", "level"})
         return RewardModelSpec(
@@ -481,8 +570,8 @@ def published_spec(
         )
     if not architecture.endswith("ForTokenClassification"):
         raise UserError(
-            f"`{path}` is no reward model: its architecture is {architecture}. A reward model has a head "
-            "for token classification, or for one score per sequence"
+            f"`{path}` is no reward model: its architecture is {architecture}. A reward model has a"
+            " head for token classification, or for one score per sequence"
         )
     _refuse_unread(path, given, "labels of segments", {"mean", "std"})
     labels = tuple(config.id2label[i] for i in range(config.num_labels))
@@ -490,8 +579,8 @@ def published_spec(
     error = facts.get("error_label") or (errors[0] if len(errors) == 1 else None)
     if facts.get("level") is None:
         raise UserError(
-            f"`{path}` does not say which segments it judges: give level=subsentence or level=sentence with "
-            "the checkpoint"
+            f"`{path}` does not say which segments it judges: give level=subsentence or"
+            " level=sentence with the checkpoint"
         )
     return RewardModelSpec(
         "segment", level=facts["level"], labels=labels, error_label=error, ok_label="O", **common
@@ -500,8 +589,11 @@ def published_spec(
 
 def _refuse_unread(path: str | Path, given: Mapping[str, Any], what: str, unread: set[str]) -> None:
     """Raise `UserError` for a fact that a network of this kind has no use for."""
-    names = sorted(name for name in unread & given.keys() if (name, given[name]) != ("level", "sequence"))
+    names = sorted(
+        name for name in unread & given.keys() if (name, given[name]) != ("level", "sequence")
+    )
     if names:
         raise UserError(
-            f"`{path}` gives {what}, so {', '.join(names)} would be ignored: leave it out of the config, or check `ckpt`"
+            f"`{path}` gives {what}, so {', '.join(names)} would be ignored: leave it out of the"
+            " config, or check `ckpt`"
         )

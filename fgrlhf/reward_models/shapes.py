@@ -1,13 +1,18 @@
-"""Which shape of reward model a checkpoint can be: does it read both ways, from left to right, or with two stacks?
+"""Which shape of reward model a checkpoint can be: does it read both ways, from left to right, or
+with two stacks?
 
-A segment of shape `encoder` is judged at the mark before it, so the network must read what comes after the mark.
-A decoder-only network never does. The config answers for the shape `auto`. Whether a single stack reads ahead is
-then measured on the loaded network, since some configs do not say it (a Llama made bidirectional, XLNet).
+A segment of shape `encoder` is judged at the mark before it, so the network must read what comes
+after the mark. A decoder-only network never does. The config answers for the shape `auto`. Whether
+a single stack reads ahead is then measured on the loaded network, since some configs do not say it
+(a Llama made bidirectional, XLNet).
 """
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
 
 from fgrlhf.reward_models.inputs import Shape
 
@@ -35,7 +40,9 @@ def shape_of_config(config: PretrainedConfig) -> Shape:
 
 def other_shape(config: PretrainedConfig, shape: Shape) -> str:
     """What the checkpoint is instead, and the setting for it: the end of an error message."""
-    return f"the checkpoint is {_DESCRIPTIONS[shape]} ({config.model_type}): set model.shape={shape}"
+    return (
+        f"the checkpoint is {_DESCRIPTIONS[shape]} ({config.model_type}): set model.shape={shape}"
+    )
 
 
 def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
@@ -57,8 +64,8 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
     ahead = reads_ahead(network)
     if shape == "encoder" and not ahead:
         raise ValueError(
-            f"{other_shape(network.config, 'causal')}. As an encoder it would judge every segment at its mark, "
-            "before it has read the segment"
+            f"{other_shape(network.config, 'causal')}. As an encoder it would judge every segment"
+            " at its mark, before it has read the segment"
         )
     if shape == "causal" and ahead:
         raise ValueError(other_shape(network.config, "encoder"))
@@ -66,13 +73,17 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
 
 @torch.no_grad()
 def reads_ahead(network: PreTrainedModel) -> bool:
-    """Whether the first position's hidden state depends on the tokens after it, by two short inputs."""
+    """Whether the first position's hidden state depends on the tokens after it, by two short
+    inputs.
+    """
     trunk = network.base_model
     training = network.training
     network.eval()
     try:
         first, second = (_first_state(trunk, ids) for ids in _probes(network))
-    except Exception:  # a network may refuse so short an input in its own way: then its config is believed
+    except (
+        Exception
+    ):  # a network may refuse so short an input in its own way: then its config is believed
         return shape_of_config(network.config) != "causal"
     finally:
         network.train(training)

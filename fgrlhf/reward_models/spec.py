@@ -1,11 +1,13 @@
-"""Checks of `reward_model.json`. A model folder may come from anywhere, so every field is checked."""
+"""Checks of `reward_model.json`. A model folder may come from anywhere, so every field is
+checked.
+"""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from fgrlhf.reward_utils import Level, is_pipeline_name
 from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.reward_utils import Level, is_pipeline_name
 from fgrlhf.utils import shorten
 
 MOST_TOKENS = 2**20  # longer than any network reads
@@ -39,11 +41,19 @@ def _contradictions(row: Mapping[str, Any]) -> list[str]:
     if row["kind"] == "segment":
         labels = row.get("labels", [])
         names = {key: row.get(key) for key in ("error_label", "ok_label")}
-        problems = [f"{key}: {name} is not among the labels" for key, name in names.items() if name not in labels]
+        problems = [
+            f"{key}: {name} is not among the labels"
+            for key, name in names.items()
+            if name not in labels
+        ]
         if not problems and names["error_label"] == names["ok_label"]:
             problems.append(f"error_label, ok_label: both are {names['ok_label']}")
         return [shorten(problem) for problem in problems]
-    problems = [f"{key}: missing, and a sequence scorer needs it" for key in ("mean", "std") if row.get(key) is None]
+    problems = [
+        f"{key}: missing, and a sequence scorer needs it"
+        for key in ("mean", "std")
+        if row.get(key) is None
+    ]
     if row["level"] != "sequence":
         problems.append(f"level: a sequence scorer has the level sequence, not {row['level']}")
     return problems

@@ -1,4 +1,6 @@
-"""The config of an offline run on comparisons. Sections and keys that mean the same as in an RL run (rl_config.py) have its names."""
+"""The config of an offline run on comparisons. Sections and keys that mean the same as in an RL run
+(rl_config.py) have its names.
+"""
 
 from typing import Literal
 
@@ -30,7 +32,9 @@ class DPOPolicyConfig(StrictModel):
 
 class DPOModelConfig(StrictModel):
     policy_model: DPOPolicyConfig
-    dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
+    dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="forward passes; weights in training stay fp32"
+    )
     kernels: Kernels = "auto"
 
 
@@ -42,13 +46,19 @@ class DPOEnvConfig(StrictModel):
 class DPOSettings(StrictModel):
     loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     beta: Positive = 0.1
-    span_weight: float = Field(1.0, ge=1, le=1e6, description="of a token in a marked span; 1: ordinary DPO")
+    span_weight: float = Field(
+        1.0, ge=1, le=1e6, description="of a token in a marked span; 1: ordinary DPO"
+    )
 
 
 class DPOTrainConfig(StrictModel):
     epochs: float = Field(1.0, ge=1e-4, le=1e6)
-    batch_size: BatchSize = Field(16, description="questions per optimiser step, over all processes; all their pairs")
-    training_batch_size_per_card: BatchSize = Field(4, description="questions per forward/backward pass and process")
+    batch_size: BatchSize = Field(
+        16, description="questions per optimiser step, over all processes; all their pairs"
+    )
+    training_batch_size_per_card: BatchSize = Field(
+        4, description="questions per forward/backward pass and process"
+    )
     lr: Rate = 1e-6
     lr_schedule: Literal["linear", "constant"] = "linear"
     n_warmup_steps: NonNegativeCount = 0
@@ -56,17 +66,30 @@ class DPOTrainConfig(StrictModel):
     clip_grad: bool = True
     max_grad_norm: Positive = 1.0
     dropout: bool = False
-    gradient_checkpointing: bool = Field(False, description="compute layers twice instead of keeping what they computed: slower, smaller")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="compute layers twice instead of keeping what they computed: slower, smaller",
+    )
     eval_interval: Count = Field(50, description="optimiser steps between evaluations on dev")
-    eval_examples: Count | None = Field(None, description="dev prompts used, the first ones; null: all")
+    eval_examples: Count | None = Field(
+        None, description="dev prompts used, the first ones; null: all"
+    )
     save_interval: Count = Field(50, description="optimiser steps between checkpoints")
-    best_metric: str = Field("rougeLsum", description="dev metric that picks the best checkpoint, higher is better")
+    best_metric: str = Field(
+        "rougeLsum", description="dev metric that picks the best checkpoint, higher is better"
+    )
     seed: Seed = 42
 
     @model_validator(mode="after")
     def _clipping_is_on(self):
         if not self.clip_grad:
-            refuse(unread_keys(self, ["max_grad_norm"], "since clip_grad is false: set clip_grad=true, or leave it out"))
+            refuse(
+                unread_keys(
+                    self,
+                    ["max_grad_norm"],
+                    "since clip_grad is false: set clip_grad=true, or leave it out",
+                )
+            )
         return self
 
 

@@ -1,8 +1,9 @@
 """The config of an RL run: the sections of its YAML file. The published files load as they are.
 
-A key that the chosen mode does not read is an error where it has another value than its default. Two kinds of keys are only
-noted at the start, because a run is switched by one word: those that belong to another algorithm (`unread` in
-algorithms/__init__.py), and those of a tracker that is off (`LoggingConfig.notes`).
+A key that the chosen mode does not read is an error where it has another value than its default.
+Two kinds of keys are only noted at the start, because a run is switched by one word: those that
+belong to another algorithm (`unread` in algorithms/__init__.py), and those of a tracker that is off
+(`LoggingConfig.notes`).
 """
 
 from typing import Any, Literal
@@ -41,15 +42,30 @@ class GenerationConfig(StrictModel):
     @model_validator(mode="after")
     def _beams_or_sampling(self):
         if self.do_sample and self.num_beams > 1:
-            raise ValueError(f"num_beams={self.num_beams} searches for the most probable response, do_sample=true draws one: set do_sample=false or num_beams=1")
+            raise ValueError(
+                f"num_beams={self.num_beams} searches for the most probable response,"
+                " do_sample=true draws one: set do_sample=false or num_beams=1"
+            )
         if not self.do_sample:
-            refuse(unread_keys(
-                self, ["top_k", "top_p", "temperature"],
-                "since do_sample is false and the most probable response is taken: set do_sample=true, or leave it out"))
+            refuse(
+                unread_keys(
+                    self,
+                    ["top_k", "top_p", "temperature"],
+                    "since do_sample is false and the most probable response is taken: set"
+                    " do_sample=true, or leave it out",
+                )
+            )
         return self
 
     def sampling(self, max_new_tokens: int) -> Sampling:
-        return Sampling(max_new_tokens, self.do_sample, self.temperature, self.top_k or 0, self.top_p, self.num_beams)
+        return Sampling(
+            max_new_tokens,
+            self.do_sample,
+            self.temperature,
+            self.top_k or 0,
+            self.top_p,
+            self.num_beams,
+        )
 
 
 class EvalGenerationConfig(GenerationConfig):
@@ -59,15 +75,23 @@ class EvalGenerationConfig(GenerationConfig):
 class LoRAConfig(StrictModel):
     r: Count = Field(16, description="rank")
     alpha: Positive = Field(32.0, description="adapters count alpha / r times")
-    dropout: float = Field(0.0, ge=0, lt=1, description="of what adapters read; needs train.dropout")
-    target_modules: list[str] | None = Field(None, description="names of linear layers; null: all but the output")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="of what adapters read; needs train.dropout"
+    )
+    target_modules: list[str] | None = Field(
+        None, description="names of linear layers; null: all but the output"
+    )
 
 
 class PolicyConfig(StrictModel):
     ckpt: FilePath
     input_padding_side: Literal["left", "right"] | None = None
-    chat_template: bool | None = Field(None, description="prompts as a user's turn; null: where the tokenizer has a chat template")
-    lora: LoRAConfig | None = Field(None, description="train adapters; the reference is the policy without them")
+    chat_template: bool | None = Field(
+        None, description="prompts as a user's turn; null: where the tokenizer has a chat template"
+    )
+    lora: LoRAConfig | None = Field(
+        None, description="train adapters; the reference is the policy without them"
+    )
     train_generation_kwargs: GenerationConfig = GenerationConfig()
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
@@ -82,47 +106,79 @@ class ValueConfig(StrictModel):
         if not self.policy_value_sharing:
             return self
         mistakes = unread_keys(
-            self, ["ckpt"], "since policy_value_sharing is true and the critic reads the policy's hidden states: "
-            "set ckpt=null, or policy_value_sharing=false")
+            self,
+            ["ckpt"],
+            "since policy_value_sharing is true and the critic reads the policy's hidden states: "
+            "set ckpt=null, or policy_value_sharing=false",
+        )
         if self.freeze_value_model:
-            mistakes.append((
-                "freeze_value_model", "the critic shares the policy's trunk, which cannot be frozen: set freeze_value_model=false, "
-                "or policy_value_sharing=false"))
+            mistakes.append(
+                (
+                    "freeze_value_model",
+                    (
+                        "the critic shares the policy's trunk, which cannot be frozen: set"
+                        " freeze_value_model=false, or policy_value_sharing=false"
+                    ),
+                )
+            )
         refuse(mistakes)
         return self
 
 
 class ModelConfig(StrictModel):
     policy_model: PolicyConfig
-    value_model: ValueConfig = Field(ValueConfig(), description="the critic; algorithms without one do not need it")
-    dtype: Literal["fp32", "bf16"] = Field("fp32", description="forward passes; weights in training stay fp32")
+    value_model: ValueConfig = Field(
+        ValueConfig(), description="the critic; algorithms without one do not need it"
+    )
+    dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="forward passes; weights in training stay fp32"
+    )
     kernels: Kernels = "auto"
 
 
 class AspectConfig(StrictModel):
-    """One reward. Which keys a kind reads and requires is declared with the kind (fgrlhf/reward.py, `Kind`).
+    """One reward. Which keys a kind reads and requires is declared with the kind (fgrlhf/reward.py,
+    `Kind`).
 
     A task fills in what its published names imply (tasks/qa_feedback/training/reward.py).
     """
 
     kind: str
     ckpt: FilePath | None = Field(None, description="reward model's folder")
-    weight: Amount = Field(1.0, description="multiplies the reward; below 0 it becomes a penalty; 0 leaves the model unloaded")
-    place: Literal["segment", "end"] = Field("segment", description="end: the same values as one scalar on the last token")
+    weight: Amount = Field(
+        1.0,
+        description=(
+            "multiplies the reward; below 0 it becomes a penalty; 0 leaves the model unloaded"
+        ),
+    )
+    place: Literal["segment", "end"] = Field(
+        "segment", description="end: the same values as one scalar on the last token"
+    )
     positive_reward: Amount | None = Field(None, description="of a segment without the error")
     negative_reward: Amount | None = Field(None, description="of a segment with the error")
     scale: Amount = 1.0
     bias: Amount = 0.0
     clip: Positive | None = Field(None, description="bound of the z-score")
-    mean: Amount | None = Field(None, description="only for a checkpoint that does not carry its own")
-    std: Positive | None = Field(None, description="only for a checkpoint that does not carry its own")
-    level: Literal["subsentence", "sentence", "sequence"] | None = Field(None, description="likewise")
+    mean: Amount | None = Field(
+        None, description="only for a checkpoint that does not carry its own"
+    )
+    std: Positive | None = Field(
+        None, description="only for a checkpoint that does not carry its own"
+    )
+    level: Literal["subsentence", "sentence", "sequence"] | None = Field(
+        None, description="likewise"
+    )
     error_label: str | None = Field(None, description="likewise")
     with_passages: bool | None = Field(None, description="likewise")
 
     def published_facts(self) -> dict[str, Any]:
-        """What the config says about a checkpoint that does not say it itself (in a reward_model.json)."""
-        facts = {name: getattr(self, name) for name in ("mean", "std", "level", "error_label", "with_passages")}
+        """What the config says about a checkpoint that does not say it itself (in a
+        reward_model.json).
+        """
+        facts = {
+            name: getattr(self, name)
+            for name in ("mean", "std", "level", "error_label", "with_passages")
+        }
         return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -130,43 +186,80 @@ class EnvConfig(StrictModel):
     max_input_len: Tokens = 1024
     max_generated_len: Tokens = 200
     train_num_samples_per_input: BatchSize = 4
-    logprob_temperature: Temperature | None = Field(None, description="of ratio and KL; null: the sampling temperature")
+    logprob_temperature: Temperature | None = Field(
+        None, description="of ratio and KL; null: the sampling temperature"
+    )
 
 
 class TrainConfig(StrictModel):
     total_episodes: Count = 80_000
     eval_interval: Count = Field(50, description="rollout steps between evaluations on dev")
-    eval_examples: Count | None = Field(None, description="dev prompts used, the first ones; null: all")
+    eval_examples: Count | None = Field(
+        None, description="dev prompts used, the first ones; null: all"
+    )
     save_interval: Count = Field(50, description="rollout steps between checkpoints")
-    best_metric: str = Field("reward", description="dev metric that picks the best checkpoint, higher is better")
-    sampling_batch_size_per_card: BatchSize = Field(8, description="prompts per rollout and process")
-    training_batch_size_per_card: BatchSize = Field(4, description="rollouts per forward/backward pass and process")
+    best_metric: str = Field(
+        "reward", description="dev metric that picks the best checkpoint, higher is better"
+    )
+    sampling_batch_size_per_card: BatchSize = Field(
+        8, description="prompts per rollout and process"
+    )
+    training_batch_size_per_card: BatchSize = Field(
+        4, description="rollouts per forward/backward pass and process"
+    )
     n_minibatches: BatchSize = Field(1, description="optimiser steps per PPO epoch")
-    n_ppo_epoch_per_rollout: Count = Field(4, description="of the policies with a ratio and of trpo's critic; 1 for the others")
+    n_ppo_epoch_per_rollout: Count = Field(
+        4, description="of the policies with a ratio and of trpo's critic; 1 for the others"
+    )
     lr: Rate = 1e-5
     value_lr: Rate | None = Field(None, description="null: lr")
     lr_schedule: Literal["linear", "constant"] = "linear"
     n_warmup_steps: NonNegativeCount = Field(100, description="rollout steps")
-    n_critic_warmup_steps: NonNegativeCount = Field(0, description="first rollout steps in which only the critic learns")
+    n_critic_warmup_steps: NonNegativeCount = Field(
+        0, description="first rollout steps in which only the critic learns"
+    )
     adam_eps: Epsilon = 1e-5
     kl_threshold: Positive = Field(
-        10.0, description="stop once the batch KL has passed it kl_patience times; a policy whose dev KL has is never the best one")
+        10.0,
+        description=(
+            "stop once the batch KL has passed it kl_patience times; a policy whose dev KL has is"
+            " never the best one"
+        ),
+    )
     kl_patience: Count = 5
     clip_grad: bool = True
     max_grad_norm: Positive = 0.5
     dropout: bool = Field(False, description="keep dropout on, in rollouts and updates alike")
-    dropout_in_rollouts: bool | None = Field(None, description="null: as `dropout`; false with dropout=true is as published (D4)")
-    gradient_checkpointing: bool = Field(False, description="compute layers twice instead of keeping what they computed: slower, smaller")
+    dropout_in_rollouts: bool | None = Field(
+        None, description="null: as `dropout`; false with dropout=true is as published (D4)"
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="compute layers twice instead of keeping what they computed: slower, smaller",
+    )
     shuffle: bool = Field(True, description="false: as published (D6)")
-    average_microbatches: bool = Field(True, description="false: their losses add up, as published (D6)")
+    average_microbatches: bool = Field(
+        True, description="false: their losses add up, as published (D6)"
+    )
     seed: Seed = 42
     cuda_deterministic: bool = Field(
-        True, description="cuDNN's deterministic kernels; transformer layers use others, so GPU runs may differ by rounding")
+        True,
+        description=(
+            "cuDNN's deterministic kernels; transformer layers use others, so GPU runs may differ"
+            " by rounding"
+        ),
+    )
 
     @model_validator(mode="after")
     def _clipping_is_on(self):
         if not self.clip_grad:
-            refuse(unread_keys(self, ["max_grad_norm"], "since clip_grad is false: set clip_grad=true, or leave it out"))
+            refuse(
+                unread_keys(
+                    self,
+                    ["max_grad_norm"],
+                    "since clip_grad is false: set clip_grad=true, or leave it out",
+                )
+            )
         return self
 
 
@@ -178,7 +271,9 @@ class LoggingConfig(StrictModel):
     wandb_project: str = "fgrlhf"
     tensorboard: bool = False
     log_interval: Count = 1
-    n_samples: NonNegativeCount = Field(16, description="rollouts written out with their token rewards at each evaluation")
+    n_samples: NonNegativeCount = Field(
+        16, description="rollouts written out with their token rewards at each evaluation"
+    )
 
     def trackers(self) -> dict[str, Any]:
         """`RunLog`'s arguments for the trackers that are asked for."""
@@ -186,10 +281,14 @@ class LoggingConfig(StrictModel):
         return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
 
     def notes(self) -> list[str]:
-        """What is printed at the start: settings of a tracker that is off. One switch turns it off, so this is no error."""
+        """What is printed at the start: settings of a tracker that is off. One switch turns it off,
+        so this is no error.
+        """
         if self.wandb_log:
             return []
-        mistakes = unread_keys(self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false")
+        mistakes = unread_keys(
+            self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false"
+        )
         return [f"note: logging.{key}: {text}" for key, text in mistakes]
 
 
@@ -220,12 +319,15 @@ class RLConfig(StrictModel):
         lora, value = self.model.policy_model.lora, self.model.value_model
         if lora is not None and lora.dropout and not self.train.dropout:
             mistakes.append(
-                f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false, which turns all dropout off: "
-                "set train.dropout=true, or leave lora.dropout out")
+                f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false,"
+                " which turns all dropout off: set train.dropout=true, or leave lora.dropout out"
+            )
         if self.algorithm.critic and value.ckpt is None and not value.policy_value_sharing:
             mistakes.append(
-                f"model.value_model: the critic of `{self.algorithm.name}` needs a trunk of its own: set model.value_model.ckpt, or "
-                "model.value_model.policy_value_sharing=true to read the policy's hidden states")
+                f"model.value_model: the critic of `{self.algorithm.name}` needs a trunk of its"
+                " own: set model.value_model.ckpt, or model.value_model.policy_value_sharing=true"
+                " to read the policy's hidden states"
+            )
         return mistakes
 
     def _algorithm_mistakes(self) -> list[str]:
@@ -233,30 +335,42 @@ class RLConfig(StrictModel):
         name, K = self.algorithm.name, self.env.train_num_samples_per_input
         if isinstance(self.algorithm, GroupAlgorithm) and K < 2:
             mistakes.append(
-                f"env.train_num_samples_per_input is {K}, but `{name}` compares the samples of one prompt, which needs a second one: "
-                "set it to 2 or more, or use algorithm.name=reinforce")
+                f"env.train_num_samples_per_input is {K}, but `{name}` compares the samples of one"
+                " prompt, which needs a second one: set it to 2 or more, or use"
+                " algorithm.name=reinforce"
+            )
         if not self.algorithm.critic and self.train.n_critic_warmup_steps:
             mistakes.append(
-                f"train.n_critic_warmup_steps is {self.train.n_critic_warmup_steps}, but `{name}` has no critic that could learn alone: "
-                "set it to 0, or use an algorithm with a critic: ppo, a2c, trpo, nlpo")
+                f"train.n_critic_warmup_steps is {self.train.n_critic_warmup_steps}, but `{name}`"
+                " has no critic that could learn alone: set it to 0, or use an algorithm with a"
+                " critic: ppo, a2c, trpo, nlpo"
+            )
         if name == "trpo" and self.model.value_model.policy_value_sharing:
             mistakes.append(
-                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the policy moves, and a critic on the same "
-                "trunk would move it too: set it to false and give model.value_model.ckpt, or use algorithm.name=ppo")
+                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
+                " policy moves, and a critic on the same trunk would move it too: set it to false"
+                " and give model.value_model.ckpt, or use algorithm.name=ppo"
+            )
         if name == "trpo" and self.train.dropout:
             mistakes.append(
-                "train.dropout is true, but `trpo` compares one policy before and after a step, and dropout makes every pass another "
-                "one: set train.dropout=false, or use algorithm.name=ppo")
+                "train.dropout is true, but `trpo` compares one policy before and after a step, and"
+                " dropout makes every pass another one: set train.dropout=false, or use"
+                " algorithm.name=ppo"
+            )
         if name == "nlpo" and self.model.policy_model.train_generation_kwargs.num_beams > 1:
             mistakes.append(
-                "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo` masks tokens as they are sampled: "
-                "set num_beams=1 and do_sample=true, or use algorithm.name=ppo")
+                "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
+                " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
+                " algorithm.name=ppo"
+            )
         return mistakes
 
     @property
     def logprob_temperature(self) -> float:
         generation = self.model.policy_model.train_generation_kwargs
-        return self.env.logprob_temperature or (generation.temperature if generation.do_sample else 1.0)
+        return self.env.logprob_temperature or (
+            generation.temperature if generation.do_sample else 1.0
+        )
 
     @property
     def dropout_in_rollouts(self) -> bool:

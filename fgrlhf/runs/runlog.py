@@ -1,15 +1,17 @@
-"""Run folder: config, versions, metrics.jsonl, samples, seconds and memory by stage, optional trackers.
+"""Run folder: config, versions, metrics.jsonl, samples, seconds and memory by stage, optional
+trackers.
 
     <folder>/config.yaml            the config as it was resolved
-    <folder>/run.json               versions, seed, command, git commit: what is needed to repeat the run
-    <folder>/metrics.jsonl          one JSON object per line, `step` first
+    <folder>/run.json               versions, seed, command, git commit: what is needed to repeat
+    the run <folder>/metrics.jsonl          one JSON object per line, `step` first
     <folder>/samples/step-<n>.jsonl samples to be read
     <folder>/stages.json            {stage: {seconds, peak_mb}}
 
-Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record; TensorBoard and
-wandb are copies for who wants them, and neither can stop a run: one that fails is switched off with a line. A
-damaged log does not stop one either: what can be read is kept, and the file is set aside as <name>.damaged.
-Secrets are masked in config.yaml, run.json and what trackers get.
+Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record;
+TensorBoard and wandb are copies for who wants them, and neither can stop a run: one that fails is
+switched off with a line. A damaged log does not stop one either: what can be read is kept, and the
+file is set aside as <name>.damaged. Secrets are masked in config.yaml, run.json and what trackers
+get.
 """
 
 import json
@@ -29,27 +31,48 @@ from typing import Any
 import torch.distributed
 import yaml
 
-from fgrlhf.kernels import choice as kernels
 from fgrlhf.config import StrictModel, dump_yaml, to_yaml
+from fgrlhf.kernels import choice as kernels
 from fgrlhf.utils import (
-    MASK, UserError, looks_secret, mask_secrets, mask_tree, parse_json, read_json, shorten, write_json, write_jsonl, write_text)
+    MASK,
+    UserError,
+    looks_secret,
+    mask_secrets,
+    mask_tree,
+    parse_json,
+    read_json,
+    shorten,
+    write_json,
+    write_jsonl,
+    write_text,
+)
 
-# en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does (reward_utils.load_segmenter)
+# en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does
+#   (reward_utils.load_segmenter)
 PACKAGES = (
-    "fgrlhf", "torch", "transformers", "tokenizers", "accelerate", "datasets", "spacy", "en_core_web_sm", "numpy")
+    "fgrlhf",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "datasets",
+    "spacy",
+    "en_core_web_sm",
+    "numpy",
+)
 
 
 class RunLog:
     """Writes one run folder.
 
-    `resume_step` is the last step whose log the continued run keeps: metrics and samples of later steps,
-    written before the interruption, are dropped, so that the log becomes that of a run never interrupted.
-    `None` starts afresh and drops what an earlier run left in the folder.
+    `resume_step` is the last step whose log the continued run keeps: metrics and samples of later
+    steps, written before the interruption, are dropped, so that the log becomes that of a run never
+    interrupted. `None` starts afresh and drops what an earlier run left in the folder.
 
-    `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of `wandb.init`
-    (project, entity, name, ...); without a network it logs offline. Raises `UserError` where a tracker that
-    was asked for is not installed. `seed` defaults to the config's `seed` or `train.seed`, `write` to whether
-    this is rank 0.
+    `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of
+    `wandb.init` (project, entity, name, ...); without a network it logs offline. Raises `UserError`
+    where a tracker that was asked for is not installed. `seed` defaults to the config's `seed` or
+    `train.seed`, `write` to whether this is rank 0.
     """
 
     def __init__(
@@ -70,11 +93,19 @@ class RunLog:
         self._metrics = None
         if not self.is_main:
             return
-        settings = config.model_dump(mode="json") if isinstance(config, StrictModel) else dict(config or {})
+        settings = (
+            config.model_dump(mode="json")
+            if isinstance(config, StrictModel)
+            else dict(config or {})
+        )
         masked = mask_tree(settings)
         before = {} if resume_step is None else self._read("run.json")
         if tensorboard:
-            self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(self.folder / "tensorboard", resume_step)))
+            self._trackers.append(
+                _Tracker(
+                    "TensorBoard", lambda: _TensorBoard(self.folder / "tensorboard", resume_step)
+                )
+            )
         if wandb is not None:
             arguments = dict(wandb)
             if isinstance(before.get("wandb_id"), str):
@@ -82,7 +113,10 @@ class RunLog:
             self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
         self.folder.mkdir(parents=True, exist_ok=True)
         if isinstance(config, StrictModel):
-            write_text(self.folder / "config.yaml", to_yaml(config) if masked == settings else dump_yaml(masked))
+            write_text(
+                self.folder / "config.yaml",
+                to_yaml(config) if masked == settings else dump_yaml(masked),
+            )
         elif config is not None:
             text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
             write_text(self.folder / "config.yaml", text)
@@ -91,11 +125,15 @@ class RunLog:
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can hold."""
+        """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can
+        hold.
+        """
         if self._metrics is None:
             return
         row = {name: _plain(value) for name, value in metrics.items()}
-        self._metrics.write(json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n")
+        self._metrics.write(
+            json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n"
+        )
         self._metrics.flush()
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for tracker in self._trackers:
@@ -108,7 +146,9 @@ class RunLog:
 
     @contextmanager
     def stage(self, name: str):
-        """A line when a stage starts and one when it ends; seconds and peak memory go into stages.json."""
+        """A line when a stage starts and one when it ends; seconds and peak memory go into
+        stages.json.
+        """
         if not self.is_main:
             yield
             return
@@ -118,14 +158,18 @@ class RunLog:
             yield
         except BaseException as error:
             print(
-                f"{name}: stopped by {type(error).__name__} after {time.perf_counter() - start:.1f} s",
+                f"{name}: stopped by {type(error).__name__} after"
+                f" {time.perf_counter() - start:.1f} s",
                 flush=True,
             )
             raise
         seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
         print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
         stages = self._read("stages.json")
-        write_json(self.folder / "stages.json", {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}})
+        write_json(
+            self.folder / "stages.json",
+            {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}},
+        )
 
     def close(self) -> None:
         """Close files and trackers. Logging after this does nothing."""
@@ -143,7 +187,9 @@ class RunLog:
         self.close()
 
     def _read(self, name: str) -> dict:
-        """What a JSON file of the folder holds. One that is damaged is set aside: it is a log, and the run goes on without it."""
+        """What a JSON file of the folder holds. One that is damaged is set aside: it is a log, and
+        the run goes on without it.
+        """
         path = self.folder / name
         if not path.exists():
             return {}
@@ -160,7 +206,9 @@ class RunLog:
     def _drop_after(self, step: int | None) -> None:
         for path in (self.folder / "samples").glob("step-*.jsonl"):
             number = path.stem.removeprefix("step-")
-            if number.isdecimal() and (step is None or int(number) > step):  # no other names are ours
+            if number.isdecimal() and (
+                step is None or int(number) > step
+            ):  # no other names are ours
                 path.unlink()
         path = self.folder / "metrics.jsonl"
         if not path.exists():
@@ -173,7 +221,9 @@ class RunLog:
         rows = [_metrics_row(line) for line in lines if line.strip()]
         damaged = sum(row is None for row in rows)
         if damaged:
-            _set_aside(path, f"{damaged} of {len(rows)} lines of {path} are damaged; the others are kept")
+            _set_aside(
+                path, f"{damaged} of {len(rows)} lines of {path} are damaged; the others are kept"
+            )
         write_jsonl(path, [row for row in rows if row is not None and row["step"] <= step])
 
     def _write_run(self, seed: int | None, resume_step: int | None, before: Mapping) -> None:
@@ -205,7 +255,10 @@ def _metrics_row(line: bytes) -> dict | None:
 
 def _set_aside(path: Path, what: str) -> None:
     os.replace(path, path.with_name(f"{path.name}.damaged"))
-    print(f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on", flush=True)
+    print(
+        f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on",
+        flush=True,
+    )
 
 
 def versions() -> dict[str, str]:
@@ -220,12 +273,18 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code, with "-modified" where files differ from it; None outside a git checkout."""
+    """The commit of the code, with "-modified" where files differ from it; None outside a git
+    checkout.
+    """
 
     def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20
+                ["git", *arguments],
+                cwd=Path(__file__).parent,
+                capture_output=True,
+                text=True,
+                timeout=20,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -238,9 +297,13 @@ def git_commit() -> str | None:
 
 
 def command_line() -> str:
-    """The command as typed after the interpreter: paths below the working directory relative to it, secrets masked."""
+    """The command as typed after the interpreter: paths below the working directory relative to it,
+    secrets masked.
+    """
     here = str(Path.cwd()) + os.sep
-    return " ".join(["python", *(_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:])])
+    return " ".join(
+        ["python", *(_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:])]
+    )
 
 
 def _masked(argument: str) -> str:
@@ -252,7 +315,10 @@ def peak_memory_mb() -> float:
     """Highest resident memory in MB of this process or of any single child it has waited for."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
     return (
-        max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        max(
+            resource.getrusage(who).ru_maxrss
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
         * unit
         / 2**20
     )
@@ -262,7 +328,9 @@ def is_main_rank() -> bool:
     """Whether this is the process that writes and speaks."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank() == 0
-    return int(os.environ.get("RANK", 0)) == 0  # set by torchrun and accelerate before the process group exists
+    return (
+        int(os.environ.get("RANK", 0)) == 0
+    )  # set by torchrun and accelerate before the process group exists
 
 
 def say(text: str) -> None:
@@ -284,7 +352,9 @@ def _plain(value: Any) -> Any:
 
 
 class _Tracker:
-    """A copy of the log for who wants one. It is switched off where it fails, with a line: it cannot stop a run."""
+    """A copy of the log for who wants one. It is switched off where it fails, with a line: it
+    cannot stop a run.
+    """
 
     def __init__(self, name: str, start: Callable[[], Any]):
         self.name, self.target = name, None
@@ -307,11 +377,15 @@ class _Tracker:
             yield
         except UserError:  # not installed, which stops the run before anything is written
             raise
-        except Exception as error:  # whatever a service, a disk or a library of others comes up with
+        except (
+            Exception
+        ) as error:  # whatever a service, a disk or a library of others comes up with
             self.target = None
             print(
-                f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))} ({type(error).__name__}); "
-                "metrics.jsonl goes on", flush=True)
+                f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))}"
+                f" ({type(error).__name__}); metrics.jsonl goes on",
+                flush=True,
+            )
 
 
 class _TensorBoard:
@@ -324,7 +398,9 @@ class _TensorBoard:
                 "pip install -e '.[tensorboard]', or turn it off in the config's logging section"
             ) from None
         # Events after the checkpoint are hidden by the reader, not rewritten.
-        self.writer = SummaryWriter(str(folder), purge_step=None if resume_step is None else resume_step + 1)
+        self.writer = SummaryWriter(
+            str(folder), purge_step=None if resume_step is None else resume_step + 1
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -347,16 +423,20 @@ class _Wandb:
         arguments = {"dir": str(folder), "config": settings, **arguments}
         try:
             self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
-        except Exception as error:  # no network, no login, a server that refuses: all alike to a run that must go on
+        # no network, no login, a server that refuses: all alike to a run that must go on
+        except Exception as error:
             print(
-                f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see `wandb sync`",
+                f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see"
+                " `wandb sync`",
                 flush=True,
             )
             self.run = wandb.init(**{**arguments, "mode": "offline"})
         self.run_id = getattr(self.run, "id", None)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.run.log({**metrics, "step": step})  # not wandb's own step: that one refuses to go back on resume
+        self.run.log(
+            {**metrics, "step": step}
+        )  # not wandb's own step: that one refuses to go back on resume
 
     def close(self) -> None:
         self.run.finish()

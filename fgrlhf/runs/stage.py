@@ -1,8 +1,9 @@
-"""Stages that can be run again: finished work is reused, unfinished continues, other settings are refused.
+"""Stages that can be run again: finished work is reused, unfinished continues, other settings are
+refused.
 
-A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path -> digest,
-written at the start) and `result.json` (written last, so its presence means the stage is complete). While a
-process works there it also holds `.lock`, which says who it is (`hold`).
+A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path ->
+digest, written at the start) and `result.json` (written last, so its presence means the stage is
+complete). While a process works there it also holds `.lock`, which says who it is (`hold`).
 """
 
 import errno
@@ -21,23 +22,35 @@ from pathlib import Path
 
 from fgrlhf.config import StrictModel, read_yaml
 from fgrlhf.runs.runlog import command_line, is_main_rank
-from fgrlhf.utils import UserError, first_problems, mask_tree, read_json, sha256, shorten, sync, why_refused, write_json
+from fgrlhf.utils import (
+    UserError,
+    first_problems,
+    mask_tree,
+    read_json,
+    sha256,
+    shorten,
+    sync,
+    why_refused,
+    write_json,
+)
 
 LOCK = ".lock"
 
 WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json")
 
 
-# ---- one process per folder ----------------------------------------------------------------------------------------
+# ---- one process per folder ----------------------------------------------------------------------
 
 
 @contextmanager
 def hold(folder: str | Path) -> Iterator[None]:
-    """Keep a run's folder for this process while the block runs, and clear what a killed process left half-written in it.
+    """Keep a run's folder for this process while the block runs, and clear what a killed process
+    left half-written in it.
 
-    Enter it before the folder is looked at. On ranks other than the first it does nothing. Where the file system has no
-    locks (some network disks) a line says so, and the block runs without one. Nothing stays behind: neither the lock nor a
-    folder that was made for it and holds nothing else.
+    Enter it before the folder is looked at. On ranks other than the first it does nothing. Where
+    the file system has no locks (some network disks) a line says so, and the block runs without
+    one. Nothing stays behind: neither the lock nor a folder that was made for it and holds nothing
+    else.
 
     Raises:
       UserError: another process works in the folder, or it cannot be written.
@@ -51,7 +64,10 @@ def hold(folder: str | Path) -> Iterator[None]:
         lock = _lock(folder)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL or half a character
         _remove_empty(made)
-        reason = why_refused(error) or f"{shorten(folder)} is no name of a folder: {shorten(error)}. Choose another name."
+        reason = (
+            why_refused(error)
+            or f"{shorten(folder)} is no name of a folder: {shorten(error)}. Choose another name."
+        )
         raise UserError(reason) from None
     except UserError:
         _remove_empty(made)
@@ -87,8 +103,8 @@ def folder_of(output_dir: str | Path, *names: str) -> Path:
     for name in names:
         if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
             raise UserError(
-                f"`{shorten(name)}` cannot be the name of a folder in {output_dir}: names with a slash lead elsewhere. "
-                "Give a plain name (name=..., split=...)"
+                f"`{shorten(name)}` cannot be the name of a folder in {output_dir}: names with a"
+                " slash lead elsewhere. Give a plain name (name=..., split=...)"
             )
     return _named(output_dir).joinpath(*names)
 
@@ -108,18 +124,24 @@ def _folders_to_make(folder: Path) -> list[Path]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with suppress(OSError, ValueError):  # it holds something, was never made, or has no possible name
+        with suppress(
+            OSError, ValueError
+        ):  # it holds something, was never made, or has no possible name
             folder.rmdir()
 
 
 def _lock(folder: Path) -> int | None:
-    """A locked descriptor of the folder's lock file; None where there are no locks. Raises `UserError` where it is held."""
+    """A locked descriptor of the folder's lock file; None where there are no locks. Raises
+    `UserError` where it is held.
+    """
     path = folder / LOCK
     for _ in range(100):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:  # the process before this one has just removed the folder, which was empty
+        except (
+            FileNotFoundError
+        ):  # the process before this one has just removed the folder, which was empty
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,9 +158,16 @@ def _lock(folder: Path) -> int | None:
             path.unlink(missing_ok=True)
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
                 raise
-            print(f"note: {folder} is on a disk without locks: make sure that no other process writes there", flush=True)
+            print(
+                f"note: {folder} is on a disk without locks: make sure that no other process writes"
+                " there",
+                flush=True,
+            )
             return None
-    raise UserError(f"{folder} is removed as soon as it is made: find the program that does so, or name another folder")
+    raise UserError(
+        f"{folder} is removed as soon as it is made: find the program that does so, or name another"
+        " folder"
+    )
 
 
 def _is_at(lock: int, path: Path) -> bool:
@@ -150,7 +179,12 @@ def _is_at(lock: int, path: Path) -> bool:
 
 def _write_holder(lock: int) -> None:
     started = time.strftime("%Y-%m-%d %H:%M:%S")
-    holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": started, "command": command_line()}
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": started,
+        "command": command_line(),
+    }
     os.ftruncate(lock, 0)
     os.pwrite(lock, json.dumps(holder).encode(), 0)
 
@@ -165,16 +199,17 @@ def _who_holds(folder: Path) -> str:
     if not isinstance(holder, dict) or not {"pid", "host", "started", "command"} <= holder.keys():
         return f"another process works in {folder}. Wait for it to end, or name another folder"
     return (
-        f"another process works in {folder}: process {holder['pid']} on {holder['host']}, since {holder['started']}, "
-        f"`{shorten(holder['command'])}`. Two would mix their results. "
-        f"Wait for it to end, stop it (kill {holder['pid']}), or name another folder"
+        f"another process works in {folder}: process {holder['pid']} on {holder['host']}, since"
+        f" {holder['started']}, `{shorten(holder['command'])}`. Two would mix their results. Wait"
+        f" for it to end, stop it (kill {holder['pid']}), or name another folder"
     )
 
 
 def recover(path: str | Path) -> tuple[Path, Path]:
     """Undo what a process that was killed in `checkpoint.new_folder(path)` left.
 
-    Returns the names that a new folder has before it is whole, and that the old one has while they change places.
+    Returns the names that a new folder has before it is whole, and that the old one has while they
+    change places.
     """
     path = Path(path)
     temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
@@ -185,8 +220,9 @@ def recover(path: str | Path) -> tuple[Path, Path]:
     return temporary, replaced
 
 
-# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it, folders that `new_folder` was
-# filling. Their folder is held, so nobody else is at work on them; other ranks of this run are alive.
+# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it, folders
+# that `new_folder` was filling. Their folder is held, so nobody else is at work on them; other
+# ranks of this run are alive.
 _TEMPORARY_FILE = re.compile(r"\..+\.(\d+)\.tmp")
 _HALF_A_MODEL = re.compile(r"\.model-[a-z0-9_]{8}")
 _NEW_FOLDER = re.compile(r"\.(best|final|step-\d+)\.(tmp|old)")
@@ -196,7 +232,10 @@ _PLACES = ("", "samples", "checkpoints")
 def _clear_left_overs(folder: Path) -> None:
     for place in _PLACES:
         for path in _entries(folder / place):
-            of_process, new_folder = _TEMPORARY_FILE.fullmatch(path.name), _NEW_FOLDER.fullmatch(path.name)
+            of_process, new_folder = (
+                _TEMPORARY_FILE.fullmatch(path.name),
+                _NEW_FOLDER.fullmatch(path.name),
+            )
             if _HALF_A_MODEL.fullmatch(path.name) and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif of_process and path.is_file() and not _is_alive(int(of_process[1])):
@@ -219,10 +258,12 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return pid != os.getpid()  # this process has only started to write: the number is that of a dead one
+    return (
+        pid != os.getpid()
+    )  # this process has only started to write: the number is that of a dead one
 
 
-# ---- what was done before ------------------------------------------------------------------------------------------
+# ---- what was done before ------------------------------------------------------------------------
 
 
 _digests: dict[tuple, str] = {}  # of files as they were; weights are large, and a start asks twice
@@ -230,14 +271,19 @@ _SETTLED = 2 * 10**9  # nanoseconds; within one tick of a disk's clock a file ca
 
 
 def digest(path: str | Path) -> str:
-    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub name.
+    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub
+    name.
 
     Files that have not changed since are not read again by this process.
     """
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
-    files = [path] if path.is_file() else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
+    )
     states = [file.stat() for file in files]
     key = tuple(
         (str(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
@@ -260,7 +306,8 @@ def digest(path: str | Path) -> str:
 def finished(
     folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False
 ) -> dict | None:
-    """The result of the stage in `folder` if it ran to its end with these settings and inputs, else None.
+    """The result of the stage in `folder` if it ran to its end with these settings and inputs, else
+    None.
 
     `inputs` are the files and checkpoints the stage reads. With `redo`, other work there counts
     as none instead of being refused: for what takes little time.
@@ -287,9 +334,11 @@ def finished(
 
 
 def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
-    """Note the inputs and clear what other settings or inputs left. For one process, once all is loaded.
+    """Note the inputs and clear what other settings or inputs left. For one process, once all is
+    loaded.
 
-    What the settings are known by goes last: where this is cut off, the next start sees them and clears the rest.
+    What the settings are known by goes last: where this is cut off, the next start sees them and
+    clears the rest.
     """
     folder, inputs = Path(folder), list(inputs)
     if _changes(folder, config, inputs):
@@ -318,11 +367,12 @@ def finish(folder: str | Path, result: dict) -> None:
 
 
 def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """The newest `checkpoint-<step>` of a transformers Trainer that is whole, or None where there is none yet.
+    """The newest `checkpoint-<step>` of a transformers Trainer that is whole, or None where there
+    is none yet.
 
-    `sha256.json`, written last, holds the digests of a checkpoint's files: a checkpoint without it was interrupted and
-    is passed over. One whose files differ from their digests, or whose best checkpoint so far is damaged or gone, is
-    passed over with a warning.
+    `sha256.json`, written last, holds the digests of a checkpoint's files: a checkpoint without it
+    was interrupted and is passed over. One whose files differ from their digests, or whose best
+    checkpoint so far is damaged or gone, is passed over with a warning.
 
     Raises:
       UserError: there are complete checkpoints and every one is damaged; or `folder` is a file.
@@ -330,7 +380,11 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file where the folder of checkpoints must be: move it away")
-    numbered = [(match, path) for path in folder.glob("checkpoint-*") if (match := CHECKPOINT_NAME.fullmatch(path.name))]
+    numbered = [
+        (match, path)
+        for path in folder.glob("checkpoint-*")
+        if (match := CHECKPOINT_NAME.fullmatch(path.name))
+    ]
     damaged = []
     for match, path in sorted(numbered, key=lambda item: int(item[0][1]), reverse=True):
         if not (path / DIGESTS).exists():
@@ -339,10 +393,13 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
         if problem is None:
             return path
         damaged.append(problem)
-        warnings.warn(f"{path} is damaged ({problem}); falling back to the checkpoint before it", stacklevel=2)
+        warnings.warn(
+            f"{path} is damaged ({problem}); falling back to the checkpoint before it", stacklevel=2
+        )
     if damaged:
         raise UserError(
-            f"every checkpoint in {folder} is damaged ({damaged[0]}): delete that folder to start over from the first step"
+            f"every checkpoint in {folder} is damaged ({damaged[0]}): delete that folder to start"
+            " over from the first step"
         )
     return None
 
@@ -355,9 +412,12 @@ SETTINGS = "settings"  # its entry that is no file
 def write_digests(checkpoint: Path) -> None:
     """Write `sha256.json`, which marks a Trainer's checkpoint as complete.
 
-    It also holds the digest of the run's settings, so that a checkpoint of another run is not continued.
+    It also holds the digest of the run's settings, so that a checkpoint of another run is not
+    continued.
     """
-    files = [path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS]
+    files = [
+        path for path in sorted(checkpoint.iterdir()) if path.is_file() and path.name != DIGESTS
+    ]
     digests = {path.name: sha256(path) for path in files}
     settings = _settings_digest(checkpoint)
     if settings is not None:
@@ -366,7 +426,9 @@ def write_digests(checkpoint: Path) -> None:
 
 
 def _settings_digest(checkpoint: Path) -> str | None:
-    """Digest of the config.yaml beside `checkpoints/checkpoint-<step>`, but for names and places (`logging`); None without it."""
+    """Digest of the config.yaml beside `checkpoints/checkpoint-<step>`, but for names and places
+    (`logging`); None without it.
+    """
     path = checkpoint.parent.parent / "config.yaml"
     if not path.exists():
         return None
@@ -376,7 +438,9 @@ def _settings_digest(checkpoint: Path) -> str | None:
 
 
 def _damage(checkpoint: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint, or with the best checkpoint that it names; None where both are whole."""
+    """What is wrong with a checkpoint, or with the best checkpoint that it names; None where both
+    are whole.
+    """
     problem = _changed_file(checkpoint)
     if problem is not None:
         return problem
@@ -412,7 +476,9 @@ def _changed_file(checkpoint: Path) -> str | None:
 
 
 def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
-    """A line for each setting and input in which the work in `folder` differs. Secrets are compared masked."""
+    """A line for each setting and input in which the work in `folder` differs. Secrets are compared
+    masked.
+    """
     if not os.path.lexists(folder / "config.yaml"):
         return []
     try:
@@ -421,7 +487,8 @@ def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) ->
         return [f"{error}, so its settings are not known"]
     now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = [
-        f"{key}: {shorten(before.get(key, 'not set'))} there, {shorten(now.get(key, 'not set'))} now"
+        f"{key}: {shorten(before.get(key, 'not set'))} there,"
+        f" {shorten(now.get(key, 'not set'))} now"
         for key in {**before, **now}
         if before.get(key) != now.get(key)
     ]

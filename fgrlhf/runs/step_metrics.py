@@ -9,13 +9,21 @@ from fgrlhf.utils import masked_mean, masked_var
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> float:
-    """1 - Var(R - V) / Var(R) under the mask: 1 for a perfect critic, 0 for a constant one; 0 where R is constant."""
+    """1 - Var(R - V) / Var(R) under the mask: 1 for a perfect critic, 0 for a constant one; 0 where
+    R is constant.
+    """
     variance = masked_var(returns_BT, mask_BT)
-    return float(1 - masked_var(returns_BT - values_BT, mask_BT) / variance) if variance > 0 else 0.0
+    return (
+        float(1 - masked_var(returns_BT - values_BT, mask_BT) / variance) if variance > 0 else 0.0
+    )
 
 
-def rollout_metrics(rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor, advantages: Advantages) -> dict[str, float]:
-    """Means per response (sums over its tokens) of rewards, KL and length, and how well the critic explains returns."""
+def rollout_metrics(
+    rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor, advantages: Advantages
+) -> dict[str, float]:
+    """Means per response (sums over its tokens) of rewards, KL and length, and how well the critic
+    explains returns.
+    """
     mask_BT = rollout.response_mask_BT
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
     metrics = {
@@ -24,18 +32,27 @@ def rollout_metrics(rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor
         "kl": float(kl_BT.sum(1).mean()),
         "length": float(mask_BT.sum(1).float().mean()),
     }
-    metrics |= {f"reward/{name}": float(rewards_BT.sum(1).mean()) for name, rewards_BT in rewards.by_aspect.items()}
+    metrics |= {
+        f"reward/{name}": float(rewards_BT.sum(1).mean())
+        for name, rewards_BT in rewards.by_aspect.items()
+    }
     if advantages.returns_BT is not None:
-        metrics["value/explained_variance"] = explained_variance(rollout.values_BT, advantages.returns_BT, mask_BT)
+        metrics["value/explained_variance"] = explained_variance(
+            rollout.values_BT, advantages.returns_BT, mask_BT
+        )
         metrics["value/mean"] = float(masked_mean(rollout.values_BT, mask_BT))
     return metrics
 
 
 def cut_inputs(reward) -> dict[str, float]:
-    """`cut/<name>`: the share of its inputs so far that a reward model's limit has cut, for models that count them."""
+    """`cut/<name>`: the share of its inputs so far that a reward model's limit has cut, for models
+    that count them.
+    """
     shares = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
-        scorer = getattr(getattr(aspect, "aspect", aspect), "scorer", None)  # an aspect may stand in one that places it at the end
+        scorer = getattr(
+            getattr(aspect, "aspect", aspect), "scorer", None
+        )  # an aspect may stand in one that places it at the end
         if getattr(scorer, "seen", 0):
             shares[f"cut/{name}"] = scorer.cut_inputs / scorer.seen
     return shares
@@ -46,30 +63,45 @@ def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def sample_rows(tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int) -> list[dict]:
-    """The first `limit` rollouts as JSON-able rows: text, tokens, and per token what the training saw."""
+def sample_rows(
+    tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int
+) -> list[dict]:
+    """The first `limit` rollouts as JSON-able rows: text, tokens, and per token what the training
+    saw.
+    """
     rows = []
     for b in range(min(limit, len(rollout))):
         n = int(rollout.response_mask_BT[b].sum())
         ends = rollout.char_ends[b]
         text = rollout.texts[b]
         tokens = [text[start:end] for start, end in zip((0, *ends), ends)]
-        for t, token in enumerate(tokens):  # tokens that decode to no text, such as the end of sequence
+        for t, token in enumerate(
+            tokens
+        ):  # tokens that decode to no text, such as the end of sequence
             tokens[t] = token or tokenizer.convert_ids_to_tokens(int(rollout.response_ids_BT[b, t]))
 
         def per_token(values_BT: Tensor, row: int = b, length: int = n) -> list[float]:
             return [round(value, 5) for value in values_BT[row, :length].tolist()]
 
-        rows.append({
-            "prompt": rollout.prompts[b].text, "response": text, "tokens": tokens,
-            "rewards": {name: per_token(rewards_BT) for name, rewards_BT in rewards.by_aspect.items()},
-            "segments": {
-                name: [{"start": s.start, "end": s.end, "value": s.value, "label": s.label} for s in scores[b]]
-                for name, scores in rewards.segments.items()
-            },
-            "kl": per_token(rollout.logprobs_BT - rollout.ref_logprobs_BT),
-            "values": None if rollout.values_BT is None else per_token(rollout.values_BT),
-            "advantages": per_token(advantages.advantages_BT),
-            "reward": round(float(rewards.total_BT[b].sum()), 5),
-        })
+        rows.append(
+            {
+                "prompt": rollout.prompts[b].text,
+                "response": text,
+                "tokens": tokens,
+                "rewards": {
+                    name: per_token(rewards_BT) for name, rewards_BT in rewards.by_aspect.items()
+                },
+                "segments": {
+                    name: [
+                        {"start": s.start, "end": s.end, "value": s.value, "label": s.label}
+                        for s in scores[b]
+                    ]
+                    for name, scores in rewards.segments.items()
+                },
+                "kl": per_token(rollout.logprobs_BT - rollout.ref_logprobs_BT),
+                "values": None if rollout.values_BT is None else per_token(rollout.values_BT),
+                "advantages": per_token(advantages.advantages_BT),
+                "reward": round(float(rewards.total_BT[b].sum()), 5),
+            }
+        )
     return rows

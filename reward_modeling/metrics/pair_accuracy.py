@@ -4,7 +4,9 @@ import datasets
 import evaluate
 import numpy as np
 
-_DESCRIPTION = "Share of decided pairs whose better answer has the higher score; equal scores count one half."
+_DESCRIPTION = (
+    "Share of decided pairs whose better answer has the higher score; equal scores count one half."
+)
 
 _INPUTS = """
 Args:
@@ -27,4 +29,8 @@ class PairAccuracy(evaluate.Metric):
     def _compute(self, predictions, references):
         margins, first = np.asarray(predictions, dtype=float), np.asarray(references).astype(bool)
         right = np.where(margins == 0, 0.5, (margins > 0) == first)
-        return {"accuracy": float(right.mean()), "first_accuracy": float(first.mean()), "pairs": len(margins)}
+        return {
+            "accuracy": float(right.mean()),
+            "first_accuracy": float(first.mean()),
+            "pairs": len(margins),
+        }

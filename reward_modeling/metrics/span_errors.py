@@ -28,7 +28,9 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """P(score of a positive > score of a negative) + P(equal) / 2, by the Mann-Whitney statistic."""
+    """P(score of a positive > score of a negative) + P(equal) / 2, by the Mann-Whitney
+    statistic.
+    """
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
     if not n_positive or not n_negative:
         return 0.5

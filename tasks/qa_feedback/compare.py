@@ -1,11 +1,15 @@
-"""`compare.sh`: algorithms beside each other on the mini world, several seeds each, and which differences are real.
+"""`compare.sh`: algorithms beside each other on the mini world, several seeds each, and which
+differences are real.
 
-    bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] [seeds=0,1,2] [steps=40]
+    bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] [seeds=0,1,2]
+    [steps=40]
 
-An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one score; `dpo`
-(preferences), `fine-grained-dpo` (corrected over predicted answers) and `corrected-sft` learn from the feedback file itself, as long as their own YAML says. Policies,
-questions and reward models are those of `make demo`; the settings an algorithm gets beside its name stand in
-mini_compare_config.yml. Writes compare/summary.json and compare/index.html; run it again to continue or to add some.
+An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's one
+score; `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers) and
+`corrected-sft` learn from the feedback file itself, as long as their own YAML says. Policies,
+questions and reward models are those of `make demo`; the settings an algorithm gets beside its name
+stand in mini_compare_config.yml. Writes compare/summary.json and compare/index.html; run it again
+to continue or to add some.
 """
 
 import json
@@ -16,12 +20,12 @@ import numpy as np
 from pydantic import Field
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, FilePath, StrictModel, read_yaml
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import HOLISTIC, page, table
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.demo import ROOT, TRAINING
 from tasks.qa_feedback.science import evaluation, scores, seed_list
 
@@ -37,7 +41,9 @@ DEFAULT = (*ALGORITHMS, "ppo" + HOLISTIC, "rloo" + HOLISTIC, *DPO, SFT)
 class Settings(StrictModel):
     """`compare.sh`."""
 
-    algorithms: str = Field(",".join(DEFAULT), description="with commas; the first is what the others are compared with")
+    algorithms: str = Field(
+        ",".join(DEFAULT), description="with commas; the first is what the others are compared with"
+    )
     seeds: str = "0,1,2"
     steps: Count = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
     base_dir: FilePath = Field("outputs/mini", description="what `make demo` wrote")
@@ -49,7 +55,10 @@ class Settings(StrictModel):
         names = self.algorithms.split(",")
         unknown = [name for name in names if name not in NAMES]
         if unknown:
-            raise UserError(f"algorithms={self.algorithms}: {', '.join(unknown)} is not known; known are {', '.join(NAMES)}")
+            raise UserError(
+                f"algorithms={self.algorithms}: {', '.join(unknown)} is not known; known are"
+                f" {', '.join(NAMES)}"
+            )
         return names
 
     @property
@@ -57,13 +66,16 @@ class Settings(StrictModel):
         return seed_list(self.seeds)
 
 
-# ---- runs ----------------------------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 def tuned(name: str) -> list[str]:
     """What `name` is given beside its name, as overrides."""
     settings = read_yaml(ROOT / TUNED).get(name) or {}
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
 
 
 def training(name: str, seed: int, steps: int, base: Path, out: Path) -> Stage:
@@ -71,15 +83,32 @@ def training(name: str, seed: int, steps: int, base: Path, out: Path) -> Stage:
     folder = f"{name}/seed-{seed}"
     common = (f"train.seed={seed}", f"logging.save_dir={out / folder}", f"logging.run_name={name}")
     if name == SFT:
-        script, config = f"{TRAINING}/train_corrected_sft.sh", f"{TRAINING}/mini_corrected_sft_config.yml"
+        script, config = (
+            f"{TRAINING}/train_corrected_sft.sh",
+            f"{TRAINING}/mini_corrected_sft_config.yml",
+        )
         modules = ("sft.run_sft", f"{MODULES}.corrected_examples")
-        return Stage(folder, ("bash", script, *common, *tuned(name)), (), (folder,), (script, config, *models(base, name)), modules)
+        return Stage(
+            folder,
+            ("bash", script, *common, *tuned(name)),
+            (),
+            (folder,),
+            (script, config, *models(base, name)),
+            modules,
+        )
     if name in DPO:
         module, config, settings = f"{MODULES}.train_dpo", f"{TRAINING}/{DPO[name]}", ()
     else:
-        kind = ("train_baseline", "baseline") if name.endswith(HOLISTIC) else ("train_finegrained", "fine_grained")
+        kind = (
+            ("train_baseline", "baseline")
+            if name.endswith(HOLISTIC)
+            else ("train_finegrained", "fine_grained")
+        )
         module, config = f"{MODULES}.{kind[0]}", f"{TRAINING}/mini_{kind[1]}_config.yml"
-        settings = (f"algorithm.name={name.removesuffix(HOLISTIC)}", f"train.total_episodes={steps * EPISODES_PER_STEP}")
+        settings = (
+            f"algorithm.name={name.removesuffix(HOLISTIC)}",
+            f"train.total_episodes={steps * EPISODES_PER_STEP}",
+        )
     command = ("python", "-m", module, config, *common, *settings, *tuned(name))
     return Stage(folder, command, (), (folder,), (config, *models(base, name)), (module,))
 
@@ -103,22 +132,35 @@ def stages(settings: Settings, base: Path, out: Path) -> list[Stage]:
     return made
 
 
-# ---- what they say -------------------------------------------------------------------------------------------------
+# ---- what they say -------------------------------------------------------------------------------
 
 
 def curve(rows: list[dict]) -> list[dict[str, float]]:
-    """Dev figures of a run's log: after how many episodes (answers learned from) and seconds of training, the true score
-    and the KL. None of SFT's, which is judged by RougeLsum."""
-    points, seconds, per_step = [], 0.0, next((row["episodes"] / (row["step"] + 1) for row in rows if "episodes" in row), 0.0)
+    """Dev figures of a run's log: after how many episodes (answers learned from) and seconds of
+    training, the true score and the KL. None of SFT's, which is judged by RougeLsum."""
+    points, seconds, per_step = (
+        [],
+        0.0,
+        next((row["episodes"] / (row["step"] + 1) for row in rows if "episodes" in row), 0.0),
+    )
     for row in rows:
         if "eval/oracle/gold" in row:
-            points.append({"episodes": row["step"] * per_step, "seconds": seconds, "gold": row["eval/oracle/gold"], "kl": row["eval/kl"]})
+            points.append(
+                {
+                    "episodes": row["step"] * per_step,
+                    "seconds": seconds,
+                    "gold": row["eval/oracle/gold"],
+                    "kl": row["eval/kl"],
+                }
+            )
         seconds += row.get("time/rollout", 0.0) + row.get("time/update", 0.0)
     return points
 
 
 def results(settings: Settings, out: Path) -> dict:
-    """{seeds, steps, sft, runs.<name>.<seed>, differences.<a>_vs_<b>}; differences are of gold on the test questions, see `differences`."""
+    """{seeds, steps, sft, runs.<name>.<seed>, differences.<a>_vs_<b>}; differences are of gold on
+    the test questions, see `differences`.
+    """
     seeds, names = settings.seed_list, settings.names
     gold = {"sft": [scores(out, "sft", "sft", "gold")] * len(seeds)}
     runs: dict[str, dict[str, dict]] = {}
@@ -127,11 +169,25 @@ def results(settings: Settings, out: Path) -> dict:
         runs[name] = {}
         for seed, values in zip(seeds, gold[name]):
             points = curve(read_jsonl(out / name / f"seed-{seed}" / "metrics.jsonl"))
-            last = points[-1] if points else {"episodes": 0, "seconds": stage_seconds(out, f"{name}/seed-{seed}"), "kl": None}
+            last = (
+                points[-1]
+                if points
+                else {
+                    "episodes": 0,
+                    "seconds": stage_seconds(out, f"{name}/seed-{seed}"),
+                    "kl": None,
+                }
+            )
             runs[name][str(seed)] = {
-                "gold": float(np.mean(values)), **{key: last[key] for key in ("episodes", "seconds", "kl")}, "curve": points}
+                "gold": float(np.mean(values)),
+                **{key: last[key] for key in ("episodes", "seconds", "kl")},
+                "curve": points,
+            }
     return {
-        "seeds": seeds, "steps": settings.steps, "sft": {"gold": float(np.mean(gold["sft"][0]))}, "runs": runs,
+        "seeds": seeds,
+        "steps": settings.steps,
+        "sft": {"gold": float(np.mean(gold["sft"][0]))},
+        "runs": runs,
         "differences": differences(gold),
         "settings": {name: tuned(name) for name in names},
     }
@@ -144,15 +200,20 @@ def stage_seconds(out: Path, stage: str) -> float:
 def differences(gold: dict[str, list[np.ndarray]]) -> dict[str, dict]:
     """All pairs: `<a>_vs_<b>` -> mean, low and high of the 95% interval, and
 
-    `excludes_zero`: the interval by itself. Among 91 pairs without any difference up to five would do so by chance.
+    `excludes_zero`: the interval by itself. Among 91 pairs without any difference up to five would
+      do so by chance.
     `p`, `p_corrected`: of no difference, and after Holm's correction over all pairs.
-    `real`: `p_corrected` is below 0.05: by this rule one table in twenty names any difference that is none.
+    `real`: `p_corrected` is below 0.05: by this rule one table in twenty names any difference that
+      is none.
     """
     pairs: dict[str, dict] = {}
     for b, a in combinations(gold, 2):
         by_seed = [x - y for x, y in zip(gold[a], gold[b])]
         interval = seed_interval(by_seed)
-        pairs[f"{a}_vs_{b}"] = interval.as_dict() | {"excludes_zero": interval.excludes_zero, "p": seed_p_value(by_seed)}
+        pairs[f"{a}_vs_{b}"] = interval.as_dict() | {
+            "excludes_zero": interval.excludes_zero,
+            "p": seed_p_value(by_seed),
+        }
     for pair, corrected in zip(pairs.values(), holm([pair["p"] for pair in pairs.values()])):
         pair["p_corrected"] = corrected
         pair["real"] = corrected < 1 - LEVEL
@@ -162,10 +223,20 @@ def differences(gold: dict[str, list[np.ndarray]]) -> dict[str, dict]:
 def compare(settings: Settings) -> None:
     """Run what is missing, write summary.json and index.html, print the table."""
     out, base = Path(settings.output_dir).absolute(), Path(settings.base_dir).absolute()
-    missing = sorted({path for name in settings.names for path in models(base, name) if not Path(path).exists()})
+    missing = sorted(
+        {path for name in settings.names for path in models(base, name) if not Path(path).exists()}
+    )
     if missing:
-        raise UserError(f"{', '.join(missing)} not found: run `make demo` first, or name its folder with OUTPUT_DIR")
-    environment = {"SCALE": "mini", "OUTPUT_DIR": str(base), "DATA_DIR": str(base / "data"), "OMP_NUM_THREADS": "1"}
+        raise UserError(
+            f"{', '.join(missing)} not found: run `make demo` first, or name its folder with"
+            " OUTPUT_DIR"
+        )
+    environment = {
+        "SCALE": "mini",
+        "OUTPUT_DIR": str(base),
+        "DATA_DIR": str(base / "data"),
+        "OMP_NUM_THREADS": "1",
+    }
     Pipeline(stages(settings, base, out), ROOT, out, environment, settings.lanes).run()
     found = results(settings, out)
     write_json(out / "summary.json", found)

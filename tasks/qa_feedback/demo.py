@@ -1,9 +1,11 @@
-"""`make demo`: the whole pipeline at mini scale, stage by stage, by the same scripts a user runs by hand.
+"""`make demo`: the whole pipeline at mini scale, stage by stage, by the same scripts a user runs by
+hand.
 
     python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
 
-Run it again to continue after an interruption or a corrected setting; what has not changed is reused. Exits with code 1
-where a figure of `summary_table.TARGETS` is missed: everything has been written by then, the report too.
+Run it again to continue after an interruption or a corrected setting; what has not changed is
+reused. Exits with code 1 where a figure of `summary_table.TARGETS` is missed: everything has been
+written by then, the report too.
 """
 
 import sys
@@ -11,20 +13,19 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.utils import read_json, run_main
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.summary_table import missed_targets
 
 ROOT = Path(__file__).parents[2]
 TASK = "tasks/qa_feedback"
 TRAINING, REWARD_MODELING, DATA = f"{TASK}/training", f"{TASK}/reward_modeling", f"{TASK}/data"
 FEEDBACK_QUESTIONS = 1500  # of the training set are annotated
-SAMPLES = (
-    4  # answers per test question: the intervals are over questions, more samples make each of them surer
-)
+# answers per test question: the intervals are over questions, more samples make each of them surer
+SAMPLES = 4
 
 
 class DemoConfig(StrictModel):
@@ -42,7 +43,9 @@ def script(
     reads: tuple[str, ...] = (),
 ) -> Stage:
     """A stage that runs one of the task's bash scripts, which is watched together with `reads`."""
-    return Stage(name, ("bash", path, *arguments), needs, outputs, ("scripts/env.sh", path, *reads), modules)
+    return Stage(
+        name, ("bash", path, *arguments), needs, outputs, ("scripts/env.sh", path, *reads), modules
+    )
 
 
 def reward_model(name: str, module: str) -> Stage:
@@ -111,12 +114,19 @@ def annotation(split: str, out: Path) -> Stage:
         f"samples={out / 'generated' / f'sft-{split}' / 'samples.jsonl'}",
     )
     return Stage(
-        f"annotate_{split}", command, (f"generate_{split}",), (f"data/{split}_feedback.json",), (), (module,)
+        f"annotate_{split}",
+        command,
+        (f"generate_{split}",),
+        (f"data/{split}_feedback.json",),
+        (),
+        (module,),
     )
 
 
 def annotation_page(out: Path) -> Stage:
-    """What people would be sent: the first answers of the SFT policy, ready to be annotated in a browser."""
+    """What people would be sent: the first answers of the SFT policy, ready to be annotated in a
+    browser.
+    """
     module, folder = "interface_html.pages", f"{TASK}/interface_html"
     command = (
         sys.executable,
@@ -128,13 +138,19 @@ def annotation_page(out: Path) -> Stage:
         "first=20",
     )
     reads = (f"{folder}/schema.js", f"{folder}/templates/*")
-    return Stage("annotation_page", command, ("generate_train",), ("annotate.html",), reads, (module,))
+    return Stage(
+        "annotation_page", command, ("generate_train",), ("annotate.html",), reads, (module,)
+    )
 
 
 def stages(out: Path) -> list[Stage]:
     """The pipeline, in an order that keeps two lanes busy."""
-    data = tuple(f"data/{name}.json" for name in ("train", "dev", "test", "pretrain", "sft", "train_1k"))
-    files = tuple(f"data/{name}" for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence"))
+    data = tuple(
+        f"data/{name}.json" for name in ("train", "dev", "test", "pretrain", "sft", "train_1k")
+    )
+    files = tuple(
+        f"data/{name}" for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
+    )
     summary = (
         sys.executable,
         "-m",
@@ -144,7 +160,10 @@ def stages(out: Path) -> list[Stage]:
     )
     return [
         script(
-            "make_mini", f"{DATA}/make_mini.sh", modules=("tasks.qa_feedback.data.mini_world",), outputs=data
+            "make_mini",
+            f"{DATA}/make_mini.sh",
+            modules=("tasks.qa_feedback.data.mini_world",),
+            outputs=data,
         ),
         script(
             "train_sft",
@@ -200,7 +219,9 @@ def stages(out: Path) -> list[Stage]:
 
 
 def demo(config: DemoConfig) -> list[str]:
-    """Run everything, then print the summary and where the report lies. Returns a line for each target that was missed."""
+    """Run everything, then print the summary and where the report lies. Returns a line for each
+    target that was missed.
+    """
     out = Path(config.output_dir).absolute()
     environment = {
         "SCALE": "mini",

@@ -1,7 +1,7 @@
 """The qa-feedback format: questions, feedback, and the words a reward model reads before an answer.
 
-Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json hold questions
-with reference answers, {train,dev}_feedback.json four answers to each question
+Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json
+hold questions with reference answers, {train,dev}_feedback.json four answers to each question
 and what an annotator said of them.
 """
 
@@ -17,10 +17,21 @@ from pydantic import AfterValidator
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, first_problems, read_json, read_jsonl, shorten, write_text
 from tasks.qa_feedback.validation import (
-    Problem, example_problems, feedback_problems, json_name, sample_problems,
+    Problem,
+    example_problems,
+    feedback_problems,
+    json_name,
+    sample_problems,
 )
 
-PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))  # the outputs compared by a row's six preferences
+PAIRS = (
+    (0, 1),
+    (0, 2),
+    (0, 3),
+    (1, 2),
+    (1, 3),
+    (2, 3),
+)  # the outputs compared by a row's six preferences
 
 
 def _plain_name(name: str) -> str:
@@ -29,7 +40,9 @@ def _plain_name(name: str) -> str:
     return name
 
 
-SplitName = Annotated[str, AfterValidator(_plain_name)]  # <name>.json in a folder, never outside of it
+SplitName = Annotated[
+    str, AfterValidator(_plain_name)
+]  # <name>.json in a folder, never outside of it
 
 
 @dataclass(frozen=True)
@@ -42,46 +55,69 @@ class ErrorSpan:
     explanation: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {"error type": self.type, "explanation": self.explanation, "start": self.start, "end": self.end}
+        return {
+            "error type": self.type,
+            "explanation": self.explanation,
+            "start": self.start,
+            "end": self.end,
+        }
 
 
 @dataclass(frozen=True)
 class MissingInfo:
-    """Sentences of a passage (ids from 1; sentence 0 is the title) that the answer should have told."""
+    """Sentences of a passage (ids from 1; sentence 0 is the title) that the answer should have
+    told.
+    """
 
     type: str
     passage_id: int
     sentence_ids: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {"error type": self.type, "passage_id": self.passage_id, "sentence_id": list(self.sentence_ids)}
+        return {
+            "error type": self.type,
+            "passage_id": self.passage_id,
+            "sentence_id": list(self.sentence_ids),
+        }
 
 
 @dataclass(frozen=True)
 class FeedbackRow:
-    """One row of a feedback file. `raw` is the JSON object as it was read, to be written back unchanged."""
+    """One row of a feedback file. `raw` is the JSON object as it was read, to be written back
+    unchanged.
+    """
 
     raw: Mapping[str, Any]
 
     @classmethod
     def make(
-        cls, question: str, passages: Sequence[Sequence[str]], gold: str, predictions: Sequence[str],
-        errors: Iterable[ErrorSpan], missing: Iterable[MissingInfo], corrected: str,
+        cls,
+        question: str,
+        passages: Sequence[Sequence[str]],
+        gold: str,
+        predictions: Sequence[str],
+        errors: Iterable[ErrorSpan],
+        missing: Iterable[MissingInfo],
+        corrected: str,
         preference: Sequence[int],
     ) -> "FeedbackRow":
-        """A row with the keys of the published files in their order. `passages`: title, then sentences, each."""
-        return cls({
-            "question": question,
-            "passages": [list(passage) for passage in passages],
-            "gold": gold,
-            **{f"prediction {i}": text for i, text in enumerate(predictions, 1)},
-            "feedback": {
-                "errors": [error.to_json() for error in errors],
-                "missing-info": [info.to_json() for info in missing],
-                "corrected-prediction": corrected,
-            },
-            "preference": list(preference),
-        })
+        """A row with the keys of the published files in their order. `passages`: title, then
+        sentences, each.
+        """
+        return cls(
+            {
+                "question": question,
+                "passages": [list(passage) for passage in passages],
+                "gold": gold,
+                **{f"prediction {i}": text for i, text in enumerate(predictions, 1)},
+                "feedback": {
+                    "errors": [error.to_json() for error in errors],
+                    "missing-info": [info.to_json() for info in missing],
+                    "corrected-prediction": corrected,
+                },
+                "preference": list(preference),
+            }
+        )
 
     @property
     def question(self) -> str:
@@ -129,8 +165,15 @@ class DataError(UserError):
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         rows = len({(problem.file, problem.row) for problem in problems})
-        places = "file, line" if all(problem.place == "line" for problem in problems) else "file, row counted from 0"
-        head = f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data ({places}, field, reason):"
+        places = (
+            "file, line"
+            if all(problem.place == "line" for problem in problems)
+            else "file, row counted from 0"
+        )
+        head = (
+            f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data"
+            f" ({places}, field, reason):"
+        )
         lines = "\n  ".join([head, *first_problems([str(problem) for problem in problems])])
         super().__init__(f"{lines}\nCorrect or remove these rows; nothing was written.")
 
@@ -144,17 +187,21 @@ def _read_rows(path: str | Path) -> list:
     if not os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
         state = "is a folder" if os.path.isdir(path) else "does not exist"
         is_feedback = Path(path).name.endswith("_feedback.json")
-        feedback = "; collect_feedback.py there annotates answers to its questions" if is_feedback else ""
+        feedback = (
+            "; collect_feedback.py there annotates answers to its questions" if is_feedback else ""
+        )
         raise UserError(
-            f"{path} {state}. Give the folder of the qa-feedback files with DATA_DIR=... (data_dir=... of a Python "
-            "program). tasks/qa_feedback/data/download.sh fetches the published files, make_mini.sh beside it writes "
-            f"those of a small world{feedback}"
+            f"{path} {state}. Give the folder of the qa-feedback files with DATA_DIR=..."
+            " (data_dir=... of a Python program). tasks/qa_feedback/data/download.sh fetches the"
+            f" published files, make_mini.sh beside it writes those of a small world{feedback}"
         )
     rows = read_json(path)
     if not isinstance(rows, list):
         raise UserError(f"{path} must hold one JSON array of rows, it holds {json_name(rows)}")
     if not rows:
-        raise UserError(f"{path} holds no rows: it is an empty JSON array. Give a file with at least one row")
+        raise UserError(
+            f"{path} holds no rows: it is an empty JSON array. Give a file with at least one row"
+        )
     return rows
 
 
@@ -163,8 +210,15 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     files = [_read_rows(path) for path in paths]
     for path, rows in zip(paths, files):
         if _has_keys(rows[0], "text", "answer") and not _has_keys(rows[0], "feedback"):
-            raise UserError(f"{path} holds questions, not feedback on answers to them. Give a file such as train_feedback.json")
-    problems = [problem for path, rows in zip(paths, files) for problem in feedback_problems(rows, str(path))]
+            raise UserError(
+                f"{path} holds questions, not feedback on answers to them. Give a file such as"
+                " train_feedback.json"
+            )
+    problems = [
+        problem
+        for path, rows in zip(paths, files)
+        for problem in feedback_problems(rows, str(path))
+    ]
     if problems:
         raise DataError(problems)
     return [[FeedbackRow(row) for row in rows] for rows in files]
@@ -180,11 +234,16 @@ def read_feedback(path: str | Path) -> list[FeedbackRow]:
 
 
 def read_samples(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `samples.jsonl` of generate.sh: {id, question, passages, predictions}, four predictions each.
+    """The lines of a `samples.jsonl` of generate.sh: {id, question, passages, predictions}, four
+    predictions each.
 
-    Raises `DataError` with every malformed line, `UserError` where the file cannot be read or is empty.
+    Raises `DataError` with every malformed line, `UserError` where the file cannot be read or is
+    empty.
     """
-    way_out = "Sample answers with tasks/qa_feedback/training/generate.sh num_samples=4, which writes samples.jsonl"
+    way_out = (
+        "Sample answers with tasks/qa_feedback/training/generate.sh num_samples=4, which writes"
+        " samples.jsonl"
+    )
     if not os.path.exists(path):
         raise UserError(f"{path} does not exist. {way_out}")
     rows = read_jsonl(path)
@@ -202,7 +261,9 @@ def feedback_text(rows: Iterable[FeedbackRow]) -> str:
 
 
 def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
-    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be read back."""
+    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be
+    read back.
+    """
     rows = list(rows)
     problems = feedback_problems([row.raw for row in rows], str(path))
     if problems:
@@ -211,30 +272,40 @@ def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
 
 
 def load_examples(path: str | Path) -> list[Prompt]:
-    """The rows of {train,dev,test,train_1k}.json as prompts. Raises `DataError` with every malformed row.
+    """The rows of {train,dev,test,train_1k}.json as prompts. Raises `DataError` with every
+    malformed row.
 
-    id: the row's index; references: its `answer` texts; meta: its other keys (`question`, `passages`, ...).
+    id: the row's index; references: its `answer` texts; meta: its other keys (`question`,
+      `passages`, ...).
     """
     rows = _read_rows(path)
     if _has_keys(rows[0], "feedback", "prediction 1") and not _has_keys(rows[0], "text"):
-        raise UserError(f"{path} holds feedback, not the questions that it is about. Give a file such as train.json")
+        raise UserError(
+            f"{path} holds feedback, not the questions that it is about. Give a file such as"
+            " train.json"
+        )
     problems = example_problems(rows, str(path))
     if problems:
         raise DataError(problems)
     return [
         Prompt(
-            id=str(i), text=row["text"], references=tuple(row["answer"]),
+            id=str(i),
+            text=row["text"],
+            references=tuple(row["answer"]),
             meta={key: value for key, value in row.items() if key not in ("text", "answer")},
         )
         for i, row in enumerate(rows)
     ]
 
 
-def rm_words_prefix(question: str, passages: Sequence[Sequence[str] | Mapping[str, str]] | None) -> list[str]:
-    """The words before an answer: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ] `answer:`.
+def rm_words_prefix(
+    question: str, passages: Sequence[Sequence[str] | Mapping[str, str]] | None
+) -> list[str]:
+    """The words before an answer: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ]
+    `answer:`.
 
-    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages out; a
-    question without any has no `context:` either.
+    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages
+    out; a question without any has no `context:` either.
     """
     words = ["question:", *question.split()]
     if passages:
@@ -251,5 +322,9 @@ def rm_words_prefix(question: str, passages: Sequence[Sequence[str] | Mapping[st
 
 
 def rm_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
-    """`rm_words_prefix` of a prompt: what a reward model reads before the answer, as in its training files."""
-    return rm_words_prefix(prompt.meta["question"], prompt.meta["passages"] if with_passages else None)
+    """`rm_words_prefix` of a prompt: what a reward model reads before the answer, as in its
+    training files.
+    """
+    return rm_words_prefix(
+        prompt.meta["question"], prompt.meta["passages"] if with_passages else None
+    )

@@ -1,11 +1,12 @@
 """What a whole pipeline found: `summary.json`, and the same as a table.
 
-    python -m tasks.qa_feedback.summary output_dir=outputs/mini data_dir=outputs/mini/data [split=test]
+    python -m tasks.qa_feedback.summary output_dir=outputs/mini data_dir=outputs/mini/data
+    [split=test]
 
 Reads what the stages left in an outputs folder: evaluations of the policies
-(`eval/<policy>-<split>/rows.jsonl`, made by training/evaluate.sh), the reward models, seconds and memory by
-stage. In the mini world the reward models are compared with the oracle, on the SFT policy's answers to
-questions they never saw.
+(`eval/<policy>-<split>/rows.jsonl`, made by training/evaluate.sh), the reward models, seconds and
+memory by stage. In the mini world the reward models are compared with the oracle, on the SFT
+policy's answers to questions they never saw.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from pydantic import Field
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.evaluation import summarize
 from fgrlhf.kernels.choice import processor_name
@@ -26,7 +28,6 @@ from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.feedback import load_examples, rm_prefix
 from tasks.qa_feedback.summary_table import table
@@ -65,7 +66,8 @@ def policy_rows(settings: Settings) -> dict[str, list[dict]]:
     found = {}
     for policy, names in POLICIES.items():
         paths = [
-            Path(settings.output_dir) / "eval" / f"{name}-{settings.split}" / "rows.jsonl" for name in names
+            Path(settings.output_dir) / "eval" / f"{name}-{settings.split}" / "rows.jsonl"
+            for name in names
         ]
         existing = [path for path in paths if path.exists()]
         if existing:
@@ -81,7 +83,9 @@ def policy_rows(settings: Settings) -> dict[str, list[dict]]:
 def policy_summary(rows: Sequence[Mapping]) -> dict:
     """Every metric as {mean, low, high}; the oracle's are in a group of their own."""
     flat = {name: interval.as_dict() for name, interval in summarize(rows).items()}
-    oracle = {name.removeprefix(ORACLE): value for name, value in flat.items() if name.startswith(ORACLE)}
+    oracle = {
+        name.removeprefix(ORACLE): value for name, value in flat.items() if name.startswith(ORACLE)
+    }
     rest = {name: value for name, value in flat.items() if not name.startswith(ORACLE)}
     return {"oracle": oracle, **rest} if oracle else rest
 
@@ -95,7 +99,9 @@ def by_question(rows: Sequence[Mapping], metric: str) -> dict[str, float]:
 
 
 def gains(policies: Mapping[str, Sequence[Mapping]]) -> dict[str, dict]:
-    """Paired differences on questions both policies answered: the oracle's metrics, else reward and Rouge."""
+    """Paired differences on questions both policies answered: the oracle's metrics, else reward and
+    Rouge.
+    """
     result = {}
     for better, worse in COMPARED:
         if better not in policies or worse not in policies:
@@ -124,7 +130,8 @@ def segment_metrics(
     texts: Sequence[str],
     wrong: Sequence[Mapping[tuple[int, int], bool]],
 ) -> dict:
-    """Accuracy, AUC and F1 of "has an error" over the segments that both the model and the oracle judge.
+    """Accuracy, AUC and F1 of "has an error" over the segments that both the model and the oracle
+    judge.
 
     Args:
       wrong: per text, the true answer by the segment's characters.
@@ -138,7 +145,8 @@ def segment_metrics(
                 true.append(known[span])
     if not said:
         raise UserError(
-            "the reward model judged no segment that the oracle knows: does it use another segmenter?"
+            "the reward model judged no segment that the oracle knows: does it use another"
+            " segmenter?"
         )
     p_error, is_wrong = np.array(said), np.array(true)
     f1 = precision_recall_f1(p_error > 0.5, is_wrong)[2]
@@ -153,16 +161,20 @@ def segment_metrics(
 def pair_metrics(
     scorer: SequenceScorer, prompts: Sequence[Prompt], texts: Sequence[str], truth: Sequence[float]
 ) -> dict:
-    """How often the better of two answers to one question scores higher (equal scores count one half).
+    """How often the better of two answers to one question scores higher (equal scores count one
+    half).
 
-    Pairs that are equally good are left out. Without any pair (one sample per question) there is nothing to
+    Pairs that are equally good are left out. Without any pair (one sample per question) there is
+    nothing to
     say: {}.
     """
     scores = scorer.score(prompts, texts).tolist()
     groups: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt.id, []).append(i)
-    pairs = [(i, j) for group in groups.values() for i in group for j in group if truth[i] > truth[j]]
+    pairs = [
+        (i, j) for group in groups.values() for i in group for j in group if truth[i] > truth[j]
+    ]
     if not pairs:
         return {}
     right = [0.5 if scores[i] == scores[j] else float(scores[i] > scores[j]) for i, j in pairs]
@@ -188,11 +200,14 @@ TRUTH: dict[str, Callable[[Judgement], float | dict]] = {
 def reward_models_against_oracle(
     folders: Mapping[str, Path], prompts: Sequence[Prompt], rows: Sequence[Mapping]
 ) -> dict[str, dict]:
-    """Score sampled answers with every reward model and compare with the oracle's judgement of them."""
+    """Score sampled answers with every reward model and compare with the oracle's judgement of
+    them.
+    """
     known = {prompt.id: prompt for prompt in prompts}
     asked, texts = [known[row["id"]] for row in rows], [row["response"] for row in rows]
     judgements = [
-        judge(prompt.meta["question"], prompt.meta["passages"], text) for prompt, text in zip(asked, texts)
+        judge(prompt.meta["question"], prompt.meta["passages"], text)
+        for prompt, text in zip(asked, texts)
     ]
     result = {}
     for name, folder in folders.items():
@@ -206,21 +221,29 @@ def reward_models_against_oracle(
 
 
 def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
-    """What the reward models reached on annotated dev rows: all there is where no oracle knows the truth."""
+    """What the reward models reached on annotated dev rows: all there is where no oracle knows the
+    truth.
+    """
     result = {}
     for name, folder in folders.items():
         metrics = read_json(folder / SPEC_FILE)["metrics"]
         if name in ("completeness", "preference"):
             result[name] = {"pair_accuracy": metrics["accuracy"]}
         else:
-            result[name] = {"accuracy": metrics["accuracy"], "auc": metrics["auc"], "f1": metrics["error_f1"]}
+            result[name] = {
+                "accuracy": metrics["accuracy"],
+                "auc": metrics["auc"],
+                "f1": metrics["error_f1"],
+            }
     return result
 
 
 def reward_models(
     settings: Settings, prompts: Sequence[Prompt], rows: Sequence[Mapping] | None
 ) -> dict[str, dict]:
-    """Metrics of the reward models that are there; kept in eval/reward_models until one of them changes."""
+    """Metrics of the reward models that are there; kept in eval/reward_models until one of them
+    changes.
+    """
     output = Path(settings.output_dir)
     folders = {
         name: output / folder
@@ -249,7 +272,9 @@ def reward_models(
 
 
 def stages(output: Path) -> dict[str, dict]:
-    """Seconds and peak memory by stage: the whole pipeline's account, else those of the stages' folders."""
+    """Seconds and peak memory by stage: the whole pipeline's account, else those of the stages'
+    folders.
+    """
     if (output / "stages.json").exists():
         return read_json(output / "stages.json")
     paths = sorted(

@@ -28,10 +28,30 @@ TARGETS = (
     ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
     ("preference pair accuracy", "reward_models.preference.pair_accuracy", 0.62, None),
     ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.08, None),
-    ("fine-grained over SFT, gold, lower end", "gains.fine_grained_vs_sft.gold.low", ABOVE_ZERO, None),
-    ("fine-grained over SFT, relevance", "gains.fine_grained_vs_sft.relevance.mean", ABOVE_ZERO, None),
-    ("fine-grained over SFT, factuality", "gains.fine_grained_vs_sft.factuality.mean", ABOVE_ZERO, None),
-    ("fine-grained over SFT, completeness", "gains.fine_grained_vs_sft.completeness.mean", -0.01, None),
+    (
+        "fine-grained over SFT, gold, lower end",
+        "gains.fine_grained_vs_sft.gold.low",
+        ABOVE_ZERO,
+        None,
+    ),
+    (
+        "fine-grained over SFT, relevance",
+        "gains.fine_grained_vs_sft.relevance.mean",
+        ABOVE_ZERO,
+        None,
+    ),
+    (
+        "fine-grained over SFT, factuality",
+        "gains.fine_grained_vs_sft.factuality.mean",
+        ABOVE_ZERO,
+        None,
+    ),
+    (
+        "fine-grained over SFT, completeness",
+        "gains.fine_grained_vs_sft.completeness.mean",
+        -0.01,
+        None,
+    ),
     ("holistic over SFT, gold, lower end", "gains.holistic_vs_sft.gold.low", ABOVE_ZERO, None),
     ("peak memory in GB", "peak_gb", None, 4),
 )
@@ -45,14 +65,20 @@ def look_up(tree, path: str):
 
 
 def costs(stages: Mapping[str, Mapping]) -> tuple[float, float]:
-    """(minutes, peak memory in MB) of all stages: what the pipeline measured of them together, where it is known."""
+    """(minutes, peak memory in MB) of all stages: what the pipeline measured of them together,
+    where it is known.
+    """
     # stages run beside each other: together they take less time and more memory than the stages say
     counted = [stages["whole"]] if "whole" in stages else list(stages.values())
-    return sum(stage["seconds"] for stage in counted) / 60, max(stage["peak_mb"] for stage in counted)
+    return sum(stage["seconds"] for stage in counted) / 60, max(
+        stage["peak_mb"] for stage in counted
+    )
 
 
 def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
-    """(what, value, wanted, reached) for all of `TARGETS` that were measured. Time is none: it is the machine's."""
+    """(what, value, wanted, reached) for all of `TARGETS` that were measured. Time is none: it is
+    the machine's.
+    """
     if summary["stages"]:
         summary = {**summary, "peak_gb": costs(summary["stages"])[1] / 1024}
     results = []
@@ -79,7 +105,9 @@ def missed_targets(summary: Mapping) -> list[str]:
 
 
 def table(summary: Mapping) -> str:
-    """Policies, gains, reward models and stages; in the mini world what the demo must reach as well."""
+    """Policies, gains, reward models and stages; in the mini world what the demo must reach as
+    well.
+    """
     policies = summary["policies"]
     columns = {
         name: path
@@ -95,7 +123,9 @@ def table(summary: Mapping) -> str:
         ]
     )
     if summary["gains"]:
-        names = list(dict.fromkeys(name for metrics in summary["gains"].values() for name in metrics))
+        names = list(
+            dict.fromkeys(name for metrics in summary["gains"].values() for name in metrics)
+        )
         lines += ["", "Gains, paired by question"]
         lines += _grid(
             [["", *names]]
@@ -155,4 +185,7 @@ def _interval(value: Mapping | None) -> str:
 def _grid(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        for row in rows
+    ]

@@ -1,4 +1,6 @@
-"""What is wrong with rows of the qa-feedback format: every mistake as file, row, field and reason."""
+"""What is wrong with rows of the qa-feedback format: every mistake as file, row, field and
+reason.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +15,12 @@ MINOR_INFO = "Missing-Minor-Auxiliary"
 MISSING_INFO = ("Missing-Answer", "Missing-Major-Auxiliary", MINOR_INFO)
 
 _JSON_NAMES = {
-    dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer", float: "a number",
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
 }
 Complaint = tuple[str, str]  # field, reason
 
@@ -22,8 +29,8 @@ Complaint = tuple[str, str]  # field, reason
 class Problem:
     """One mistake. `field` is a path such as `feedback.errors[2].end`.
 
-    `row` counts from 0 in a file that is one JSON array. With `place="line"` it is a line of a JSON lines file,
-    counted from 1.
+    `row` counts from 0 in a file that is one JSON array. With `place="line"` it is a line of a JSON
+    lines file, counted from 1.
     """
 
     file: str
@@ -38,12 +45,22 @@ class Problem:
 
 def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
     """Everything wrong with the rows of a feedback file, in order; [] if they can be used."""
-    return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _feedback_row(row)]
+    return [
+        Problem(file, i, *complaint)
+        for i, row in enumerate(rows)
+        for complaint in _feedback_row(row)
+    ]
 
 
 def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
-    """Everything wrong with the rows of {train,dev,test,train_1k}.json, in order; [] if they can be used."""
-    return [Problem(file, i, *complaint) for i, row in enumerate(rows) for complaint in _example_row(row)]
+    """Everything wrong with the rows of {train,dev,test,train_1k}.json, in order; [] if they can be
+    used.
+    """
+    return [
+        Problem(file, i, *complaint)
+        for i, row in enumerate(rows)
+        for complaint in _example_row(row)
+    ]
 
 
 def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Problem]:
@@ -67,7 +84,7 @@ def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Pr
     return problems
 
 
-# ---- rows --------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 def _feedback_row(row: Any) -> Iterator[Complaint]:
@@ -98,10 +115,14 @@ def _example_row(row: Any) -> Iterator[Complaint]:
         yield "row", not_a(dict, row)
         return
     yield from filled_text_problems(row, "", "text", "question")
-    yield from key_problems(row, "", "answer", list) or _all_items(row["answer"], "answer", _filled_text)
+    yield from key_problems(row, "", "answer", list) or _all_items(
+        row["answer"], "answer", _filled_text
+    )
     if row.get("answer") == []:
         yield "answer", "is empty: at least one reference answer is needed"
-    yield from key_problems(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
+    yield from key_problems(row, "", "passages", list) or _all_items(
+        row["passages"], "passages", _any_passage
+    )
 
 
 def _sample_row(row: Any, answers: int) -> Iterator[Complaint]:
@@ -109,8 +130,12 @@ def _sample_row(row: Any, answers: int) -> Iterator[Complaint]:
         yield "line", not_a(dict, row)
         return
     yield from filled_text_problems(row, "", "id", "question")
-    yield from key_problems(row, "", "passages", list) or _all_items(row["passages"], "passages", _any_passage)
-    yield from key_problems(row, "", "predictions", list) or _all_items(row["predictions"], "predictions", _text)
+    yield from key_problems(row, "", "passages", list) or _all_items(
+        row["passages"], "passages", _any_passage
+    )
+    yield from key_problems(row, "", "predictions", list) or _all_items(
+        row["predictions"], "predictions", _text
+    )
     predictions = row.get("predictions")
     if isinstance(predictions, list) and len(predictions) != answers:
         count = f"has {len(predictions)} entries, must have {answers}"
@@ -123,13 +148,19 @@ def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
     if not isinstance(preference, list):
         return
     if len(preference) != 6:
-        yield "preference", f"has {len(preference)} entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
+        yield (
+            "preference",
+            f"has {len(preference)} entries, must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4",
+        )
     for i, value in enumerate(preference):
         if not is_int(value) or value not in (0, 1, 2):
-            yield f"preference[{i}]", f"{shown(value)} is none of 0 (tie), 1 (first better), 2 (second better)"
+            yield (
+                f"preference[{i}]",
+                f"{shown(value)} is none of 0 (tie), 1 (first better), 2 (second better)",
+            )
 
 
-# ---- error spans and missing information -------------------------------------------------------------------
+# ---- error spans and missing information ---------------------------------------------------------
 
 
 def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complaint]:
@@ -141,9 +172,13 @@ def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complain
             continue
         yield from type_problems(error, field, FACTUAL_ERRORS + NON_FACTUAL_ERRORS)
         yield from text_problems(error, f"{field}.", "explanation")
-        if error.get("error type") == "Wrong-Grounding" and isinstance(error.get("explanation"), str):
+        if error.get("error type") == "Wrong-Grounding" and isinstance(
+            error.get("explanation"), str
+        ):
             yield from grounding_problems(error["explanation"], f"{field}.explanation", passages)
-        wrong = key_problems(error, f"{field}.", "start", int) + key_problems(error, f"{field}.", "end", int)
+        wrong = key_problems(error, f"{field}.", "start", int) + key_problems(
+            error, f"{field}.", "end", int
+        )
         if not wrong and isinstance(text, str):
             wrong = list(span_problems(error["start"], error["end"], text, field))
             if not any("range" in reason for _, reason in wrong):
@@ -155,13 +190,21 @@ def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complain
 def span_problems(
     start: int, end: int, text: str, field: str, name: str = "prediction 1"
 ) -> Iterator[Complaint]:
-    """A span of `name` holds whole words: it begins with one, and after it comes white space or the text's end."""
+    """A span of `name` holds whole words: it begins with one, and after it comes white space or the
+    text's end.
+    """
     if not 0 <= start < len(text):
         yield f"{field}.start", f"{shown(start)} is out of range: {name} has {len(text)} characters"
     if not 0 < end <= len(text):
         yield f"{field}.end", f"{shown(end)} is out of range: {name} has {len(text)} characters"
     elif end <= start:
-        yield f"{field}.end", f"{shown(end)} is out of range: the span starts at {shown(start)} and must not be empty"
+        yield (
+            f"{field}.end",
+            (
+                f"{shown(end)} is out of range: the span starts at {shown(start)} and must not be"
+                " empty"
+            ),
+        )
     elif 0 <= start:
         if text[start].isspace() or (start > 0 and not text[start - 1].isspace()):
             yield f"{field}.start", f"{start} is off a word boundary: {_around(text, start)}"
@@ -170,7 +213,7 @@ def span_problems(
 
 
 def _around(text: str, at: int) -> str:
-    return repr(f"{text[max(at - 10, 0):at]}|{text[at:at + 10]}")
+    return repr(f"{text[max(at - 10, 0) : at]}|{text[at : at + 10]}")
 
 
 def overlap_problems(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
@@ -184,7 +227,9 @@ def overlap_problems(placed: list[tuple[int, int, int]]) -> Iterator[Complaint]:
 
 
 def grounding_problems(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
-    """A Wrong-Grounding error's explanation: the sentences it contradicts as a JSON object, or free text."""
+    """A Wrong-Grounding error's explanation: the sentences it contradicts as a JSON object, or free
+    text.
+    """
     if not explanation.startswith("{"):
         return
     try:
@@ -214,17 +259,23 @@ def id_problems(owner: Mapping[str, Any], field: str, passages: list | None) -> 
         if 1 <= passage_id <= len(passages):
             passage = passages[passage_id - 1]
         else:
-            reason = f"passage {shown(passage_id)} does not exist: the row has {len(passages)}, counted from 1"
+            reason = (
+                f"passage {shown(passage_id)} does not exist: the row has {len(passages)}, counted"
+                " from 1"
+            )
             yield f"{field}.passage_id", reason
     for i, sentence_id in enumerate(sentence_ids if isinstance(sentence_ids, list) else ()):
         if not is_int(sentence_id):
             yield f"{field}.sentence_id[{i}]", not_a(int, sentence_id)
         elif passage is not None and not 0 <= sentence_id < len(passage):
             known = f"passage {passage_id} has {len(passage) - 1}, and 0 for its title"
-            yield f"{field}.sentence_id[{i}]", f"sentence {shown(sentence_id)} does not exist: {known}"
+            yield (
+                f"{field}.sentence_id[{i}]",
+                f"sentence {shown(sentence_id)} does not exist: {known}",
+            )
 
 
-# ---- values ------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
 
 
 def all_sentences_passages(row: Mapping[str, Any], key: str) -> list[Complaint]:
@@ -253,7 +304,9 @@ def _all_items(items: list, field: str, check) -> Iterator[Complaint]:
         yield from check(item, f"{field}[{i}]")
 
 
-def type_problems(owner: Mapping[str, Any], field: str, known: tuple[str, ...]) -> Iterator[Complaint]:
+def type_problems(
+    owner: Mapping[str, Any], field: str, known: tuple[str, ...]
+) -> Iterator[Complaint]:
     missing = key_problems(owner, f"{field}.", "error type", str)
     yield from missing
     if not missing and owner["error type"] not in known:
@@ -268,7 +321,9 @@ def text_problems(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator
 def filled_text_problems(owner: Mapping[str, Any], prefix: str, *keys: str) -> Iterator[Complaint]:
     """As `text_problems`, for texts that must not be blank."""
     for key in keys:
-        yield from key_problems(owner, prefix, key, str) or _filled_text(owner[key], f"{prefix}{key}")
+        yield from key_problems(owner, prefix, key, str) or _filled_text(
+            owner[key], f"{prefix}{key}"
+        )
 
 
 def _filled_text(value: Any, field: str) -> Iterator[Complaint]:
@@ -309,8 +364,13 @@ def json_name(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """`repr(value)` for a reason, at most about 80 characters of it; whatever `value` is, nothing raises."""
+    """`repr(value)` for a reason, at most about 80 characters of it; whatever `value` is, nothing
+    raises.
+    """
     try:
         return shorten(repr(value), 80)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or thousands of nested lists
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a number of thousands of digits, or thousands of nested lists
         return f"{json_name(value)} too large to show"

@@ -1,8 +1,9 @@
 """A simulated annotator: marks answers of the mini world as the paper's annotators mark real ones.
 
-It knows the truth (oracle.py) but errs: every judgement of a sub-sentence and every missing fact is overlooked or made
-up with probability `noise`, and preferences follow a Bradley-Terry model on the gold score. Everything it says goes
-into a row of the feedback format; nothing else of the truth leaves this module.
+It knows the truth (oracle.py) but errs: every judgement of a sub-sentence and every missing fact is
+overlooked or made up with probability `noise`, and preferences follow a Bradley-Terry model on the
+gold score. Everything it says goes into a row of the feedback format; nothing else of the truth
+leaves this module.
 """
 
 import json
@@ -22,8 +23,12 @@ class Habits:
     """How reliable the annotator is, and how many answers are perturbed before it sees them."""
 
     noise: float = 0.05  # chance that a judgement is the opposite of the truth
-    temperature: float = 0.05  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
-    perturbed: float = 0.25  # chance that an answer is spoilt first, so that rewards know what PPO will try
+    temperature: float = (
+        0.05  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
+    )
+    perturbed: float = (
+        0.25  # chance that an answer is spoilt first, so that rewards know what PPO will try
+    )
 
 
 @dataclass
@@ -35,7 +40,9 @@ class _Marks:
 
 
 def perturb(rng: random.Random, answer: str) -> str:
-    """Repeat a sentence, drop one, or say one several times: what a policy may try and an SFT model never says."""
+    """Repeat a sentence, drop one, or say one several times: what a policy may try and an SFT model
+    never says.
+    """
     sentences = [sentence for sentence in answer.replace(". ", ".\n").split("\n") if sentence]
     if not sentences:
         return answer
@@ -51,9 +58,15 @@ def perturb(rng: random.Random, answer: str) -> str:
 
 
 def _error_of(
-    rng: random.Random, part: SubSentence, earliest: Mapping[tuple[str, str], str], facts: Facts, habits: Habits
+    rng: random.Random,
+    part: SubSentence,
+    earliest: Mapping[tuple[str, str], str],
+    facts: Facts,
+    habits: Habits,
 ) -> ErrorSpan | None:
-    """The error the annotator sees in a sub-sentence; types by the paper's priority. `earliest`: see `_earliest`."""
+    """The error the annotator sees in a sub-sentence; types by the paper's priority. `earliest`:
+    see `_earliest`.
+    """
     bad = part.label != "ok" or not part.supported
     if rng.random() < habits.noise:
         if bad:
@@ -64,12 +77,18 @@ def _error_of(
     if part.label == "irrelevant":
         return ErrorSpan("Irrelevant", part.start, part.end)
     if part.label == "repeated":
-        return ErrorSpan("Redundant", part.start, part.end, earliest[part.claim.kind, part.claim.verb])
+        return ErrorSpan(
+            "Redundant", part.start, part.end, earliest[part.claim.kind, part.claim.verb]
+        )
     if part.label == "incoherent":
         return ErrorSpan("Incoherent", part.start, part.end)
-    source = facts.sources[part.claim.kind, part.claim.verb]  # an `ok` sub-sentence is about a fact of the pages
+    source = facts.sources[
+        part.claim.kind, part.claim.verb
+    ]  # an `ok` sub-sentence is about a fact of the pages
     evidence = {"passage_id": source.passage_id, "sentence_id": [source.sentence_id]}
-    return ErrorSpan("Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":")))
+    return ErrorSpan(
+        "Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":"))
+    )
 
 
 def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
@@ -81,16 +100,24 @@ def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
     return texts
 
 
-def _mended(part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts) -> Claim | str | None:
-    """What of a sub-sentence stays in the corrected answer: all, the claim with its true value, or nothing."""
+def _mended(
+    part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts
+) -> Claim | str | None:
+    """What of a sub-sentence stays in the corrected answer: all, the claim with its true value, or
+    nothing.
+    """
     if error is None:
         return part.claim or answer[part.start : part.end].rstrip(".;")
     if error.type == "Wrong-Grounding":
-        return Claim(part.claim.kind, part.claim.verb, facts.sources[part.claim.kind, part.claim.verb].value)
+        return Claim(
+            part.claim.kind, part.claim.verb, facts.sources[part.claim.kind, part.claim.verb].value
+        )
     return None
 
 
-def _mark(rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits) -> _Marks:
+def _mark(
+    rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits
+) -> _Marks:
     marks, earliest = _Marks(), _earliest(truth, answer)
     starts = [part.start for part in truth.subsentences]  # in order
     for sentence in truth.sentences:
@@ -108,16 +135,34 @@ def _mark(rng: random.Random, answer: str, truth: Judgement, facts: Facts, habit
     return marks
 
 
-def _missing(rng: random.Random, marks: _Marks, facts: Facts, habits: Habits) -> list[tuple[str, str]]:
-    """Needed facts that the corrected answer would still lack, less those the annotator overlooks."""
-    said = {(claim.kind, claim.verb) for kept in marks.kept for claim in kept if isinstance(claim, Claim)}
+def _missing(
+    rng: random.Random, marks: _Marks, facts: Facts, habits: Habits
+) -> list[tuple[str, str]]:
+    """Needed facts that the corrected answer would still lack, less those the annotator
+    overlooks.
+    """
+    said = {
+        (claim.kind, claim.verb)
+        for kept in marks.kept
+        for claim in kept
+        if isinstance(claim, Claim)
+    }
     return [key for key in facts.needed if key not in said and rng.random() >= habits.noise]
 
 
-def annotate(rng: random.Random, question: str, passages: Sequence, gold: str, predictions: Sequence[str], habits: Habits = Habits()) -> FeedbackRow:
+def annotate(
+    rng: random.Random,
+    question: str,
+    passages: Sequence,
+    gold: str,
+    predictions: Sequence[str],
+    habits: Habits = Habits(),
+) -> FeedbackRow:
     """One feedback row on four answers to a question of the world; spans are on the first."""
     facts = Facts.read(question, passages)
-    predictions = [perturb(rng, text) if rng.random() < habits.perturbed else text for text in predictions]
+    predictions = [
+        perturb(rng, text) if rng.random() < habits.perturbed else text for text in predictions
+    ]
     truths = [judge(question, passages, text) for text in predictions]
     marks = _mark(rng, predictions[0], truths[0], facts, habits)
     missing = _missing(rng, marks, facts, habits)
@@ -126,20 +171,31 @@ def annotate(rng: random.Random, question: str, passages: Sequence, gold: str, p
     corrected = compose(sentences) if marks.errors or added else predictions[0]
     where = [facts.sources[key] for key in missing]
     return FeedbackRow.make(
-        question=question, passages=[[title, *sentences] for title, sentences in map(page_sentences, passages)], gold=gold,
-        predictions=predictions, errors=marks.errors,
-        missing=[MissingInfo("Missing-Answer", source.passage_id, (source.sentence_id,)) for source in where],
-        corrected=corrected, preference=_preferences(rng, [truth.gold for truth in truths], habits.temperature),
+        question=question,
+        passages=[[title, *sentences] for title, sentences in map(page_sentences, passages)],
+        gold=gold,
+        predictions=predictions,
+        errors=marks.errors,
+        missing=[
+            MissingInfo("Missing-Answer", source.passage_id, (source.sentence_id,))
+            for source in where
+        ],
+        corrected=corrected,
+        preference=_preferences(rng, [truth.gold for truth in truths], habits.temperature),
     )
 
 
 def _preferences(rng: random.Random, golds: Sequence[float], temperature: float) -> list[int]:
-    """Six noisy comparisons: 0 where two answers are equally good, else 1 (first) or 2 by Bradley and Terry's model."""
+    """Six noisy comparisons: 0 where two answers are equally good, else 1 (first) or 2 by Bradley
+    and Terry's model.
+    """
     chosen = []
     for i, j in PAIRS:
         if golds[i] == golds[j]:
             chosen.append(0)
         else:
-            first = 0.5 * (1 + math.tanh((golds[i] - golds[j]) / (2 * temperature)))  # the logistic, without overflow
+            first = 0.5 * (
+                1 + math.tanh((golds[i] - golds[j]) / (2 * temperature))
+            )  # the logistic, without overflow
             chosen.append(1 if rng.random() < first else 2)
     return chosen

@@ -1,6 +1,6 @@
 """Sampled answers of the mini world -> {train,dev}_feedback.json, by the simulated annotator.
 
-    python -m tasks.qa_feedback.data.collect_feedback data_dir=... samples=.../samples.jsonl split=train
+python -m tasks.qa_feedback.data.collect_feedback data_dir=... samples=.../samples.jsonl split=train
 """
 
 import random
@@ -9,13 +9,19 @@ from typing import Any
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.types import Prompt
 from fgrlhf.utils import UserError, derive_seed, run_main, shorten
 from tasks.qa_feedback.data.annotator import Habits, annotate
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts
-from tasks.qa_feedback.feedback import FeedbackRow, SplitName, load_examples, read_samples, write_feedback
+from tasks.qa_feedback.feedback import (
+    FeedbackRow,
+    SplitName,
+    load_examples,
+    read_samples,
+    write_feedback,
+)
 
 
 class Settings(StrictModel):
@@ -23,10 +29,15 @@ class Settings(StrictModel):
 
     data_dir: str
     samples: str = Field(description="samples.jsonl of generate.sh, four predictions a row")
-    split: SplitName = Field("train", description="the split the questions are of; writes <data_dir>/<split>_feedback.json")
+    split: SplitName = Field(
+        "train",
+        description="the split the questions are of; writes <data_dir>/<split>_feedback.json",
+    )
     noise: float = Field(0.05, ge=0, le=1, description="chance that a judgement is flipped")
     temperature: float = Field(0.05, gt=0, description="of preferences, in units of the gold score")
-    perturbed: float = Field(0.25, ge=0, le=1, description="share of answers spoilt before they are annotated")
+    perturbed: float = Field(
+        0.25, ge=0, le=1, description="share of answers spoilt before they are annotated"
+    )
     seed: int = 0
 
 
@@ -37,24 +48,36 @@ def collect(settings: Settings) -> Path:
       DataError: a line of the samples is malformed.
       UserError: a file is missing, or a sample does not belong to a question of this world's split.
     """
-    prompts = {prompt.id: prompt for prompt in load_examples(Path(settings.data_dir) / f"{settings.split}.json")}
+    prompts = {
+        prompt.id: prompt
+        for prompt in load_examples(Path(settings.data_dir) / f"{settings.split}.json")
+    }
     samples = read_samples(settings.samples)
     for line, sample in enumerate(samples, 1):
-        _check_world(sample, prompts.get(sample["id"]), f"{settings.samples}, line {line}", settings.split)
+        _check_world(
+            sample, prompts.get(sample["id"]), f"{settings.samples}, line {line}", settings.split
+        )
     rows = [_annotated(sample, prompts[sample["id"]], settings) for sample in samples]
     path = Path(settings.data_dir) / f"{settings.split}_feedback.json"
     write_feedback(path, rows)
     marked = sum(len(row.errors) for row in rows)
-    print(f"{path}: {len(rows)} rows, {marked} error spans, {sum(len(row.missing) for row in rows)} missing facts", flush=True)
+    print(
+        f"{path}: {len(rows)} rows, {marked} error spans, {sum(len(row.missing) for row in rows)}"
+        " missing facts",
+        flush=True,
+    )
     return path
 
 
 def _check_world(sample: dict[str, Any], prompt: Prompt | None, place: str, split: str) -> None:
-    """Raise `UserError` unless the sample answers `prompt`, and that is a question of the mini world."""
+    """Raise `UserError` unless the sample answers `prompt`, and that is a question of the mini
+    world.
+    """
     if not Facts.read(sample["question"], sample["passages"]).needed:
         raise UserError(
-            f"{place}: the question is not of the mini world, the only one that the simulated annotator can judge. "
-            "Have people annotate these answers: see interface_html/README.md"
+            f"{place}: the question is not of the mini world, the only one that the simulated"
+            " annotator can judge. Have people annotate these answers: see"
+            " interface_html/README.md"
         )
     if prompt is None or prompt.meta["question"] != sample["question"]:
         name = shorten(sample["id"], 80)
@@ -69,7 +92,9 @@ def _annotated(sample: dict[str, Any], prompt: Prompt, settings: Settings) -> Fe
     habits = Habits(settings.noise, settings.temperature, settings.perturbed)
     rng = random.Random(derive_seed(settings.seed, "annotate", sample["id"]))
     predictions = [text.strip() or "No answer." for text in sample["predictions"]]
-    return annotate(rng, sample["question"], sample["passages"], prompt.references[0], predictions, habits)
+    return annotate(
+        rng, sample["question"], sample["passages"], prompt.references[0], predictions, habits
+    )
 
 
 if __name__ == "__main__":

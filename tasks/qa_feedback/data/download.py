@@ -1,9 +1,10 @@
-"""Fetch the published qa-feedback files, verify them by their git blob ids, continue after an interruption.
+"""Fetch the published qa-feedback files, verify them by their git blob ids, continue after an
+interruption.
 
     python -m tasks.qa_feedback.data.download data_dir=tasks/qa_feedback/data
 
-A file is first written to <name>.part and takes its name once its contents are verified. The blob id covers
-size and contents: a wrong, changed or half file is never mistaken for the published one.
+A file is first written to <name>.part and takes its name once its contents are verified. The blob
+id covers size and contents: a wrong, changed or half file is never mistaken for the published one.
 """
 
 import hashlib
@@ -20,9 +21,9 @@ from pathlib import Path
 from pydantic import Field, field_validator
 from tqdm import tqdm
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, shorten
-from fgrlhf.cli.command_line import settings_from
 
 BLOB_IDS = {
     "train.json": "73bc80853de76808bbdefdc43d35c7d7957830ef",
@@ -53,9 +54,15 @@ class DownloadConfig(StrictModel):
         except ValueError as error:
             raise ValueError(f"`{shorten(url)}` is not a web address: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"`{shorten(url)}` is not a web address: it must begin with http:// or https:// and a host")
+            raise ValueError(
+                f"`{shorten(url)}` is not a web address: it must begin with http:// or https:// and"
+                " a host"
+            )
         if not url.isascii() or any(character.isspace() for character in url):
-            raise ValueError(f"`{shorten(url)}` is not a web address: write white space and letters like é as %20, %C3%A9")
+            raise ValueError(
+                f"`{shorten(url)}` is not a web address: write white space and letters like é as"
+                " %20, %C3%A9"
+            )
         return url
 
 
@@ -70,7 +77,9 @@ def blob_id(path: str | Path) -> str:
 
 
 def _blob_id_or_none(path: Path) -> str | None:
-    """None for what cannot be read as a file: a folder, a link to nothing, a file of somebody else's."""
+    """None for what cannot be read as a file: a folder, a link to nothing, a file of somebody
+    else's.
+    """
     try:
         return blob_id(path)
     except OSError:
@@ -81,9 +90,9 @@ def download(config: DownloadConfig) -> list[Path]:
     """Fetch what is missing; the paths of the files fetched.
 
     Raises:
-      UserError: something else of that name is in the way (then nothing is fetched), the folder cannot be written
-        to, the server cannot be reached or lacks the file, or what it sends is not the published file. What was
-        received of a file stays in its .part.
+      UserError: something else of that name is in the way (then nothing is fetched), the folder
+        cannot be written to, the server cannot be reached or lacks the file, or what it sends is
+        not the published file. What was received of a file stays in its .part.
     """
     folder = Path(config.data_dir)
     try:
@@ -97,8 +106,8 @@ def download(config: DownloadConfig) -> list[Path]:
     others = [str(path) for path in present if _blob_id_or_none(path) != wanted[path]]
     if others:
         raise UserError(
-            f"{', '.join(others)}: exists already and is not the published file. Move it away to fetch the published "
-            "one, or choose another folder: DATA_DIR=..."
+            f"{', '.join(others)}: exists already and is not the published file. Move it away to"
+            " fetch the published one, or choose another folder: DATA_DIR=..."
         )
     for path in present:
         print(f"{path}: there already, verified")
@@ -110,17 +119,24 @@ def download(config: DownloadConfig) -> list[Path]:
 
 
 def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
-    """Receive into <path>.part, going on where an earlier attempt stopped, then verify and rename."""
+    """Receive into <path>.part, going on where an earlier attempt stopped, then verify and
+    rename.
+    """
     part, url = path.with_name(path.name + ".part"), f"{config.base_url.rstrip('/')}/{path.name}"
     for attempt in range(config.attempts):
         resumed = _size(part)
         try:
             _receive(url, part, config.timeout)
-        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: a host name that cannot be
+        except (
+            OSError,
+            http.client.HTTPException,
+            UnicodeError,
+        ) as error:  # UnicodeError: a host name that cannot be
             if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
                 raise UserError(
-                    f"{url}: the server answers {error.code} {shorten(error.reason)}. Give another address, e.g. "
-                    f"base_url={PUBLISHED.format(ref='main')}: contents are verified all the same"
+                    f"{url}: the server answers {error.code} {shorten(error.reason)}. Give another"
+                    f" address, e.g. base_url={PUBLISHED.format(ref='main')}: contents are verified"
+                    " all the same"
                 ) from None
             if attempt + 1 == config.attempts:
                 raise UserError(_unreachable(url, part, error)) from None
@@ -138,18 +154,23 @@ def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
                 f"expected {blob}. It was not kept"
             )
     raise UserError(
-        f"{url}: what was continued never matched the published file. It was not kept; run this again"
+        f"{url}: what was continued never matched the published file. It was not kept; run this"
+        " again"
     )
 
 
 def _receive(url: str, part: Path, timeout: float) -> None:
-    """Append to `part` what it lacks, or begin anew where the server cannot continue. OSError if cut off."""
+    """Append to `part` what it lacks, or begin anew where the server cannot continue. OSError if
+    cut off.
+    """
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing follows: `part` is whole, or of something else; its blob id will tell
+        if (
+            error.code == 416
+        ):  # nothing follows: `part` is whole, or of something else; its blob id will tell
             return
         raise
     with response:
@@ -188,8 +209,9 @@ def _writing(part: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{part} cannot be written: {error.strerror}. Make room or clear the way there, or choose another folder: "
-            "DATA_DIR=..., and run the same command again; it goes on where it stopped"
+            f"{part} cannot be written: {error.strerror}. Make room or clear the way there, or"
+            " choose another folder: DATA_DIR=..., and run the same command again; it goes on"
+            " where it stopped"
         ) from None
 
 
@@ -205,7 +227,9 @@ def _blocks(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 def _unreachable(url: str, part: Path, error: Exception) -> str:
     reason = getattr(error, "reason", None) or error
-    kept = f"{part} keeps the {_size(part)} bytes received" if _size(part) else "Nothing was written"
+    kept = (
+        f"{part} keeps the {_size(part)} bytes received" if _size(part) else "Nothing was written"
+    )
     return (
         f"{url} cannot be fetched: {shorten(reason)}. Is there a network? {kept}; "
         "run the same command again to go on. `SCALE=mini` needs no download."

@@ -1,10 +1,12 @@
 """A small world with known truth, written in the qa-feedback JSON format.
 
-A topic is an invented two-word title that names two or three works of different kinds (the ambiguity of ASQA's
-questions). Every work has its own page, `TITLE (KIND)`, with one fact per sentence: `The KIND was VERB by|in VALUE.`
-A question asks for two or three attributes of the title, so the complete answer needs them for every work. The other
-sentences of the pages, and now and then a page about another title, are distractors. Four attributes share the pool
-of person names and four the pool of place names, so the type of a value does not give the attribute away.
+A topic is an invented two-word title that names two or three works of different kinds (the
+ambiguity of ASQA's questions). Every work has its own page, `TITLE (KIND)`, with one fact per
+sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attributes of the title,
+  so the complete answer needs them for every work. The other
+sentences of the pages, and now and then a page about another title, are distractors. Four
+attributes share the pool of person names and four the pool of place names, so the type of a value
+does not give the attribute away.
 
 Every row is a pure function of (seed, split, index).
 """
@@ -17,19 +19,46 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import run_main, write_json
-from fgrlhf.cli.command_line import settings_from
 
-VERBS = {"created": "by", "revised": "by", "financed": "by", "praised": "by",
-         "made": "in", "shown": "in", "banned": "in", "sold": "in"}  # verb -> preposition: persons or places
-KINDS = ("film", "novel", "opera", "album", "poem", "play", "ballet", "musical", "painting", "comic", "game", "essay")
-SHAPES = (((2, 3), 0.4), ((3, 2), 0.3), ((3, 3), 0.3))  # (works, asked attributes) and its share of the questions
+VERBS = {
+    "created": "by",
+    "revised": "by",
+    "financed": "by",
+    "praised": "by",
+    "made": "in",
+    "shown": "in",
+    "banned": "in",
+    "sold": "in",
+}  # verb -> preposition: persons or places
+KINDS = (
+    "film",
+    "novel",
+    "opera",
+    "album",
+    "poem",
+    "play",
+    "ballet",
+    "musical",
+    "painting",
+    "comic",
+    "game",
+    "essay",
+)
+SHAPES = (
+    ((2, 3), 0.4),
+    ((3, 2), 0.3),
+    ((3, 3), 0.3),
+)  # (works, asked attributes) and its share of the questions
 DISTRACTOR_PAGE = 0.2
 EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
 
 
-def _names(syllables: Sequence[str], lengths: Sequence[int], count: int, seed: str) -> tuple[str, ...]:
+def _names(
+    syllables: Sequence[str], lengths: Sequence[int], count: int, seed: str
+) -> tuple[str, ...]:
     rng, names = random.Random(seed), []
     while len(names) < count:
         name = "".join(rng.choice(syllables) for _ in range(rng.choice(lengths))).capitalize()
@@ -38,12 +67,24 @@ def _names(syllables: Sequence[str], lengths: Sequence[int], count: int, seed: s
     return tuple(names)
 
 
-# Names of nine letters and more: the published coverage rule compares texts by their letters, and a clause with
-# a wrong short name would still count as the same clause.
-PERSONS = _names(("bor", "dan", "fel", "gus", "hir", "jor", "kal", "lem", "mun", "nor", "pex", "tov"), (3, 4), 140, "persons")
-PLACES = _names(("axo", "bri", "cul", "dwy", "ezu", "fro", "gha", "itz", "oku", "phe", "sla", "uvi"), (3, 4), 140, "places")
-TITLES = (_names(("al", "be", "co", "du", "ei", "fa", "go"), (3,), 60, "first words"),
-          _names(("mi", "no", "pa", "re", "su", "ty", "va"), (3,), 60, "second words"))
+# Names of nine letters and more: the published coverage rule compares texts by their letters, and a
+# clause with a wrong short name would still count as the same clause.
+PERSONS = _names(
+    ("bor", "dan", "fel", "gus", "hir", "jor", "kal", "lem", "mun", "nor", "pex", "tov"),
+    (3, 4),
+    140,
+    "persons",
+)
+PLACES = _names(
+    ("axo", "bri", "cul", "dwy", "ezu", "fro", "gha", "itz", "oku", "phe", "sla", "uvi"),
+    (3, 4),
+    140,
+    "places",
+)
+TITLES = (
+    _names(("al", "be", "co", "du", "ei", "fa", "go"), (3,), 60, "first words"),
+    _names(("mi", "no", "pa", "re", "su", "ty", "va"), (3,), 60, "second words"),
+)
 
 
 @dataclass(frozen=True)
@@ -85,8 +126,14 @@ class Item:
 
     @property
     def needed(self) -> tuple[Claim, ...]:
-        """The complete answer: every work in page order, every asked attribute in the question's order."""
-        return tuple(next(c for c in page.claims if c.verb == verb) for page in self.pages for verb in self.asked)
+        """The complete answer: every work in page order, every asked attribute in the question's
+        order.
+        """
+        return tuple(
+            next(c for c in page.claims if c.verb == verb)
+            for page in self.pages
+            for verb in self.asked
+        )
 
 
 def compose(sentences: Sequence[Sequence[Claim]]) -> str:
@@ -104,20 +151,29 @@ def question(title: str, asked: Sequence[str]) -> str:
 def in_order(verbs: Sequence[str]) -> list[str]:
     """Verbs in the fixed order in which pages, questions and answers name them.
 
-    With it, and pages in alphabetical order, what comes next in an answer is local and a repeat goes backwards: a
-    two-layer decoder can keep track of where it is. In random order its answers run in circles.
+    With it, and pages in alphabetical order, what comes next in an answer is local and a repeat
+    goes backwards: a two-layer decoder can keep track of where it is. In random order its answers
+    run in circles.
     """
     return sorted(verbs, key=list(VERBS).index)
 
 
-def _page(rng: random.Random, title: str, kind: str, verbs: Sequence[str], values: dict[str, list[str]]) -> Page:
-    return Page(title, kind, tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs)))
+def _page(
+    rng: random.Random, title: str, kind: str, verbs: Sequence[str], values: dict[str, list[str]]
+) -> Page:
+    return Page(
+        title, kind, tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs))
+    )
 
 
 def make_item(seed: int, split: str, index: int) -> Item:
-    """The item at `index` of a split. No value occurs twice in an item, so a value in the wrong place is wrong."""
+    """The item at `index` of a split. No value occurs twice in an item, so a value in the wrong
+    place is wrong.
+    """
     rng = random.Random(f"{seed}/{split}/{index}")
-    works, attributes = rng.choices([shape for shape, _ in SHAPES], [share for _, share in SHAPES])[0]
+    works, attributes = rng.choices([shape for shape, _ in SHAPES], [share for _, share in SHAPES])[
+        0
+    ]
     title = " ".join(rng.choice(words) for words in TITLES)
     kinds = rng.sample(KINDS, works + 1)
     asked = tuple(in_order(rng.sample(list(VERBS), attributes)))
@@ -128,10 +184,18 @@ def make_item(seed: int, split: str, index: int) -> Item:
         pages.append(_page(rng, title, kind, (*asked, *extra), values))
     distractors = ()
     if rng.random() < DISTRACTOR_PAGE:
-        other = " ".join(rng.choice([word for word in words if word not in title]) for words in TITLES)
+        other = " ".join(
+            rng.choice([word for word in words if word not in title]) for words in TITLES
+        )
         distractors = (_page(rng, other, kinds[works], rng.sample(list(VERBS), 2), values),)
     order = sorted([*pages, *distractors], key=lambda page: page.kind)
-    return Item(title, asked, tuple(page for page in order if page.title == title), distractors, tuple(order))
+    return Item(
+        title,
+        asked,
+        tuple(page for page in order if page.title == title),
+        distractors,
+        tuple(order),
+    )
 
 
 def gold_sentences(item: Item) -> list[list[Claim]]:
@@ -139,11 +203,11 @@ def gold_sentences(item: Item) -> list[list[Claim]]:
     sentences = []
     for page in item.pages:
         claims = [claim for claim in item.needed if claim.kind == page.kind]
-        sentences += [claims[at:at + 2] for at in range(0, len(claims), 2)]
+        sentences += [claims[at : at + 2] for at in range(0, len(claims), 2)]
     return sentences
 
 
-# ---- imperfect demonstrations --------------------------------------------------------------------------------------
+# ---- imperfect demonstrations --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,15 +222,24 @@ class ErrorRates:
 
 
 def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
-    """The claim with the value of a fact easily mistaken for it: the same verb of another work, or this work's other facts."""
-    facts = [c for page in item.pages for c in page.claims if c.value != claim.value and VERBS[c.verb] == VERBS[claim.verb]]
+    """The claim with the value of a fact easily mistaken for it: the same verb of another work, or
+    this work's other facts.
+    """
+    facts = [
+        c
+        for page in item.pages
+        for c in page.claims
+        if c.value != claim.value and VERBS[c.verb] == VERBS[claim.verb]
+    ]
     near = [c for c in facts if (c.verb == claim.verb) != (c.kind == claim.kind)]
     return Claim(claim.kind, claim.verb, rng.choice(near or facts or [claim]).value)
 
 
 def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[list[Claim]]:
     """The gold answer with independent local errors."""
-    kept = [page.kind for page in item.pages if rng.random() >= rates.drop_work] or [rng.choice(item.pages).kind]
+    kept = [page.kind for page in item.pages if rng.random() >= rates.drop_work] or [
+        rng.choice(item.pages).kind
+    ]
     sentences: list[list[Claim]] = []
     for sentence in gold_sentences(item):
         kind = sentence[0].kind
@@ -175,32 +248,40 @@ def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[lis
             page = next(page for page in item.pages if page.kind == kind)
             claims.append(rng.choice([c for c in page.claims if c.verb not in item.asked]))
         claims = [_wrong(rng, item, c) if rng.random() < rates.wrong_value else c for c in claims]
-        sentences += [claims[at:at + 2] for at in range(0, len(claims), 2)]
+        sentences += [claims[at : at + 2] for at in range(0, len(claims), 2)]
         if sentences and rng.random() < rates.repeat:
             sentences.append(rng.choice(sentences))
     return sentences or [list(gold_sentences(item)[0])]
 
 
 def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
-    """Every fact on the pages about the title in random order: each value must be looked up by kind and verb."""
+    """Every fact on the pages about the title in random order: each value must be looked up by kind
+    and verb.
+    """
     claims = [claim for page in item.pages for claim in page.claims]
     rng.shuffle(claims)
-    return [claims[at:at + 2] for at in range(0, len(claims), 2)]
+    return [claims[at : at + 2] for at in range(0, len(claims), 2)]
 
 
-# ---- rows and files ------------------------------------------------------------------------------------------------
+# ---- rows and files ------------------------------------------------------------------------------
 
 
 def to_row(item: Item, asked: str, sentences: Sequence[Sequence[Claim]]) -> dict:
     """A row of the qa-feedback format."""
     passages = [{"content": " ".join(page.sentences), "wikipage": page.name} for page in item.order]
     context = " | ".join(f"wikipage: {p['wikipage']} text: {p['content']}" for p in passages)
-    return {"text": f"question: {asked} context: {context}", "answer": [compose(sentences)],
-            "passages": passages, "question": asked}
+    return {
+        "text": f"question: {asked} context: {context}",
+        "answer": [compose(sentences)],
+        "passages": passages,
+        "question": asked,
+    }
 
 
 def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()) -> dict:
-    """Row `index` of split `pretrain` (recitals), `sft` (imperfect demonstrations) or any other (gold answers)."""
+    """Row `index` of split `pretrain` (recitals), `sft` (imperfect demonstrations) or any other
+    (gold answers).
+    """
     item = make_item(seed, split, index)
     rng = random.Random(f"{seed}/{split}/{index}/answer")
     if split == "pretrain":
@@ -229,11 +310,16 @@ class Settings(StrictModel):
 
 
 def write_world(settings: Settings) -> None:
-    """Write {train,dev,test,pretrain,sft,train_1k}.json; `train_1k` is the first thousand of `sft`."""
+    """Write {train,dev,test,pretrain,sft,train_1k}.json; `train_1k` is the first thousand of
+    `sft`.
+    """
     folder = Path(settings.data_dir)
     for split in ("train", "dev", "test", "pretrain", "sft"):
         first = FIRST_TEST_ROW if split == "test" else 0
-        rows = [make_row(settings.seed, split, first + index) for index in range(getattr(settings, split))]
+        rows = [
+            make_row(settings.seed, split, first + index)
+            for index in range(getattr(settings, split))
+        ]
         write_json(folder / f"{split}.json", rows)
         if split == "sft":
             write_json(folder / "train_1k.json", rows[:1000])

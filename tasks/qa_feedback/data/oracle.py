@@ -1,7 +1,8 @@
-"""Reads any answer to a question of the mini world and says what is right about it, from text alone.
+"""Reads any answer to a question of the mini world and says what is right about it, from text
+alone.
 
-For every sub-sentence: ok, irrelevant, repeated or incoherent, and whether the pages support it. For every sentence:
-supported or not. For the answer: which of the needed facts it covers.
+For every sub-sentence: ok, irrelevant, repeated or incoherent, and whether the pages support it.
+For every sentence: supported or not. For the answer: which of the needed facts it covers.
 """
 
 import re
@@ -16,8 +17,12 @@ from tasks.qa_feedback.data.mini_world import KINDS, VERBS, Claim
 
 Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
 
-_CLAIM = re.compile(rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?")
-_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")  # `title_and_asked` says when to try it
+_CLAIM = re.compile(
+    rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?"
+)
+_QUESTION = re.compile(
+    r"Where or by whom was (.+?) ([a-z].*)\?"
+)  # `title_and_asked` says when to try it
 _SENTENCE = re.compile(r"\S[^.]*\.")
 _PAGE = re.compile(rf"(.+) \(({'|'.join(KINDS)})\)")
 
@@ -31,7 +36,9 @@ def read_claim(text: str) -> Claim | None:
 
 
 def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
-    """Title and sentences of a passage in either form of the data: {content, wikipage} or [title, sentence, ...]."""
+    """Title and sentences of a passage in either form of the data: {content, wikipage} or [title,
+    sentence, ...].
+    """
     if isinstance(passage, Mapping):
         title, content = passage.get("wikipage"), passage.get("content")
         return str(title or ""), full_sentences(content if isinstance(content, str) else "")
@@ -43,23 +50,30 @@ def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
 def full_sentences(text: str) -> tuple[str, ...]:
     """The stretches of `text` that end in a full stop, without the white space before them.
 
-    What follows the last full stop is cut off before the search: from every character of it the expression would
-    run to the end of the text in vain, in time that grows with the square of its length.
+    What follows the last full stop is cut off before the search: from every character of it the
+    expression would run to the end of the text in vain, in time that grows with the square of its
+    length.
     """
     return tuple(_SENTENCE.findall(text[: text.rfind(".") + 1]))
 
 
 def title_and_asked(question: str) -> tuple[str, str] | None:
-    """The title a question of the world is about and the words that name what it asks for; None for any other text."""
+    """The title a question of the world is about and the words that name what it asks for; None for
+    any other text.
+    """
     if "\n" in question or not question.endswith("?"):
-        return None  # it cannot match, and finding that out would take time that grows with the square of its length
+        # it cannot match, and finding that out would take time that grows with the square of its
+        # length
+        return None
     match = _QUESTION.fullmatch(question)
     return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fact stands: the ids of the feedback format (both from 1; sentence 0 is the title)."""
+    """Where a fact stands: the ids of the feedback format (both from 1; sentence 0 is the
+    title).
+    """
 
     value: str
     passage_id: int
@@ -68,7 +82,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a row states: `sources` maps (kind, verb) to its value, `needed` lists the (kind, verb) of the answer."""
+    """What a row states: `sources` maps (kind, verb) to its value, `needed` lists the (kind, verb)
+    of the answer.
+    """
 
     sources: Mapping[tuple[str, str], Source]
     topic: frozenset[str]  # kinds of the works the question is about
@@ -79,10 +95,14 @@ class Facts:
         """Parse a row. Anything that is not of the world gives no facts; nothing raises."""
         question = question if isinstance(question, str) else ""
         title, asked_words = title_and_asked(question) or (None, "")
-        asked = [verb for verb in dict.fromkeys(re.findall(r"[a-z]+", asked_words)) if verb in VERBS]
+        asked = [
+            verb for verb in dict.fromkeys(re.findall(r"[a-z]+", asked_words)) if verb in VERBS
+        ]
         sources: dict[tuple[str, str], Source] = {}
         topic = []
-        passages = passages if isinstance(passages, Sequence) and not isinstance(passages, str) else ()
+        passages = (
+            passages if isinstance(passages, Sequence) and not isinstance(passages, str) else ()
+        )
         for passage_id, passage in enumerate(passages, 1):
             name, sentences = page_sentences(passage)
             page = _PAGE.fullmatch(name)
@@ -91,8 +111,15 @@ class Facts:
             for sentence_id, sentence in enumerate(sentences, 1):
                 claim = read_claim(sentence)
                 if claim:
-                    sources.setdefault((claim.kind, claim.verb), Source(claim.value, passage_id, sentence_id))
-        needed = tuple((kind, verb) for kind in dict.fromkeys(topic) for verb in asked if (kind, verb) in sources)
+                    sources.setdefault(
+                        (claim.kind, claim.verb), Source(claim.value, passage_id, sentence_id)
+                    )
+        needed = tuple(
+            (kind, verb)
+            for kind in dict.fromkeys(topic)
+            for verb in asked
+            if (kind, verb) in sources
+        )
         return cls(sources, frozenset(topic), needed)
 
     def supports(self, claim: Claim) -> bool:
@@ -102,7 +129,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class SubSentence:
-    """A sub-sentence of an answer: characters [start, end), its label, its claim and whether the pages support it."""
+    """A sub-sentence of an answer: characters [start, end), its label, its claim and whether the
+    pages support it.
+    """
 
     start: int
     end: int
@@ -157,7 +186,9 @@ class Judgement:
 
     @property
     def gold(self) -> float:
-        """Fact-level F1, 2 P R / (P + R) with P = precision and R = completeness; 0 where both are."""
+        """Fact-level F1, 2 P R / (P + R) with P = precision and R = completeness; 0 where both
+        are.
+        """
         both = self.precision + self.completeness
         return 2 * self.precision * self.completeness / both if both else 0.0
 
@@ -170,7 +201,8 @@ def _segmenter() -> Segmenter:
 def judge(question: Any, passages: Any, answer: str) -> Judgement:
     """The truth about `answer`, however odd it is. Never raises.
 
-    A second claim about the same (kind, verb) is repeated whatever its value, so listing guesses does not pay.
+    A second claim about the same (kind, verb) is repeated whatever its value, so listing guesses
+    does not pay.
     """
     facts = Facts.read(question, passages)
     stated: set[tuple[str, str]] = set()
@@ -181,14 +213,17 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
         label: Label = "incoherent"
         if claim:
             key = (claim.kind, claim.verb)
-            label = "irrelevant" if key not in facts.needed else "repeated" if key in stated else "ok"
+            label = (
+                "irrelevant" if key not in facts.needed else "repeated" if key in stated else "ok"
+            )
             stated.add(key)
         supported = claim is not None and facts.supports(claim)
         if label == "ok" and supported:
             covered.add(key)
         subsentences.append(SubSentence(start, end, label, claim, supported))
     sentences = []
-    first = 0  # both kinds of segments stand in order, so one walk finds the sub-sentences of every sentence
+    # both kinds of segments stand in order, so one walk finds the sub-sentences of every sentence
+    first = 0
     for start, end in _segmenter().segments(answer, "sentence"):
         while first < len(subsentences) and subsentences[first].end <= start:
             first += 1
@@ -219,5 +254,9 @@ def gold(question: Any, passages: Any, answer: str) -> float:
 def oracle_metrics(prompt: Prompt, text: str) -> dict[str, float]:
     """The oracle as a metric of `fgrlhf.evaluation`."""
     found = judge(prompt.meta["question"], prompt.meta["passages"], text)
-    return {"oracle/gold": found.gold, "oracle/relevance": found.relevance,
-            "oracle/factuality": found.factuality, "oracle/completeness": found.completeness}
+    return {
+        "oracle/gold": found.gold,
+        "oracle/relevance": found.relevance,
+        "oracle/factuality": found.factuality,
+        "oracle/completeness": found.completeness,
+    }

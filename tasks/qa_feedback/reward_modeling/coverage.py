@@ -1,8 +1,9 @@
-"""Which of the needed passage sentences an answer covers: completeness preferences without new annotation.
+"""Which of the needed passage sentences an answer covers: completeness preferences without new
+annotation.
 
-Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences matched by
-the annotator's corrected answer are needed; an output's score is the share of them that it matches too
-(Wu et al. 2023, appendix D).
+Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences
+matched by the annotator's corrected answer are needed; an output's score is the share of them that
+it matches too (Wu et al. 2023, appendix D).
 """
 
 import numpy as np
@@ -25,28 +26,33 @@ class PassageMatcher:
     """Finds the passage sentence that a sub-sentence is most similar to.
 
     similarity(x, sentence) = 1 if x stands in the sentence, else the greatest
-    difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| + |x|) over
-    the sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the intersection of multisets.
-    The counts of every n-gram's characters are differences of running sums over the passages' words, so the
-    ratios of all n-grams are a few array operations; they are the very floats that difflib gives.
+    difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| +
+    |x|) over the sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the
+    intersection of multisets. The counts of every n-gram's characters are differences of running
+    sums over the passages' words, so the ratios of all n-grams are a few array operations; they are
+    the very floats that difflib gives.
     """
 
     def __init__(self, passages: list[list[str]]):
         numbered = [
             ((i, j), normalise(sentence))
-            for i, passage in enumerate(passages, 1) for j, sentence in enumerate(passage[1:], 1)
+            for i, passage in enumerate(passages, 1)
+            for j, sentence in enumerate(passage[1:], 1)
         ]
         self.ids: list[SentenceId] = [sentence_id for sentence_id, _ in numbered]
         self.sentences = [sentence for _, sentence in numbered]
         words = [sentence.split() for sentence in self.sentences]
         self._lengths = np.array([len(sentence) for sentence in words], dtype=np.int64)
         self._firsts = np.cumsum(self._lengths) - self._lengths
-        self._characters, self._running = _running_counts([word for sentence in words for word in sentence])
+        self._characters, self._running = _running_counts(
+            [word for sentence in words for word in sentence]
+        )
         self._grams: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._found: dict[str, SentenceId | None] = {}
 
     def match(self, subsentence: str) -> SentenceId | None:
-        """The most similar sentence, the first on equal values; None if none reaches `MIN_SIMILARITY`.
+        """The most similar sentence, the first on equal values; None if none reaches
+        `MIN_SIMILARITY`.
 
         `subsentence`: words joined by single spaces.
         """
@@ -77,9 +83,11 @@ class PassageMatcher:
         return similarity
 
     def _grams_of(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All n-grams of `size` words: character counts [characters, grams], lengths, sentences' first n-grams.
+        """All n-grams of `size` words: character counts [characters, grams], lengths, sentences'
+        first n-grams.
 
-        A sentence of no more than `size` words is padded with `#` words to size + 1: it has two n-grams.
+        A sentence of no more than `size` words is padded with `#` words to size + 1: it has two
+        n-grams.
         """
         if size not in self._grams:
             grams = np.maximum(self._lengths - size, 1) + 1
@@ -94,7 +102,9 @@ class PassageMatcher:
 
 
 def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
-    """Characters -> row, and counts [characters, words + 1] of each character in the words before."""
+    """Characters -> row, and counts [characters, words + 1] of each character in the words
+    before.
+    """
     text = "".join(words) + PAD
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     known, row = np.unique(points, return_inverse=True)
@@ -106,19 +116,25 @@ def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
     return {chr(point): i for i, point in enumerate(known)}, running
 
 
-def matched_sentences(text: str, matcher: PassageMatcher, segmenter: Segmenter) -> list[tuple[str, SentenceId]]:
-    """The sub-sentences of `text` that match a passage sentence, in order, each with that sentence."""
+def matched_sentences(
+    text: str, matcher: PassageMatcher, segmenter: Segmenter
+) -> list[tuple[str, SentenceId]]:
+    """The sub-sentences of `text` that match a passage sentence, in order, each with that
+    sentence.
+    """
     text = normalise(text)
     pieces = [text[start:end] for start, end in segmenter.subsentences(text)]
     return [(piece, found) for piece in pieces if (found := matcher.match(piece)) is not None]
 
 
-def needed_sentences(row: FeedbackRow, matcher: PassageMatcher, segmenter: Segmenter) -> set[SentenceId]:
+def needed_sentences(
+    row: FeedbackRow, matcher: PassageMatcher, segmenter: Segmenter
+) -> set[SentenceId]:
     """The sentences that the corrected answer matches, without those of minor information.
 
-    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched it, in lower
-    case, stands in prediction 1. Where several sub-sentences match one sentence the last decides, as in the
-    published files.
+    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched
+    it, in lower case, stands in prediction 1. Where several sub-sentences match one sentence the
+    last decides, as in the published files.
     """
     minor_infos = [info for info in row.missing if info.type == MINOR_INFO]
     minor = {(info.passage_id, i) for info in minor_infos for i in info.sentence_ids}
@@ -133,7 +149,9 @@ def needed_sentences(row: FeedbackRow, matcher: PassageMatcher, segmenter: Segme
 
 
 def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[float] | None:
-    """|matched and needed| / |needed| for each of `texts` as an answer; None if nothing is needed."""
+    """|matched and needed| / |needed| for each of `texts` as an answer; None if nothing is
+    needed.
+    """
     matcher = PassageMatcher(row.passages)
     needed = needed_sentences(row, matcher, segmenter)
     if not needed:
@@ -143,7 +161,9 @@ def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[f
 
 
 def completeness_preference(row: FeedbackRow, segmenter: Segmenter) -> list[int] | None:
-    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither. None if nothing is needed."""
+    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither. None if nothing
+    is needed.
+    """
     scores = coverage(row, list(row.predictions), segmenter)
     if scores is None:
         return None

@@ -1,10 +1,11 @@
 """Feedback -> training files of the three fine-grained reward models.
 
 Reads {train,dev}_feedback.json in `data_dir` and writes there
-  NF-ERR_subsentence/{train,dev}.json   R1 relevance: JSON lines {id, text: [words], feedback_tags: [tags]}
-  F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
+  NF-ERR_subsentence/{train,dev}.json   R1 relevance: JSON lines {id, text: [words], feedback_tags:
+  [tags]} F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
   COMP_sequence/{train,dev}.json        R3 completeness: feedback rows with other preferences
-and beside each pair `segmenter.json`: what cut the answers, since a reward model must score the same segments.
+and beside each pair `segmenter.json`: what cut the answers, since a reward model must score the
+same segments.
 """
 
 import json
@@ -14,11 +15,16 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.reward_utils import MIN_WORDS, Segmenter, Span, load_segmenter, rm_words
 from fgrlhf.utils import run_main, write_json, write_text
-from fgrlhf.cli.command_line import settings_from
-from tasks.qa_feedback.feedback import FeedbackRow, feedback_text, read_feedback_files, rm_words_prefix
+from tasks.qa_feedback.feedback import (
+    FeedbackRow,
+    feedback_text,
+    read_feedback_files,
+    rm_words_prefix,
+)
 from tasks.qa_feedback.reward_modeling.coverage import completeness_preference
 from tasks.qa_feedback.validation import FACTUAL_ERRORS
 
@@ -35,7 +41,9 @@ class Settings(StrictModel):
 
 
 def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
-    """`NF-ERR` for each sub-sentence of prediction 1 that a non-factual span touches, `O` for the others."""
+    """`NF-ERR` for each sub-sentence of prediction 1 that a non-factual span touches, `O` for the
+    others.
+    """
     touched = _kinds(row, segmenter.subsentences(row.predictions[0]))
     return [NON_FACTUAL if NON_FACTUAL in kinds else CORRECT for kinds in touched]
 
@@ -43,34 +51,47 @@ def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
 def factuality_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:
     """`F-ERR`, `Ignore` or `O` for each sentence of prediction 1.
 
-    A factual span makes it `F-ERR`; a non-factual one alone makes it `Ignore`, since annotators did not look for
-    factual errors inside such a span.
+    A factual span makes it `F-ERR`; a non-factual one alone makes it `Ignore`, since annotators did
+    not look for factual errors inside such a span.
     """
     touched = _kinds(row, segmenter.sentences(row.predictions[0]))
     return [FACTUAL if FACTUAL in kinds else IGNORE if kinds else CORRECT for kinds in touched]
 
 
 def _kinds(row: FeedbackRow, segments: Sequence[Span]) -> list[set[str]]:
-    """The kinds of error that touch each segment. Non-factual spans count from `MIN_SPAN_WORDS` words."""
+    """The kinds of error that touch each segment. Non-factual spans count from `MIN_SPAN_WORDS`
+    words.
+    """
     text = row.predictions[0]
     spans = []
     for error in row.errors:
         factual = error.type in FACTUAL_ERRORS
         if factual or len(text[error.start : error.end].split()) >= MIN_SPAN_WORDS:
             spans.append((error.start, error.end, FACTUAL if factual else NON_FACTUAL))
-    return [{kind for begin, stop, kind in spans if begin < end and start < stop} for start, end in segments]
+    return [
+        {kind for begin, stop, kind in spans if begin < end and start < stop}
+        for start, end in segments
+    ]
 
 
 def relevance_example(row: FeedbackRow, segmenter: Segmenter) -> tuple[list[str], list[str]] | None:
-    """Words and tags for NF-ERR_subsentence: question and answer. None if there is nothing to learn."""
+    """Words and tags for NF-ERR_subsentence: question and answer. None if there is nothing to
+    learn.
+    """
     spans = segmenter.subsentences(row.predictions[0])
     return _example(rm_words_prefix(row.question, None), row, spans, relevance_tags(row, segmenter))
 
 
-def factuality_example(row: FeedbackRow, segmenter: Segmenter) -> tuple[list[str], list[str]] | None:
-    """Words and tags for F-ERR_sentence: question, passages, answer. None if there is nothing to learn."""
+def factuality_example(
+    row: FeedbackRow, segmenter: Segmenter
+) -> tuple[list[str], list[str]] | None:
+    """Words and tags for F-ERR_sentence: question, passages, answer. None if there is nothing to
+    learn.
+    """
     spans = segmenter.sentences(row.predictions[0])
-    return _example(rm_words_prefix(row.question, row.passages), row, spans, factuality_tags(row, segmenter))
+    return _example(
+        rm_words_prefix(row.question, row.passages), row, spans, factuality_tags(row, segmenter)
+    )
 
 
 def _example(
@@ -86,7 +107,9 @@ def _example(
 
 
 def segment_file(rows: Sequence[FeedbackRow], example, segmenter: Segmenter) -> tuple[str, str]:
-    """The text of a segment classifier's training file, and its summary. `example`: as the two above."""
+    """The text of a segment classifier's training file, and its summary. `example`: as the two
+    above.
+    """
     lines, count = [], Counter()
     for i, row in enumerate(rows):
         made = example(row, segmenter)
@@ -99,7 +122,9 @@ def segment_file(rows: Sequence[FeedbackRow], example, segmenter: Segmenter) -> 
     return "".join(lines), f"{len(lines)} of {len(rows)} rows; segments: {shares or 'none'}"
 
 
-def completeness_file(rows: Sequence[FeedbackRow], segmenter: Segmenter, name: str) -> tuple[str, str]:
+def completeness_file(
+    rows: Sequence[FeedbackRow], segmenter: Segmenter, name: str
+) -> tuple[str, str]:
     """The text of the completeness model's training file, and its summary."""
     kept = []
     for row in tqdm(rows, desc=name, disable=None, leave=False):
@@ -112,11 +137,16 @@ def completeness_file(rows: Sequence[FeedbackRow], segmenter: Segmenter, name: s
 
 
 def create_rm_files(settings: Settings) -> None:
-    """Make every file, then write them. Raises `DataError` with all malformed rows, nothing being written."""
+    """Make every file, then write them. Raises `DataError` with all malformed rows, nothing being
+    written.
+    """
     folder = Path(settings.data_dir)
     segmenter = load_segmenter(settings.segmenter)
     splits = read_feedback_files(*(folder / f"{split}_feedback.json" for split in SPLITS))
-    print(f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}", flush=True)
+    print(
+        f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}",
+        flush=True,
+    )
     texts: dict[str, str] = {}
     for split, rows in zip(SPLITS, splits):
         relevance, factuality, completeness = (f"{name}/{split}.json" for name in FOLDERS)

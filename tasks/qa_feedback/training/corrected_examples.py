@@ -1,15 +1,16 @@
 """Corrected answers of a feedback file as {text, answer} rows for supervised fine-tuning.
 
-    python -m tasks.qa_feedback.training.corrected_examples feedback=.../train_feedback.json questions=.../train.json out=...
+python -m tasks.qa_feedback.training.corrected_examples feedback=.../train_feedback.json
+questions=.../train.json out=...
 """
 
 from pathlib import Path
 
 from pydantic import Field
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.utils import UserError, run_main, write_json
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 
@@ -22,9 +23,17 @@ class Settings(StrictModel):
 
 def main() -> None:
     settings = settings_from(Settings)
-    if Path(settings.out).resolve() in (Path(settings.feedback).resolve(), Path(settings.questions).resolve()):
-        raise UserError(f"{settings.out} is read by this program, so it cannot be its output too: give another out=...")
-    rows = corrected_examples(read_feedback(settings.feedback), load_examples(settings.questions), settings.feedback)
+    if Path(settings.out).resolve() in (
+        Path(settings.feedback).resolve(),
+        Path(settings.questions).resolve(),
+    ):
+        raise UserError(
+            f"{settings.out} is read by this program, so it cannot be its output too: give another"
+            " out=..."
+        )
+    rows = corrected_examples(
+        read_feedback(settings.feedback), load_examples(settings.questions), settings.feedback
+    )
     write_json(Path(settings.out), rows)
     print(f"{settings.out}: {len(rows)} corrected answers", flush=True)
 

@@ -1,10 +1,11 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    python -m tasks.qa_feedback.training.evaluate policy=outputs/mini/sft split=test config=... data_dir=...
-    output_dir=...
+    python -m tasks.qa_feedback.training.evaluate policy=outputs/mini/sft split=test config=...
+    data_dir=... output_dir=...
 
-`tasks/qa_feedback/training/evaluate.sh` fills in config and folders. Writes <output_dir>/eval/<name>-<split>/
-{rows.jsonl, summary.json}; what was evaluated before with the same settings, policy and data is reused.
+`tasks/qa_feedback/training/evaluate.sh` fills in config and folders. Writes
+<output_dir>/eval/<name>-<split>/ {rows.jsonl, summary.json}; what was evaluated before with the
+same settings, policy and data is reused.
 """
 
 import sys
@@ -17,19 +18,19 @@ from accelerate.utils import gather_object
 from pydantic import Field, PositiveInt
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel, load_config
-from fgrlhf.runs.distributed import share_of
-from fgrlhf.evaluators import RougeLsum
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
 from fgrlhf.utils import run_main, write_json, write_jsonl
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.prompts import check_prompts_fit
@@ -41,20 +42,25 @@ class Settings(StrictModel):
 
     policy: str = Field(description="folder or hub name of the policy")
     config: str = Field(
-        description="YAML of an RL run: its rewards, lengths, sampling; its policy is the reference of `kl`"
+        description=(
+            "YAML of an RL run: its rewards, lengths, sampling; its policy is the reference of `kl`"
+        )
     )
     data_dir: str
     output_dir: str
     split: str = Field("test", description="<data_dir>/<split>.json")
     name: str | None = Field(None, description="of the results; null: the policy's folder")
     do_sample: bool | None = Field(
-        None, description="true: sampled as in training, false: greedy, null: as the config evaluates"
+        None,
+        description="true: sampled as in training, false: greedy, null: as the config evaluates",
     )
     num_samples: PositiveInt = Field(1, description="answers per question")
     seed: int = 0
     max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
     batch_size: PositiveInt = Field(32, description="questions generated together")
-    reward: bool = Field(True, description="false: no reward models are loaded (before there are any)")
+    reward: bool = Field(
+        True, description="false: no reward models are loaded (before there are any)"
+    )
 
 
 def policy_name(path: str) -> str:
@@ -64,7 +70,9 @@ def policy_name(path: str) -> str:
 
 
 def sampling_of(settings: Settings, config: QAConfig) -> Sampling:
-    """How answers are drawn. Greedy means greedy, whatever else the config's evaluation asks for."""
+    """How answers are drawn. Greedy means greedy, whatever else the config's evaluation asks
+    for.
+    """
     policy, length = config.model.policy_model, config.env.max_generated_len
     if settings.do_sample is None:
         return policy.eval_generation_kwargs.sampling(length)
@@ -77,7 +85,10 @@ def sampling_of(settings: Settings, config: QAConfig) -> Sampling:
 
 def oracle_for(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
     """The oracle where the questions are the mini world's, which it can judge."""
-    known = all(Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed for prompt in prompts[:5])
+    known = all(
+        Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed
+        for prompt in prompts[:5]
+    )
     return (oracle_metrics,) if known and prompts else ()
 
 
@@ -86,7 +97,13 @@ def inputs_of(settings: Settings, config: QAConfig) -> list[str | Path]:
     rewards = [aspect.ckpt for aspect in config.reward.values() if aspect.ckpt and aspect.weight]
     data = Path(settings.data_dir) / f"{settings.split}.json"
     reference = config.model.policy_model.ckpt
-    return [settings.policy, data, settings.config, reference, *(rewards if settings.reward else ())]
+    return [
+        settings.policy,
+        data,
+        settings.config,
+        reference,
+        *(rewards if settings.reward else ()),
+    ]
 
 
 def load(
@@ -96,7 +113,11 @@ def load(
     named = config.model.policy_model
     policy, reference = (
         load_policy(
-            path, config.model.dtype, config.env.max_input_len, named.input_padding_side, named.chat_template
+            path,
+            config.model.dtype,
+            config.env.max_input_len,
+            named.input_padding_side,
+            named.chat_template,
         ).to(device)
         for path in (settings.policy, named.ckpt)
     )
@@ -117,7 +138,9 @@ def evaluate(settings: Settings) -> Path:
 
 def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(QAConfig, settings.config)
-    prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[: settings.max_examples]
+    prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[
+        : settings.max_examples
+    ]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
@@ -148,9 +171,14 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)
             write_json(folder / "summary.json", summary)
-    if state.is_main_process:  # once stages.json has the stage's seconds: complete means that all is there
+    if (
+        state.is_main_process
+    ):  # once stages.json has the stage's seconds: complete means that all is there
         segmenter = RougeLsum().segmenter.describe()
-        finish(folder, {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter})
+        finish(
+            folder,
+            {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter},
+        )
         print(table(summary), flush=True)
     state.wait_for_everyone()
     return folder

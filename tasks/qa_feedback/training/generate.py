@@ -18,17 +18,17 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.runs.distributed import share_of
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
+from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
 from fgrlhf.utils import parse_json, read_jsonl, run_main, write_jsonl
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
 from tasks.qa_feedback.training.prompts import check_prompts_fit
@@ -68,15 +68,28 @@ def to_row(prompt: Prompt, predictions: Sequence[str]) -> dict:
 
 
 def read_part(path: Path, prompts: Sequence[Prompt]) -> list[dict]:
-    """The rows of an interrupted run, up to the first that is not whole or not that of its prompt."""
+    """The rows of an interrupted run, up to the first that is not whole or not that of its
+    prompt.
+    """
     if not path.exists():
         return []
     rows: list[dict] = []
-    # not splitlines(): a passage may hold characters that end a line of text, and JSON leaves them as they are
-    for line, prompt in zip(path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts):
+    # not splitlines(): a passage may hold characters that end a line of text, and JSON leaves them
+    # as they are
+    for line, prompt in zip(
+        path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts
+    ):
         row = _row(line)
-        if row is None or row.get("id") != prompt.id or not isinstance(row.get("predictions"), list):
-            print(f"note: {path}, line {len(rows) + 1} is damaged: its answers and those after it are sampled again", flush=True)
+        if (
+            row is None
+            or row.get("id") != prompt.id
+            or not isinstance(row.get("predictions"), list)
+        ):
+            print(
+                f"note: {path}, line {len(rows) + 1} is damaged: its answers and those after it are"
+                " sampled again",
+                flush=True,
+            )
             break
         rows.append(row)
     write_jsonl(path, rows)
@@ -107,7 +120,11 @@ def sample_to(
     with (
         open(path, "a", encoding="utf-8") as file,
         tqdm(
-            total=len(prompts), initial=done, desc="sampling answers", unit="question", disable=not progress
+            total=len(prompts),
+            initial=done,
+            desc="sampling answers",
+            unit="question",
+            disable=not progress,
         ) as bar,
     ):
         for start in range(done, len(prompts), size):
@@ -155,9 +172,14 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
     check_prompts_fit(policy, prompts, data, quiet=not state.is_main_process)
     if state.is_main_process:
         begin(folder, settings, [settings.policy, data])
-        if not (folder / "config.yaml").exists():  # nothing says with which settings these were sampled
+        if not (
+            folder / "config.yaml"
+        ).exists():  # nothing says with which settings these were sampled
             remove_parts(folder)
-    parts = [folder / f"part-{rank}-of-{state.num_processes}.jsonl" for rank in range(state.num_processes)]
+    parts = [
+        folder / f"part-{rank}-of-{state.num_processes}.jsonl"
+        for rank in range(state.num_processes)
+    ]
     with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
         mine = share_of(prompts, state.process_index, state.num_processes)
@@ -170,12 +192,17 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
         )
         state.wait_for_everyone()
         if state.is_main_process:
-            write_jsonl(folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)])
-    if state.is_main_process:  # once stages.json has the stage's seconds: complete means that all is there
+            write_jsonl(
+                folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)]
+            )
+    if (
+        state.is_main_process
+    ):  # once stages.json has the stage's seconds: complete means that all is there
         finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
         remove_parts(folder)
         print(
-            f"{len(prompts)} questions, {settings.num_samples} answers each: {folder / 'samples.jsonl'}",
+            f"{len(prompts)} questions, {settings.num_samples} answers each:"
+            f" {folder / 'samples.jsonl'}",
             flush=True,
         )
     return folder / "samples.jsonl"

@@ -5,7 +5,8 @@
     completeness_model   R3, whole answer       PreferenceReward
     baseline_model       holistic preference    PreferenceReward
 
-A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`, which also names the keys it reads.
+A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`, which also
+names the keys it reads.
 """
 
 from dataclasses import replace
@@ -15,7 +16,13 @@ from pydantic import model_validator
 
 from fgrlhf import reward as library
 from fgrlhf.config import refuse
-from fgrlhf.reward import CombinedReward, Kind, SegmentClassifierReward, SequenceScorerReward, aspect_mistakes
+from fgrlhf.reward import (
+    CombinedReward,
+    Kind,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+    aspect_mistakes,
+)
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.runs.rl_config import AspectConfig, RLConfig
 from fgrlhf.utils import UserError
@@ -30,7 +37,10 @@ class _OneLevelReward(SegmentClassifierReward):
 
     def __init__(self, scorer, positive_reward: float, negative_reward: float):
         if scorer.spec.level != self.level:
-            raise UserError(f"{type(self).__name__} judges each {self.level}, but its reward model was trained on the level `{scorer.spec.level}`: check `ckpt`")
+            raise UserError(
+                f"{type(self).__name__} judges each {self.level}, but its reward model was trained"
+                f" on the level `{scorer.spec.level}`: check `ckpt`"
+            )
         super().__init__(scorer, positive_reward, negative_reward)
 
 
@@ -129,14 +139,22 @@ class QAConfig(RLConfig):
         if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
             return tree
         filled = {
-            name: {"kind": PUBLISHED_NAMES[name], **aspect} if isinstance(aspect, dict) and name in PUBLISHED_NAMES else aspect
+            name: (
+                {"kind": PUBLISHED_NAMES[name], **aspect}
+                if isinstance(aspect, dict) and name in PUBLISHED_NAMES
+                else aspect
+            )
             for name, aspect in tree["reward"].items()
         }
         return {**tree, "reward": filled}
 
 
 def build_reward(config: RLConfig, device: str = "cpu") -> CombinedReward:
-    """The reward a config describes, its models loaded. Raises `UserError` naming what is missing."""
-    aspects, weights = library.build_aspects(config.reward, rm_prefix, KINDS, device, config.model.dtype)
+    """The reward a config describes, its models loaded. Raises `UserError` naming what is
+    missing.
+    """
+    aspects, weights = library.build_aspects(
+        config.reward, rm_prefix, KINDS, device, config.model.dtype
+    )
     cls = BaselineReward if set(aspects) == {"baseline_model"} else FineGrainedReward
     return cls(aspects, weights)

@@ -1,4 +1,5 @@
-"""Holistic RLHF: `python -m tasks.qa_feedback.training.train_baseline baseline_config.yml [key=value ...]`.
+"""Holistic RLHF: `python -m tasks.qa_feedback.training.train_baseline baseline_config.yml
+[key=value ...]`.
 
 Holistic and fine-grained runs differ by their YAML alone; both are this one line.
 """

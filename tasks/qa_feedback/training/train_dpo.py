@@ -1,6 +1,8 @@
-"""DPO on long-form QA: `python -m tasks.qa_feedback.training.train_dpo dpo_config.yml [key=value ...]`.
+"""DPO on long-form QA: `python -m tasks.qa_feedback.training.train_dpo dpo_config.yml [key=value
+...]`.
 
-Reads the feedback file itself; no reward model is trained or loaded. Ordinary and fine-grained DPO differ by their YAML alone.
+Reads the feedback file itself; no reward model is trained or loaded. Ordinary and fine-grained DPO
+differ by their YAML alone.
 """
 
 from collections.abc import Sequence
@@ -10,12 +12,12 @@ from accelerate import Accelerator
 from pydantic import Field, model_validator
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.config import FilePath, parse_cli
+from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.runs.dpo_config import DPOConfig, DPODataConfig
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
+from fgrlhf.runs.dpo_config import DPOConfig, DPODataConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.utils import run_main, seeded
 from tasks.qa_feedback.feedback import load_examples, read_feedback
@@ -28,9 +30,15 @@ USAGE = "usage: python -m tasks.qa_feedback.training.train_dpo config.yml [secti
 
 class FeedbackConfig(DPODataConfig):
     feedback_file: FilePath
-    train_file: FilePath = Field(description="the questions of feedback_file, as the policy reads them")
+    train_file: FilePath = Field(
+        description="the questions of feedback_file, as the policy reads them"
+    )
     pairs: Literal["corrected", "preference"] = Field(
-        "preference", description="decided comparisons between predictions, or corrected answer over prediction 1")
+        "preference",
+        description=(
+            "decided comparisons between predictions, or corrected answer over prediction 1"
+        ),
+    )
 
 
 class QADPOConfig(DPOConfig):
@@ -42,28 +50,47 @@ class QADPOConfig(DPOConfig):
     def _spans_need_corrections(self):
         if self.dpo.span_weight != 1 and self.data.pairs == "preference":
             raise ValueError(
-                f"dpo.span_weight is {self.dpo.span_weight:g}, but data.pairs=preference compares whole answers, which marks no spans: "
-                "set dpo.span_weight=1, or data.pairs=corrected")
+                f"dpo.span_weight is {self.dpo.span_weight:g}, but data.pairs=preference compares"
+                " whole answers, which marks no spans: set dpo.span_weight=1, or"
+                " data.pairs=corrected"
+            )
         return self
 
 
 def build_trainer(config: QADPOConfig) -> DPOTrainer:
-    """Everything a run needs, loaded. Raises `UserError` for missing pairs, files or checkpoints before anything is written."""
+    """Everything a run needs, loaded. Raises `UserError` for missing pairs, files or checkpoints
+    before anything is written.
+    """
     rows = read_feedback(config.data.feedback_file)
-    comparisons = make_comparisons(rows, load_examples(config.data.train_file), config.data.pairs, config.data.feedback_file)
+    comparisons = make_comparisons(
+        rows, load_examples(config.data.train_file), config.data.pairs, config.data.feedback_file
+    )
     dev_prompts = load_examples(config.data.dev_file)
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
     chosen = config.model.policy_model
     policy, reference = (
-        load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(accelerator.device) for _ in range(2))
+        load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(
+            accelerator.device
+        )
+        for _ in range(2)
+    )
     asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
-    for prompts, file in ((asked, config.data.train_file), (dev_prompts[: config.train.eval_examples], config.data.dev_file)):
+    for prompts, file in (
+        (asked, config.data.train_file),
+        (dev_prompts[: config.train.eval_examples], config.data.dev_file),
+    ):
         check_prompts_fit(policy, prompts, file, quiet=not accelerator.is_main_process)
-    evaluate = dev_evaluation(config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator)
-    encoded = encode_comparisons(policy, comparisons, config.env.max_generated_len, config.dpo.span_weight)
+    evaluate = dev_evaluation(
+        config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator
+    )
+    encoded = encode_comparisons(
+        policy, comparisons, config.env.max_generated_len, config.dpo.span_weight
+    )
     if accelerator.is_main_process:
-        pairs, answers = (sum(len(x) for x in xs) for xs in zip(*((c.pairs, c.answer_ids) for c in encoded)))
+        pairs, answers = (
+            sum(len(x) for x in xs) for xs in zip(*((c.pairs, c.answer_ids) for c in encoded))
+        )
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} questions", flush=True)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)

@@ -1,4 +1,5 @@
-"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained fine_grained_config.yml [key=value ...]`.
+"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained
+fine_grained_config.yml [key=value ...]`.
 
 Holistic and fine-grained runs differ by their YAML alone; both are this one line.
 """

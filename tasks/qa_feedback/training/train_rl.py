@@ -1,4 +1,6 @@
-"""The one entry point of RL on long-form QA: load what the YAML names, train, keep the best policy on dev."""
+"""The one entry point of RL on long-form QA: load what the YAML names, train, keep the best policy
+on dev.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -9,13 +11,13 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.algorithms.registry import make_trainer, unread
 from fgrlhf.config import parse_cli
-from fgrlhf.runs.distributed import share_of, stop_together
-from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.trainer import OnPolicyTrainer
@@ -27,21 +29,48 @@ from tasks.qa_feedback.training.evaluate import oracle_for
 from tasks.qa_feedback.training.prompts import check_prompts_fit
 from tasks.qa_feedback.training.reward import QAConfig, build_reward
 
-USAGE = "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value ...]"
+USAGE = (
+    "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value"
+    " ...]"
+)
 
 
-def dev_evaluation(config: QAConfig | DPOConfig, prompts: Sequence[Prompt], reward: BasicReward | None, reference: Policy, accelerator: Accelerator) -> Callable[[Policy], dict[str, float]]:
-    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics are those of all.
+def dev_evaluation(
+    config: QAConfig | DPOConfig,
+    prompts: Sequence[Prompt],
+    reward: BasicReward | None,
+    reference: Policy,
+    accelerator: Accelerator,
+) -> Callable[[Policy], dict[str, float]]:
+    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics
+    are those of all.
 
-    The KL is that of training: an RL run's log-probabilities are at `logprob_temperature`, those of DPO's loss at 1.
+    The KL is that of training: an RL run's log-probabilities are at `logprob_temperature`, those of
+    DPO's loss at 1.
     """
-    sampling = config.model.policy_model.eval_generation_kwargs.sampling(config.env.max_generated_len)
+    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
+        config.env.max_generated_len
+    )
     temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
-    mine = share_of(prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes)
+    mine = share_of(
+        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
+    )
 
     def evaluate(policy: Policy) -> dict[str, float]:
-        rows = stop_together(accelerator, lambda: evaluate_rows(
-            policy, mine, reward, sampling, config.train.seed, oracle_for(mine), reference, progress=False, temperature=temperature))
+        rows = stop_together(
+            accelerator,
+            lambda: evaluate_rows(
+                policy,
+                mine,
+                reward,
+                sampling,
+                config.train.seed,
+                oracle_for(mine),
+                reference,
+                progress=False,
+                temperature=temperature,
+            ),
+        )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return {name: interval.mean for name, interval in summarize(rows).items()}
 
@@ -52,30 +81,57 @@ def _policy(config: QAConfig, **more) -> Policy:
     """The policy that the config names, with the changes that are given."""
     named = config.model.policy_model
     return load_policy(
-        named.ckpt, "fp32", config.env.max_input_len, named.input_padding_side, chat_template=named.chat_template, **more)
+        named.ckpt,
+        "fp32",
+        config.env.max_input_len,
+        named.input_padding_side,
+        chat_template=named.chat_template,
+        **more,
+    )
 
 
 def build_trainer(config: QAConfig) -> OnPolicyTrainer:
-    """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before anything is written."""
+    """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before
+    anything is written.
+    """
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     model, device = config.model, str(accelerator.device)
-    unloaded = _policy(config, lora=model.policy_model.lora, empty=True)  # mistakes show before anything large is loaded
-    train_prompts, dev_prompts = load_examples(config.data.train_file), load_examples(config.data.dev_file)
-    for prompts, file in ((train_prompts, config.data.train_file), (dev_prompts[: config.train.eval_examples], config.data.dev_file)):
+    unloaded = _policy(
+        config, lora=model.policy_model.lora, empty=True
+    )  # mistakes show before anything large is loaded
+    train_prompts, dev_prompts = (
+        load_examples(config.data.train_file),
+        load_examples(config.data.dev_file),
+    )
+    for prompts, file in (
+        (train_prompts, config.data.train_file),
+        (dev_prompts[: config.train.eval_examples], config.data.dev_file),
+    ):
         check_prompts_fit(unloaded, prompts, file, quiet=not accelerator.is_main_process)
     reward = build_reward(config, device)
     with seeded(config.train.seed, "init"):
         policy = _policy(config, lora=model.policy_model.lora)
-        value = None if not config.algorithm.critic else load_value(
-            model.value_model.ckpt, policy, model.value_model.freeze_value_model, model.value_model.policy_value_sharing)
-    # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the first step
+        value = (
+            None
+            if not config.algorithm.critic
+            else load_value(
+                model.value_model.ckpt,
+                policy,
+                model.value_model.freeze_value_model,
+                model.value_model.policy_value_sharing,
+            )
+        )
+    # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the
+    # first step
     reference = _policy(config) if model.policy_model.lora is None else AdapterFree(policy)
     policy.to(accelerator.device), reference.to(accelerator.device)
     evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
-    return make_trainer(config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator)
+    return make_trainer(
+        config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,7 +142,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     trainer = build_trainer(config)
     if trainer.accelerator.is_main_process:
         if unread(config):
-            print(f"note: {config.algorithm.name} has no use for {', '.join(unread(config))}", flush=True)
+            print(
+                f"note: {config.algorithm.name} has no use for {', '.join(unread(config))}",
+                flush=True,
+            )
         for note in config.logging.notes():
             print(note, flush=True)
     trainer.train()
