@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.measure import SIDES, PeakMemory, run_step
 from benchmarks.workload import RMDims, Size, T5Dims
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 

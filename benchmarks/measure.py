@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 
 from benchmarks import baseline, ours, workload
 from benchmarks.workload import Size
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 PHASES = ("generation", "scoring", "rewards", "updates")
 SIDES = {"baseline": baseline, "ours": ours}

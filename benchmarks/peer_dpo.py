@@ -27,10 +27,11 @@ from fgrlhf.config import validate
 from fgrlhf.data.comparisons import Answer, encode_comparisons
 from fgrlhf.data.comparisons import Comparison as Compared
 from fgrlhf.dpo import DPOTrainer
+from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, derive_seed
+from fgrlhf.utils import derive_seed
 
 TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
 BETA, LR = 0.1, 1e-4

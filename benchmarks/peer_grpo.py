@@ -27,12 +27,13 @@ from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.config import validate
+from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import UserError, derive_seed
+from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
 TOLERANCE = 1e-4  # of the gradients, as a part of them

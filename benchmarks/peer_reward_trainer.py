@@ -23,8 +23,10 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.reward_models.inputs import RMInput, RMInputs
-from fgrlhf.utils import UserError, derive_seed, seeded, write_json
+from fgrlhf.utils import derive_seed, seeded
 from reward_modeling.data import FIRST, PAIRS, PairCollator, read_pair_rows
 from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss
 from reward_modeling.training import load_network, training_arguments

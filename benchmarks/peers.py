@@ -35,7 +35,8 @@ from typing import Any
 import psutil
 import torch
 
-from fgrlhf.utils import UserError, run_main, write_json, write_text
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
 
 # row -> the module whose `comparison()` gives it, read when the row is run
 ROWS = {

@@ -18,7 +18,8 @@ from benchmarks.tables import number, table
 from benchmarks.workload import SIZES, Size
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, write_text
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_text
 
 
 class Settings(StrictModel):

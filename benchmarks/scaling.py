@@ -24,7 +24,8 @@ from benchmarks.tables import number, replace_part, table
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, write_json, write_text
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
 
 
 def _t5(width: int) -> T5Dims:

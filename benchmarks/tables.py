@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from fgrlhf.utils import UserError, write_text
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

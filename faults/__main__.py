@@ -28,7 +28,8 @@ from faults.child import warm_up
 from faults.kinds import KINDS
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, write_json, write_text
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
 
 SHOWN = 3  # failures of a kind and verdict that are printed; faults.md has all
 

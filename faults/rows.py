@@ -19,7 +19,7 @@ from typing import Any
 from faults.campaign import Bench, Kind, Outcome
 from faults.verdicts import BAD, GOOD, call
 from faults.world import feedback_row
-from fgrlhf.utils import read_json
+from fgrlhf.files import read_json
 from tasks.qa_feedback.data import mini_world
 
 DEEP = 50_000

@@ -118,7 +118,8 @@ def both_wrote(ended: list[Ended]) -> bool:
 
 def sleeping_stage(started: str) -> None:
     """What the orphan runs: as every command of the repository by `run_main`."""
-    from fgrlhf.utils import run_main, write_text
+    from fgrlhf.errors import run_main
+    from fgrlhf.files import write_text
 
     def sleep() -> None:
         write_text(started, "started")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fgrlhf.utils import UserError, why_refused
+from fgrlhf.errors import UserError, why_refused
 
 MOST_LINES = 25
 MOST_CHARACTERS = 4_000

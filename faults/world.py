@@ -12,7 +12,7 @@ import yaml
 from transformers import T5Config, T5ForConditionalGeneration
 
 from faults.child import Command, run
-from fgrlhf.utils import read_json, write_json, write_text
+from fgrlhf.files import read_json, write_json, write_text
 from tasks.qa_feedback.data import mini_model, mini_world
 from tasks.qa_feedback.data.annotator import annotate
 from tasks.qa_feedback.feedback import write_feedback

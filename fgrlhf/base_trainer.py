@@ -12,11 +12,11 @@ from accelerate import Accelerator
 from torch import Tensor
 from tqdm import tqdm
 
+from fgrlhf.errors import UserError
 from fgrlhf.kernels.layers import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher
-from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic
 
 

@@ -23,7 +23,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.utils import MASK, UserError, first_problems, looks_secret, shorten
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.secrets import MASK, looks_secret
 
 Model = TypeVar("Model", bound="StrictModel")
 

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.data.comparisons import ComparisonBatch, TokenComparison, collate
+from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
 from fgrlhf.rollout import char_ends
 from fgrlhf.runs import checkpoint
@@ -29,7 +30,7 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, seeded
+from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
@@ -17,7 +18,7 @@ from fgrlhf.reward import AtEnd, BasicReward, SegmentClassifierReward, SequenceS
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
 from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import UserError, derive_seed, masked_sum
+from fgrlhf.utils import derive_seed, masked_sum
 
 Metric = Callable[[Prompt, str], Mapping[str, float]]
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.attention import share_prompts
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.models.chat import chat_of
@@ -42,7 +43,6 @@ from fgrlhf.models.packing import packed
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.types import PolicyOutput, Prompt, Response
-from fgrlhf.utils import UserError, shorten
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 UNFORCED = {

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.config import suggestion, unread_keys
+from fgrlhf.errors import UserError
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
-from fgrlhf.utils import UserError
 
 PrefixFn = Callable[[Prompt, bool], list[str]]
 

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import spacy
 
-from fgrlhf.utils import UserError, shorten
+from fgrlhf.errors import UserError, shorten
 
 Level = Literal["subsentence", "sentence", "sequence"]
 Span = tuple[int, int]

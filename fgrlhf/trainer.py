@@ -13,6 +13,7 @@ from tqdm import tqdm
 from fgrlhf.algorithms.kl import KLController
 from fgrlhf.algorithms.losses import kl_k3
 from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
@@ -23,7 +24,7 @@ from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
 from fgrlhf.runs.step_metrics import cut_inputs, mean_of, rollout_metrics, sample_rows
 from fgrlhf.types import Advantages, PolicyOutput, Prompt, Rollout, TokenLoss, TokenReward
-from fgrlhf.utils import UserError, derive_seed, masked_sum, seeded
+from fgrlhf.utils import derive_seed, masked_sum, seeded
 from fgrlhf.value import ActorCritic
 
 

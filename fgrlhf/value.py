@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.types import PolicyOutput
-from fgrlhf.utils import UserError
 
 
 class ValueHead(nn.Module):

@@ -17,9 +17,10 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
-from fgrlhf.utils import UserError, read_json, run_main, write_json
 from interface_html.database import read_database
 from interface_html.export import labels_of
 from interface_html.items import Item, read_items, row_with

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from interface_html.items import Item
 
 TABLES = """

@@ -18,8 +18,9 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json, read_jsonl, write_text
 from fgrlhf.reward_utils import load_segmenter
-from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_text
 from interface_html.schema import QA_SCHEMA, Schema, load_schema
 from tasks.qa_feedback.feedback import DataError, load_examples
 from tasks.qa_feedback.validation import (

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, write_text
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_text
 from interface_html.items import Item, read_items
 from interface_html.schema import FOLDER, QA_SCHEMA, load_schema
 

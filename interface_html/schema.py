@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.config import StrictModel, validate
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 FOLDER = Path(__file__).parent
 ASSIGNMENT = "window.FG_SCHEMA ="

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main
+from fgrlhf.errors import UserError, run_main
 from interface_html.database import Database
 from interface_html.items import read_items
 from interface_html.schema import QA_SCHEMA, load_schema

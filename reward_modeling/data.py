@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.reward_models.inputs import (
     ANSWER_MARK,
     CONTEXT_MARK,
@@ -25,7 +27,6 @@ from fgrlhf.reward_models.inputs import (
 from fgrlhf.reward_models.scoring import split_at
 from fgrlhf.reward_utils import SEGMENT_MARK
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
 
 OUTPUTS = 4
 PAIRS = tuple(combinations(range(OUTPUTS), 2))  # 1v2 1v3 1v4 2v3 2v4 3v4

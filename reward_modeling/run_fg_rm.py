@@ -20,13 +20,15 @@ from transformers import EvalPrediction
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json
 from fgrlhf.reward_models.inputs import CONTEXT_MARK, IGNORED, RMInputs
 from fgrlhf.reward_models.scoring import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import finished, hold
-from fgrlhf.utils import UserError, read_json, run_main, seeded
+from fgrlhf.utils import seeded
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.training import (
     RMConfig,

@@ -19,13 +19,14 @@ from transformers import EvalPrediction, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import IGNORED, RMInputs, RMText
 from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import finished, hold
-from fgrlhf.utils import UserError, run_main, seeded
+from fgrlhf.utils import seeded
 from reward_modeling.data import (
     OUTPUTS,
     PAIRS,

@@ -31,6 +31,8 @@ from fgrlhf.config import (
     StrictModel,
     Tokens,
 )
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.kernels.longformer import use_banded_attention
@@ -52,7 +54,6 @@ from fgrlhf.runs.hf_trainer import (
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, last_complete_checkpoint
-from fgrlhf.utils import UserError, write_json
 
 METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
 from fgrlhf.policy import Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json
 
 IGNORED = -100  # the label that transformers' losses leave out
 

@@ -34,6 +34,7 @@ from fgrlhf.config import (
     Tokens,
     parse_cli,
 )
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.decoding import Sampling
@@ -53,7 +54,6 @@ from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, run_main
 from sft.data import IGNORED, Collator, Order, count_cuts, encode, read_examples
 
 

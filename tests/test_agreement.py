@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from test_rules import ROW, doc, error, missing
 
+from fgrlhf.errors import UserError
 from fgrlhf.stats import Interval
-from fgrlhf.utils import UserError
 from interface_html.agreement import (
     Judged,
     alpha,

@@ -9,7 +9,7 @@ import pytest
 from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
 from test_schema import TOXICITY
 
-from fgrlhf.utils import write_json
+from fgrlhf.files import write_json
 from interface_html.items import Item, read_items, row_with, rows_text
 from interface_html.pages import TEMPLATES, Settings, self_contained, write_page
 from interface_html.rules import annotation_problems

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from fgrlhf.utils import UserError, write_json, write_jsonl
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
 from tasks.qa_feedback.data.collect_feedback import Settings, collect
 from tasks.qa_feedback.data.mini_world import (

@@ -26,7 +26,7 @@ from benchmarks import (
     workload,
 )
 from benchmarks.workload import RMDims, Size, T5Dims
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 DIMS = T5Dims(32, 48, 8, 4, 2, 300)

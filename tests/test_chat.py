@@ -2,10 +2,10 @@ import pytest
 import tiny
 import torch
 
+from fgrlhf.errors import UserError
 from fgrlhf.models.chat import chat_of
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
-from fgrlhf.utils import UserError
 from fgrlhf.value import load_value
 
 USER, ASSISTANT, END, BOS = 4, 5, 6, 3

@@ -7,11 +7,11 @@ import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
 
+from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError
 
 CASES = {
     "t5, own critic, dropout": ("t5", True, 0.1),

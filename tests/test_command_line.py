@@ -4,7 +4,7 @@ import pytest
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 
 class Settings(StrictModel):

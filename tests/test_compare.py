@@ -7,7 +7,8 @@ import pytest
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
-from fgrlhf.utils import UserError, write_json, write_jsonl
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
 from tasks.qa_feedback import compare
 from tasks.qa_feedback.compare import NAMES, Settings, curve, results, stages, training, tuned
 from tasks.qa_feedback.compare_page import others, page, table

@@ -6,9 +6,9 @@ import torch
 from dpo_helpers import fours, pairs
 
 from fgrlhf.data.comparisons import Answer, Comparison, collate, encode_comparisons, token_weights
+from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 from sft.data import IGNORED, encode
 
 

@@ -23,7 +23,7 @@ from fgrlhf.config import (
     validate,
     value_from_text,
 )
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from interface_html.database import Database, Refused, read_database
 from interface_html.items import Item
 

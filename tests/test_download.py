@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.utils import UserError, run_main
+from fgrlhf.errors import UserError, run_main
 from tasks.qa_feedback.data import download as module
 from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
 

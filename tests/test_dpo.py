@@ -15,12 +15,12 @@ from rl_helpers import metrics
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import checkpoint
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 
 # ---- the losses ----------------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@ import tiny
 import yaml
 
 from fgrlhf.config import validate
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import (

@@ -5,6 +5,7 @@ import pytest
 import tiny
 import torch
 
+from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
@@ -12,7 +13,6 @@ from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.rollout import generate_texts
 from fgrlhf.stats import Interval
 from fgrlhf.types import Prompt, Response, SegmentScore
-from fgrlhf.utils import UserError
 
 GREEDY = Sampling(8, do_sample=False)
 SAMPLED = Sampling(8, temperature=0.7, top_k=10)

@@ -26,7 +26,7 @@ from faults.rows import READERS, damage_row
 from faults.together import both_wrote
 from faults.verdicts import call
 from faults.world import Stage, World
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 

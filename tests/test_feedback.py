@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import (
     DataError,
     ErrorSpan,

@@ -1,8 +1,9 @@
 import pytest
 import tiny
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import generate as module
 from tasks.qa_feedback.training.generate import Settings, generate

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from fgrlhf.data.checks import text_problem
+from fgrlhf.errors import UserError
 from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
-from fgrlhf.utils import UserError
 
 
 @pytest.mark.parametrize(

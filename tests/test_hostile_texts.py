@@ -10,7 +10,7 @@ from page_helpers import opened
 from server_helpers import serving
 from test_served_pages import visiting
 
-from fgrlhf.utils import write_json
+from fgrlhf.files import write_json
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from interface_html.schema import load_schema

@@ -5,7 +5,7 @@ import json
 import pytest
 from test_rules import ROW, doc, error, missing
 
-from fgrlhf.utils import write_json, write_jsonl
+from fgrlhf.files import write_json, write_jsonl
 from interface_html.items import Settings, read_items, row_with, rows_text
 from interface_html.schema import load_schema
 from tasks.qa_feedback.feedback import DataError, read_feedback

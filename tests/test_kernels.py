@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.kernels.layers import product
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.utils import UserError, read_json, write_json
 
 ROOT = Path(__file__).parents[1]
 LEFT = {"small": "pytorch", "medium": "pytorch", "large": "pytorch"}

@@ -6,8 +6,8 @@ import pytest
 from accelerate.utils import DistributedType
 from rl_helpers import config, trainer
 
+from fgrlhf.errors import UserError
 from fgrlhf.runs.distributed import check_launcher, stop_together
-from fgrlhf.utils import UserError
 
 RIGHT = ("NO", "MULTI_GPU", "MULTI_CPU")
 

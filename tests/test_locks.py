@@ -4,8 +4,8 @@ or writes anything.
 
 import pytest
 
+from fgrlhf.errors import UserError
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError
 from reward_modeling import run_fg_rm, run_pref_rm
 from sft import run_sft
 from tasks.qa_feedback.training import train_dpo, train_rl

@@ -6,6 +6,7 @@ import torch
 from rl_helpers import config, metrics, trainer
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
+from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import (
     AdapterFree,
@@ -17,7 +18,6 @@ from fgrlhf.models.lora import (
 from fgrlhf.policy import load_policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import LoRAConfig
-from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic, Value
 
 KINDS = ["t5", "flan", "bart", "gpt2", "llama", "neox"]

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
-from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data.mini_model import (
     DECODER_LOOKS_BACK,
     ENCODER_LOOKS_BACK,

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.utils import UserError, read_json
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
 from tasks.qa_feedback.data.mini_world import (
     VERBS,
     Claim,

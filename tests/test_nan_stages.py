@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import tiny
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_utils import BLANK
-from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import evaluate, generate
 

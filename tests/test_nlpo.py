@@ -5,8 +5,8 @@ from rl_helpers import PROMPTS, metrics
 from test_algorithms import make
 
 from fgrlhf.algorithms.nlpo import EXCLUDED, MaskedPolicy, allowed_tokens
+from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.utils import UserError
 
 KINDS = ["t5", "gpt2"]
 

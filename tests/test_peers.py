@@ -11,7 +11,7 @@ import pytest
 from benchmarks import peer_dpo, peer_grpo, peers
 from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
 from benchmarks.peers import Comparison, Measured, Side
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from reward_modeling.data import PAIRS
 
 TINY = Size(

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
 from fgrlhf.pipeline.stages import Pipeline, Stage
 from fgrlhf.runs.runlog import peak_memory_mb
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, read_json
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,10 +14,12 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
 from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy, sharing_pays
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, derive_seed, read_json, write_json
+from fgrlhf.utils import derive_seed
 
 KINDS = ["t5", "gpt2"]
 ANY = list(tiny.POLICIES)  # families that are served by the same two classes

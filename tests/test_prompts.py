@@ -3,8 +3,8 @@
 import pytest
 import tiny
 
+from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.prompts import check_prompts_fit
 

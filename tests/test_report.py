@@ -11,12 +11,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.report import page as report
 from fgrlhf.report import plots as report_plots
 from fgrlhf.report.data import aspect_name, read_outputs
 from fgrlhf.report.page import write_report
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
-from fgrlhf.utils import UserError, write_json, write_jsonl
 
 ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}
 CLAUSES = (

@@ -6,6 +6,7 @@ import torch
 from rl_helpers import PROMPTS, CountWord, lengths_mask, rollout
 
 from fgrlhf import reward as module
+from fgrlhf.errors import UserError
 from fgrlhf.reward import (
     AtEnd,
     BasicReward,
@@ -19,7 +20,6 @@ from fgrlhf.reward import (
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import SegmentScore
-from fgrlhf.utils import UserError
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
 SPANS = [((0, 12), (12, 22)), ((0, 6),), ()]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
+from fgrlhf.errors import UserError
 from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
 from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.reward_models.scoring import (
@@ -22,7 +23,6 @@ from fgrlhf.reward_models.scoring import (
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
 
 TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."

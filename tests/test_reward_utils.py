@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fgrlhf import reward_utils
+from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter, rm_words, subsentence_starts
-from fgrlhf.utils import UserError
 
 SEGMENTER = load_segmenter(BLANK)
 TEXTS = st.text(st.sampled_from("aaabcZ.,;!?  \n\t\xa0\u2028\"'()#é😀𝔘中"), max_size=80)

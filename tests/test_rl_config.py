@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 from fgrlhf.algorithms.registry import unread
 from fgrlhf.config import _sections, load_config, to_yaml, validate
+from fgrlhf.errors import UserError
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.utils import UserError
 from tasks.qa_feedback.training.reward import QAConfig
 
 REPOSITORY = Path(__file__).parents[1]

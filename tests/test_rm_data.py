@@ -7,7 +7,7 @@ import json
 import pytest
 import rm_helpers as rm
 
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from reward_modeling.data import read_pair_rows, read_segment_rows
 
 SEGMENT_ROW = {

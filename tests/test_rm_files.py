@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.utils import UserError, run_main
 from tasks.qa_feedback.feedback import (
     DataError,
     ErrorSpan,

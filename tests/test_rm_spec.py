@@ -8,9 +8,9 @@ import rm_helpers as rm
 import spacy
 from test_reward_models import save, scorer, spec
 
+from fgrlhf.errors import UserError, first_problems
 from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
 from fgrlhf.reward_models.spec import spec_problems
-from fgrlhf.utils import UserError, first_problems
 
 NAN, INF = float("nan"), float("inf")
 BAD = {

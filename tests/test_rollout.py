@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
+from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import place_on_tokens
 from fgrlhf.rollout import char_ends, collect, decode, generate_texts, in_parts, response_seeds
 from fgrlhf.types import Prompt, SegmentScore
-from fgrlhf.utils import UserError
 from fgrlhf.value import ActorCritic, Value
 
 EOS = 1

@@ -10,8 +10,9 @@ import pytest
 from page_helpers import ITEM, downloaded, opened, press
 from test_comparison_page import EXPECTED, judge
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.reward_utils import BLANK
-from fgrlhf.utils import UserError, write_json
 from interface_html import agreement
 from interface_html.database import Database
 from interface_html.export import Settings, export

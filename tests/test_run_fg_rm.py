@@ -13,8 +13,8 @@ from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.config import validate
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.scoring import load_reward_model
-from fgrlhf.utils import UserError, run_main
 from reward_modeling import run_fg_rm, training
 from reward_modeling.run_fg_rm import SegmentRMConfig, judged, segment_loss, train
 from reward_modeling.training import calibration, load_metric, sigmoid

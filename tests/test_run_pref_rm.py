@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.config import validate
+from fgrlhf.errors import UserError
 from fgrlhf.reward_models.scoring import load_reward_model
-from fgrlhf.utils import UserError
 from reward_modeling import run_pref_rm
 from reward_modeling.data import first_position_share, pair_prefix, read_pair_rows
 from reward_modeling.run_pref_rm import (

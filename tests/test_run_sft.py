@@ -11,11 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from fgrlhf.config import load_config
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from sft import run_sft
 from sft.data import Cuts, Order, count_cuts, encode, read_examples
 from sft.run_sft import SFTConfig, SFTTrainer, train

@@ -13,9 +13,10 @@ import spacy
 import torch
 
 from fgrlhf.config import StrictModel, load_config
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, write_text
 from fgrlhf.runs import runlog
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.utils import UserError, read_json, read_jsonl, write_text
 
 
 class Train(StrictModel):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from interface_html.schema import ASSIGNMENT, QA_SCHEMA, load_schema
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_jsonl
 from fgrlhf.stats import bootstrap, seed_interval
-from fgrlhf.utils import UserError, write_jsonl
 from tasks.qa_feedback.science import RUNS, Settings, results, seed_stages, table
 
 

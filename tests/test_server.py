@@ -9,7 +9,7 @@ import pytest
 from page_helpers import ITEM
 from server_helpers import SCHEMA, Client, serving
 
-from fgrlhf.utils import UserError
+from fgrlhf.errors import UserError
 from interface_html import export
 from interface_html.guard import MAX_BODY, json_problem
 from interface_html.serve import Settings, serve

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json
 from fgrlhf.runs import stage as module
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import (
@@ -25,7 +27,6 @@ from fgrlhf.runs.stage import (
     last_complete_checkpoint,
     write_digests,
 )
-from fgrlhf.utils import UserError, read_json
 
 
 class Section(StrictModel):

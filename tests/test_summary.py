@@ -4,11 +4,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, write_json, write_jsonl
 from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics

@@ -10,9 +10,10 @@ import tiny
 from rl_helpers import metrics
 
 from fgrlhf.config import load_config
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.feedback import (

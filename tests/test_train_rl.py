@@ -9,11 +9,12 @@ from rl_helpers import CountWord, metrics
 
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
-from fgrlhf.utils import UserError, read_json, write_json
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.training import train_rl
 from tasks.qa_feedback.training.reward import QAConfig

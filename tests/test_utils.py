@@ -10,17 +10,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fgrlhf import utils
-from fgrlhf.utils import (
-    UserError,
-    derive_seed,
-    masked_mean,
-    masked_sum,
-    masked_var,
-    run_main,
-    seeded,
-    whiten,
-)
+from fgrlhf import files, secrets
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.utils import derive_seed, masked_mean, masked_sum, masked_var, seeded, whiten
 
 X = torch.tensor([[1.0, 2.0, 100.0], [3.0, 4.0, 6.0]])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])  # 1 2 3 4 6: mean 3.2, variance 2.96
@@ -102,29 +94,29 @@ def test_seeded_sets_every_generator():
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "a.json"
-    utils.write_json(path, {"text": "é\n"})
-    assert utils.read_json(path) == {"text": "é\n"} and "é" in path.read_text(encoding="utf-8")
+    files.write_json(path, {"text": "é\n"})
+    assert files.read_json(path) == {"text": "é\n"} and "é" in path.read_text(encoding="utf-8")
     with pytest.raises(TypeError):
-        utils.write_json(path, {"text": object()})
+        files.write_json(path, {"text": object()})
     with pytest.raises(UnicodeEncodeError):
-        utils.write_text(path, "half \ud800")
-    assert utils.read_json(path) == {"text": "é\n"} and [p.name for p in path.parent.iterdir()] == [
+        files.write_text(path, "half \ud800")
+    assert files.read_json(path) == {"text": "é\n"} and [p.name for p in path.parent.iterdir()] == [
         "a.json"
     ]
-    utils.write_jsonl(path, [{"a": 1}, {"a": "\u2028 x"}])
-    assert utils.read_jsonl(path) == [{"a": 1}, {"a": "\u2028 x"}]
+    files.write_jsonl(path, [{"a": 1}, {"a": "\u2028 x"}])
+    assert files.read_jsonl(path) == [{"a": 1}, {"a": "\u2028 x"}]
 
 
 def test_broken_files_are_named(tmp_path):
     path = tmp_path / "b.jsonl"
-    for read in (utils.read_json, utils.read_jsonl):
+    for read in (files.read_json, files.read_jsonl):
         with pytest.raises(UserError, match="b.jsonl does not exist"):
             read(path)
     path.write_text('{"a": 1}\n\n{"a": \n')
     with pytest.raises(UserError, match="b.jsonl, line 3"):
-        utils.read_jsonl(path)
+        files.read_jsonl(path)
     with pytest.raises(UserError, match="b.jsonl is not valid JSON"):
-        utils.read_json(path)
+        files.read_json(path)
 
 
 def test_a_users_mistake_prints_one_message_and_exits_with_2(capsys):
@@ -162,7 +154,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-@pytest.mark.parametrize("read", [utils.read_json, utils.read_jsonl])
+@pytest.mark.parametrize("read", [files.read_json, files.read_jsonl])
 def test_no_file_makes_a_reader_fail_otherwise_than_with_a_user_error(tmp_path, how, read):
     data, reason = BROKEN[how]
     (tmp_path / "rows").write_bytes(data)
@@ -171,7 +163,7 @@ def test_no_file_makes_a_reader_fail_otherwise_than_with_a_user_error(tmp_path, 
     assert str(tmp_path / "rows") in str(caught.value) and len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("read", [utils.read_json, utils.read_jsonl])
+@pytest.mark.parametrize("read", [files.read_json, files.read_jsonl])
 def test_what_is_no_file_is_named(tmp_path, read):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 300), "a\0b"):
@@ -181,14 +173,14 @@ def test_what_is_no_file_is_named(tmp_path, read):
 
 def test_whole_surrogate_pairs_are_text(tmp_path):
     (tmp_path / "rows").write_text(r'{"a": "\ud83d\ude00", "b": "\\ud83d"}')
-    assert utils.read_json(tmp_path / "rows") == {"a": "\U0001f600", "b": r"\ud83d"}
+    assert files.read_json(tmp_path / "rows") == {"a": "\U0001f600", "b": r"\ud83d"}
 
 
 def test_what_json_cannot_hold_is_written_as_null(tmp_path):
-    utils.write_json(tmp_path / "a", {"x": [float("nan"), 1.5], "y": (float("inf"),)})
-    assert utils.read_json(tmp_path / "a") == {"x": [None, 1.5], "y": [None]}
-    utils.write_jsonl(tmp_path / "b", [{"x": float("-inf")}, {"x": 1}])
-    assert utils.read_jsonl(tmp_path / "b") == [{"x": None}, {"x": 1}]
+    files.write_json(tmp_path / "a", {"x": [float("nan"), 1.5], "y": (float("inf"),)})
+    assert files.read_json(tmp_path / "a") == {"x": [None, 1.5], "y": [None]}
+    files.write_jsonl(tmp_path / "b", [{"x": float("-inf")}, {"x": 1}])
+    assert files.read_jsonl(tmp_path / "b") == [{"x": None}, {"x": 1}]
 
 
 def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -196,9 +188,9 @@ def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch)
     replace, fsync = os.replace, os.fsync
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
     monkeypatch.setattr(os, "fsync", lambda fd: (events.append("sync"), fsync(fd)))
-    utils.write_json(tmp_path / "a", 1)
+    files.write_json(tmp_path / "a", 1)
     assert events == ["rename"]
-    utils.write_json(tmp_path / "a", 2, durable=True)
+    files.write_json(tmp_path / "a", 2, durable=True)
     assert events[1:] == ["sync", "rename", "sync"]
 
 
@@ -207,9 +199,9 @@ def refused(tmp_path, how: str) -> None:
     (tmp_path / "file").write_text("")
     tensors = {"a": torch.zeros(3)}
     {
-        "a file where a folder should be": lambda: utils.write_text(tmp_path / "file" / "a", ""),
-        "a long name": lambda: utils.write_text(tmp_path / ("x" * 300), ""),
-        "a folder where a file should be": lambda: utils.write_text(tmp_path, ""),
+        "a file where a folder should be": lambda: files.write_text(tmp_path / "file" / "a", ""),
+        "a long name": lambda: files.write_text(tmp_path / ("x" * 300), ""),
+        "a folder where a file should be": lambda: files.write_text(tmp_path, ""),
         "safetensors": lambda: save_file(tensors, str(tmp_path / "none" / "a.safetensors")),
     }[how]()
 
@@ -296,7 +288,7 @@ def test_which_names_are_of_secrets():
         "model.tokenizer",
         "keys",
     ]
-    assert all(map(utils.looks_secret, secret)) and not any(map(utils.looks_secret, plain))
+    assert all(map(secrets.looks_secret, secret)) and not any(map(secrets.looks_secret, plain))
 
 
 def test_secrets_are_masked_wherever_they_stand(monkeypatch):
@@ -304,14 +296,14 @@ def test_secrets_are_masked_wherever_they_stand(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "hf_abcdefgh-longer")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
     monkeypatch.setenv("ORDINARY", "outputs")
-    assert utils.mask_secrets("abc https://hf_abcdefgh@x outputs") == "abc https://***@x outputs"
-    assert utils.mask_secrets("hf_abcdefgh-longer") == "***"  # not `***-longer`
+    assert secrets.mask_secrets("abc https://hf_abcdefgh@x outputs") == "abc https://***@x outputs"
+    assert secrets.mask_secrets("hf_abcdefgh-longer") == "***"  # not `***-longer`
     assert (
-        utils.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now")
+        secrets.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now")
         == "run a.api_key=*** train.lr=1 give api_key=... now"
     )
     tree = {"lr": 1e-5, "url": ["x/hf_abcdefgh"], "s": {"password": "1234", "api_token": None}}
-    assert utils.mask_tree(tree) == {
+    assert secrets.mask_tree(tree) == {
         "lr": 1e-5,
         "url": ["x/***"],
         "s": {"password": "***", "api_token": None},

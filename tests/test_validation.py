@@ -10,8 +10,9 @@ import pytest
 from test_feedback import row, span
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, write_json, write_jsonl
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
 from tasks.qa_feedback.data.mini_world import (
     ErrorRates,

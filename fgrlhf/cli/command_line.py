@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fgrlhf.config import StrictModel, describe, validate, value_from_text
-from fgrlhf.utils import UserError, shorten
+from fgrlhf.errors import UserError, shorten
 
 Model = TypeVar("Model", bound=StrictModel)
 

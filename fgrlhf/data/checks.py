@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.utils import UserError, first_problems
+from fgrlhf.errors import UserError, first_problems
 
 _TYPE_NAMES = {
     dict: "an object",

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError
 
 PROMPTS_AT_ONCE = 64
 

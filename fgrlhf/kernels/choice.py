@@ -36,7 +36,8 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from fgrlhf.utils import UserError, write_json
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 
 PYTORCH, ONEDNN = "pytorch", "onednn"
 SETTINGS = ("auto", "off")

@@ -10,7 +10,7 @@ It writes the beginning of a sequence itself, so what it wrote is tokenised with
 tokens again.
 """
 
-from fgrlhf.utils import UserError, shorten
+from fgrlhf.errors import UserError, shorten
 
 ANSWER = "answer"  # stands for any response where only what follows it is of interest
 

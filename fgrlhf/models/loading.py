@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from fgrlhf.utils import shorten
+from fgrlhf.errors import shorten
 
 SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from fgrlhf.errors import UserError
 from fgrlhf.runs.rl_config import LoRAConfig
-from fgrlhf.utils import UserError
 
 ADAPTER = "default"
 

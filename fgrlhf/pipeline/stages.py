@@ -32,10 +32,11 @@ from typing import IO
 
 import psutil
 
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
 from fgrlhf.pipeline.fingerprint import fingerprint
 from fgrlhf.runs.orphan import parent_mark
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, read_json, write_json
 
 LINES_SHOWN = 30  # of a failed stage's log
 PULSE = 60.0  # seconds between signs of life where there is no terminal

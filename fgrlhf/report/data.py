@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 
-from fgrlhf.utils import UserError, read_json, read_jsonl, shorten
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json, read_jsonl
 
 SAMPLES_SHOWN = 4  # prompts of a training step, one rollout of each
 QUESTIONS_SHOWN = 5  # evaluation questions, the first ones of the set

@@ -14,11 +14,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_text
 from fgrlhf.report import samples as report_samples
 from fgrlhf.report.data import Outputs, Run, aspect_name, read_outputs
 from fgrlhf.report.plots import N_SERIES, Series, calibration, curves, intervals
 from fgrlhf.report.samples import minus, signed
-from fgrlhf.utils import UserError, run_main, write_text
 
 HERE = Path(__file__).parent
 LABELS = {

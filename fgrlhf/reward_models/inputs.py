@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.utils import UserError
 
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]

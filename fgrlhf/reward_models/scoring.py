@@ -33,6 +33,8 @@ from transformers import (
     PretrainedConfig,
 )
 
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.kernels.longformer import use_banded_attention
 from fgrlhf.models import loading
@@ -42,7 +44,6 @@ from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_confi
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, first_problems, read_json, shorten, write_json
 
 PrefixFn = Callable[[Prompt, bool], list[str]]
 

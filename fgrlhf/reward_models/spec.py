@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
+from fgrlhf.errors import shorten
 from fgrlhf.reward_models.inputs import Kind, Shape
 from fgrlhf.reward_utils import Level, is_pipeline_name
-from fgrlhf.utils import shorten
 
 MOST_TOKENS = 2**20  # longer than any network reads
 

@@ -20,18 +20,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.runs.stage import recover
-from fgrlhf.utils import (
-    UserError,
-    first_problems,
-    mask_tree,
-    read_json,
-    sha256,
-    shorten,
-    sync,
-    write_json,
-)
+from fgrlhf.secrets import mask_tree
 
 KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")

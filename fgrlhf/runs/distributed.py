@@ -15,8 +15,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 
+from fgrlhf.errors import UserError
 from fgrlhf.types import Rollout, SegmentScore, TokenReward
-from fgrlhf.utils import UserError
 
 Result = TypeVar("Result")
 SUPPORTED = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)

@@ -22,10 +22,11 @@ from pydantic import Field
 from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import sync
 from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
-from fgrlhf.utils import UserError, shorten, sync
 
 # Timings differ from run to run; the rest is the Trainer's own summary at the end.
 _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos", "train_loss")

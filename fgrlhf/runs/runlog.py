@@ -32,20 +32,10 @@ import torch.distributed
 import yaml
 
 from fgrlhf.config import StrictModel, dump_yaml, to_yaml
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels
-from fgrlhf.utils import (
-    MASK,
-    UserError,
-    looks_secret,
-    mask_secrets,
-    mask_tree,
-    parse_json,
-    read_json,
-    shorten,
-    write_json,
-    write_jsonl,
-    write_text,
-)
+from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
 # en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does
 #   (reward_utils.load_segmenter)

@@ -21,18 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fgrlhf.config import StrictModel, read_yaml
+from fgrlhf.errors import UserError, first_problems, shorten, why_refused
+from fgrlhf.files import read_json, sha256, sync, write_json
 from fgrlhf.runs.runlog import command_line, is_main_rank
-from fgrlhf.utils import (
-    UserError,
-    first_problems,
-    mask_tree,
-    read_json,
-    sha256,
-    shorten,
-    sync,
-    why_refused,
-    write_json,
-)
+from fgrlhf.secrets import mask_tree
 
 LOCK = ".lock"
 

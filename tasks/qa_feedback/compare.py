@@ -22,9 +22,10 @@ from pydantic import Field
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, FilePath, StrictModel, read_yaml
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_json, read_jsonl, write_json, write_text
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
-from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json, write_text
 from tasks.qa_feedback.compare_page import HOLISTIC, page, table
 from tasks.qa_feedback.demo import ROOT, TRAINING
 from tasks.qa_feedback.science import evaluation, scores, seed_list

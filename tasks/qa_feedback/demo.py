@@ -15,9 +15,10 @@ from pydantic import PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.files import read_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
-from fgrlhf.utils import read_json, run_main
 from tasks.qa_feedback.summary_table import missed_targets
 
 ROOT = Path(__file__).parents[2]

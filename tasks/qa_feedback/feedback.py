@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.files import read_json, read_jsonl, write_text
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, first_problems, read_json, read_jsonl, shorten, write_text
 from tasks.qa_feedback.validation import (
     Problem,
     example_problems,

@@ -18,9 +18,10 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.files import read_jsonl, write_json, write_text
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
-from fgrlhf.utils import UserError, read_jsonl, run_main, shorten, write_json, write_text
 from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, script
 from tasks.qa_feedback.summary import by_question
 

@@ -18,7 +18,9 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
+from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.reward_models.scoring import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.reward_utils import load_segmenter
@@ -26,7 +28,6 @@ from fgrlhf.runs.runlog import RunLog, versions
 from fgrlhf.runs.stage import begin, finish, finished, hold
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, read_json, read_jsonl, run_main, write_json
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.feedback import load_examples, rm_prefix

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fgrlhf.utils import shorten
+from fgrlhf.errors import shorten
 
 FACTUAL_ERRORS = ("Wrong-Grounding", "Unverifiable")
 NON_FACTUAL_ERRORS = ("Irrelevant", "Redundant", "Incoherent")

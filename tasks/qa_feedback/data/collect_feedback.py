@@ -11,8 +11,9 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, derive_seed, run_main, shorten
+from fgrlhf.utils import derive_seed
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.oracle import Facts
 from tasks.qa_feedback.feedback import (

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, shorten
+from fgrlhf.errors import UserError, run_main, shorten
 
 BLOB_IDS = {
     "train.json": "73bc80853de76808bbdefdc43d35c7d7957830ef",

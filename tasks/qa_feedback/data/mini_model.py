@@ -36,8 +36,9 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
 from fgrlhf.runs.stage import hold
-from fgrlhf.utils import UserError, derive_seed, run_main, seeded
+from fgrlhf.utils import derive_seed, seeded
 from tasks.qa_feedback.feedback import load_examples
 
 SPLITS = ("train", "dev", "test", "pretrain", "sft")

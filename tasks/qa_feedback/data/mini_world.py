@@ -21,7 +21,8 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import run_main, write_json
+from fgrlhf.errors import run_main
+from fgrlhf.files import write_json
 
 VERBS = {
     "created": "by",

@@ -19,9 +19,10 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, run_main, write_json
 from tasks.qa_feedback.data.oracle import judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix
 

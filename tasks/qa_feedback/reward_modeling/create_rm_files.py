@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.files import write_json, write_text
 from fgrlhf.reward_utils import MIN_WORDS, Segmenter, Span, load_segmenter, rm_words
-from fgrlhf.utils import run_main, write_json, write_text
 from tasks.qa_feedback.feedback import (
     FeedbackRow,
     feedback_text,

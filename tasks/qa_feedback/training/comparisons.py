@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, shorten
 from tasks.qa_feedback.feedback import PAIRS, FeedbackRow
 
 WORD = re.compile(r"\w+|[^\w\s]")

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.utils import UserError, run_main, write_json
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 

@@ -20,8 +20,10 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel, load_config
+from fgrlhf.errors import run_main
 from fgrlhf.evaluation import Metric, evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
+from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
@@ -30,7 +32,6 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
-from fgrlhf.utils import run_main, write_json, write_jsonl
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.prompts import check_prompts_fit

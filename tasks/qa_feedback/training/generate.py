@@ -20,6 +20,8 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.files import parse_json, read_jsonl, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
@@ -28,7 +30,6 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.types import Prompt
-from fgrlhf.utils import parse_json, read_jsonl, run_main, write_jsonl
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.evaluate import policy_name
 from tasks.qa_feedback.training.prompts import check_prompts_fit

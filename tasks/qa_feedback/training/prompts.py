@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.types import Prompt
-from fgrlhf.utils import UserError, shorten
 
 
 def check_prompts_fit(

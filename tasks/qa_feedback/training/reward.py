@@ -16,6 +16,7 @@ from pydantic import model_validator
 
 from fgrlhf import reward as library
 from fgrlhf.config import refuse
+from fgrlhf.errors import UserError
 from fgrlhf.reward import (
     CombinedReward,
     Kind,
@@ -25,7 +26,6 @@ from fgrlhf.reward import (
 )
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.runs.rl_config import AspectConfig, RLConfig
-from fgrlhf.utils import UserError
 from tasks.qa_feedback.feedback import rm_prefix
 from tasks.qa_feedback.training import oracle_reward
 

@@ -15,11 +15,12 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.config import FilePath, parse_cli
 from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
+from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig, DPODataConfig
 from fgrlhf.runs.stage import check_writable
-from fgrlhf.utils import run_main, seeded
+from fgrlhf.utils import seeded
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import make_comparisons
 from tasks.qa_feedback.training.prompts import check_prompts_fit

@@ -1,0 +1,150 @@
+"""Atomic writes, checksums, and readers of text and JSON that name what is wrong."""
+
+import errno
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+
+from fgrlhf.errors import UserError, shorten
+
+
+def write_text(path: str | Path, text: str, durable: bool = False) -> None:
+    """Write a whole file or nothing: to a temporary name beside it, then rename.
+
+    `durable`: the bytes are on disk before the name is, so that a power cut leaves no empty file.
+      That waits for the
+    disk, so use it for files that mark work as complete.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="")
+        if durable:
+            sync(temporary)
+        os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync(path: str | Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on disk. Network disks that do not
+    support this are skipped.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: str | Path, value, durable: bool = False) -> None:
+    """Write JSON. NaN and infinity become null, since JSON has neither."""
+    write_text(path, _dumps(value, indent=2) + "\n", durable)
+
+
+def write_jsonl(path: str | Path, rows) -> None:
+    """Write JSON lines. NaN and infinity become null, since JSON has neither."""
+    write_text(path, "".join(_dumps(row) + "\n" for row in rows))
+
+
+def _dumps(value, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file. Raises `UserError` naming the file where it is missing, a folder,
+    or not text.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{shorten(path)} does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        raise UserError(
+            f"{shorten(path)} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        packed = data[:2] == b"\x1f\x8b"
+        hint = "it is compressed: unpack it with gunzip" if packed else "save it as UTF-8"
+        raise UserError(
+            f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at place {error.start});"
+            f" {hint}"
+        ) from None
+
+
+def read_json(path: str | Path):
+    """Read a JSON file; a missing or broken one is a `UserError` that names it."""
+    text = read_text(path)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
+
+
+def read_jsonl(path: str | Path) -> list:
+    """Read JSON lines; a missing file or a broken line is a `UserError` that names file and
+    line.
+    """
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(parse_json(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
+    return rows
+
+
+def parse_json(text: str):
+    """The value of a JSON text.
+
+    Raises:
+      ValueError: it is not JSON (NaN and Infinity are not), is nested too deeply, has a number that
+        is too long, or holds half of a surrogate pair, which cannot be written as UTF-8.
+    """
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"half of a surrogate pair, \\u{ord(error.object[error.start]):04x}, is not text"
+            ) from None
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+    return value
+
+
+def _no_constant(name: str):
+    raise ValueError(f"{name} is not a JSON number")
