@@ -16,12 +16,7 @@ from benchmarks.workload import ASPECTS, Size
 from fgrlhf.models.decoding import Sampling, draw, uniform_rows
 from fgrlhf.policy import T5Policy
 from fgrlhf.ppo import PPOTrainer
-from fgrlhf.reward import (
-    BasicReward,
-    CombinedReward,
-    SegmentClassifierReward,
-    SequenceScorerReward,
-)
+from fgrlhf.reward import BasicReward, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses

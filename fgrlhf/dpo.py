@@ -19,11 +19,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.alignment import char_ends
 from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.data.comparisons import ComparisonBatch, TokenComparison, collate
 from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
-from fgrlhf.rollout import char_ends
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.distributed import share_of

@@ -12,15 +12,14 @@ add up.
 
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
+from fgrlhf.alignment import place_on_tokens
 from fgrlhf.config import suggestion, unread_keys
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
@@ -119,50 +118,6 @@ class AtEnd:
             [replace(score, end=None) for score in scores]
             for scores in self.aspect.segment_scores(prompts, texts)
         ]
-
-
-def _token_of(score: SegmentScore, ends: Sequence[int], last: int) -> int:
-    """The first token with which the segment's last character is complete; else the last real
-    one.
-    """
-    return last if score.end is None else min(bisect_left(ends, score.end), last)
-
-
-def place_on_tokens(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
-) -> Tensor:
-    """rewards_BT: each segment's value on the first token with which its last character is
-    complete.
-
-    A segment with `end=None`, or one that no token completes, goes to the response's last real
-    token. Nothing is lost: sum over tokens = sum over segments. A response without real tokens can
-    carry no reward, so it is refused.
-    """
-    rewards_BT = torch.zeros(mask_BT.shape, dtype=torch.float32)
-    for b, (scores, ends, length) in enumerate(
-        zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)
-    ):
-        last = int(length) - 1
-        if scores and last < 0:
-            raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
-        for score in scores:
-            rewards_BT[b, _token_of(score, ends, last)] += score.value
-    return rewards_BT.to(mask_BT.device)
-
-
-def segments_before(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
-) -> Tensor:
-    """index_BT: how many of the response's segments were complete when token t was drawn; it never
-    falls along a row.
-    """
-    count_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
-    for b, (scores, ends, length) in enumerate(
-        zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)
-    ):
-        for score in scores:
-            count_BT[b, _token_of(score, ends, int(length) - 1) + 1 :] += 1
-    return count_BT.to(mask_BT.device)
 
 
 def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:

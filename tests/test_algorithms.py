@@ -16,8 +16,9 @@ from fgrlhf.algorithms.config import (
 from fgrlhf.algorithms.gpg import gpg_scale
 from fgrlhf.algorithms.registry import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
 from fgrlhf.algorithms.reinforce import reinforce_advantages
+from fgrlhf.alignment import segments_before
 from fgrlhf.errors import UserError
-from fgrlhf.reward import AtEnd, CombinedReward, normalized, segments_before
+from fgrlhf.reward import AtEnd, CombinedReward, normalized
 from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 
 NAMES = list(ALGORITHMS)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from fgrlhf import rollout
-from fgrlhf.rollout import char_ends
+from fgrlhf.alignment import char_ends
 
 KINDS = ["word", "unigram", "bpe", "unigram, tidied", "bpe, tidied", "bytes", "wordpiece", "suffix"]
 TEXTS = st.text(alphabet=st.sampled_from("ab .,;?!'\n 🙂👩‍👩‍👧é東京\u2028\ufffd"), max_size=80)
@@ -142,13 +141,13 @@ def test_tokens_decoded_grow_with_the_length_not_its_square(kind, monkeypatch):
     text = "the red cat , a dog . " if kind == "word" else "ab a, ba. "
     read = tokenizer(text * 100, add_special_tokens=False)["input_ids"]
     counted = []
-    plain = rollout._decoded
+    plain = alignment._decoded
 
     def counting(tokenizer, rows):
         counted.extend(map(len, rows))
         return plain(tokenizer, rows)
 
-    monkeypatch.setattr(rollout, "_decoded", counting)
+    monkeypatch.setattr(alignment, "_decoded", counting)
     work = {}
     for n in (200, 400):
         counted.clear()

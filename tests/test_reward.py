@@ -6,6 +6,7 @@ import torch
 from rl_helpers import PROMPTS, CountWord, lengths_mask, rollout
 
 from fgrlhf import reward as module
+from fgrlhf.alignment import place_on_tokens
 from fgrlhf.errors import UserError
 from fgrlhf.reward import (
     AtEnd,
@@ -15,7 +16,6 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
     build_aspects,
-    place_on_tokens,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.runs.rl_config import AspectConfig

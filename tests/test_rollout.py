@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 
+from fgrlhf.alignment import char_ends, decode, place_on_tokens
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.models.decoding import Sampling
-from fgrlhf.reward import place_on_tokens
-from fgrlhf.rollout import char_ends, collect, decode, generate_texts, in_parts, response_seeds
+from fgrlhf.rollout import collect, generate_texts, in_parts, response_seeds
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 

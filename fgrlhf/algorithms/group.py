@@ -8,8 +8,8 @@ from torch import Tensor
 from fgrlhf.algorithms.advantages import response_advantages, segment_advantages
 from fgrlhf.algorithms.config import GroupAlgorithm, PPOConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
+from fgrlhf.alignment import segments_before
 from fgrlhf.ppo import policy_metrics
-from fgrlhf.reward import segments_before
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
 
