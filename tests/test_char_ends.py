@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from fgrlhf import alignment
 from fgrlhf.alignment import char_ends
 
 KINDS = ["word", "unigram", "bpe", "unigram, tidied", "bpe, tidied", "bytes", "wordpiece", "suffix"]
