@@ -65,7 +65,7 @@ def rlhf(name: str, script_name: str, config: str, models: tuple[str, ...]) -> S
     return script(
         script_name,
         f"{TRAINING}/{script_name}.sh",
-        modules=(f"{TRAINING.replace('/', '.')}.{script_name}",),
+        modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
         needs=models,
         outputs=(name,),
         reads=(f"{TRAINING}/{config}",),
@@ -81,7 +81,7 @@ def evaluation(policy: str, folder: Path, needs: str) -> Stage:
         "split=test",
         "do_sample=true",
         f"num_samples={SAMPLES}",
-        modules=("tasks.qa_feedback.training.evaluate",),
+        modules=("fgrlhf.cli.evaluate", "tasks.qa_feedback.task"),
         needs=(needs, "train_rel_rm", "train_fact_rm", "train_comp_rm"),
         outputs=(f"eval/{policy}-test",),
         reads=(f"{TRAINING}/mini_fine_grained_config.yml",),
@@ -97,7 +97,7 @@ def sampling(split: str, out: Path) -> Stage:
         f"max_examples={FEEDBACK_QUESTIONS}",
         "max_input_len=512",
         "max_generated_len=128",
-        modules=("tasks.qa_feedback.training.generate",),
+        modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
     )
