@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import create_model, model_validator
 
@@ -122,24 +122,32 @@ def load_task(name: str) -> Task:
     )
 
 
-@cache
-def _rl_config(kinds: tuple[type[RewardKind], ...], names: tuple[tuple[str, str], ...]):
-    def fill_kinds(cls, tree: Any) -> Any:
+class _TaskConfig(RLConfig):
+    """An RL run on a task whose rewards' names can imply their kinds."""
+
+    reward_kinds: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kinds(cls, tree: Any) -> Any:
         if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
             return tree
-        kind_of = dict(names)
         filled = {}
         for name, section in tree["reward"].items():
-            implied = {"kind": kind_of[name]} if name in kind_of else {}
-            filled[name] = {**implied, **section} if isinstance(section, dict) else section
+            if isinstance(section, dict) and name in cls.reward_kinds:
+                section = {"kind": cls.reward_kinds[name], **section}
+            filled[name] = section
         return {**tree, "reward": filled}
 
-    return create_model(
-        "RLConfig",
-        __base__=RLConfig,
-        __validators__={"fill_kinds": model_validator(mode="before")(classmethod(fill_kinds))},
-        reward=(dict[str, any_kind(kinds)], ...),
-    )
+
+@cache
+def _rl_config(
+    kinds: tuple[type[RewardKind], ...], names: tuple[tuple[str, str], ...]
+) -> type[RLConfig]:
+    sections: Any = dict[str, any_kind(kinds)]
+    config = create_model("RLConfig", __base__=_TaskConfig, reward=(sections, ...))
+    config.reward_kinds = dict(names)
+    return config
 
 
 def rl_config(task: Task) -> type[RLConfig]:

@@ -1,6 +1,6 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    fgrlhf evaluate TASK policy=outputs/mini/sft split=test config=... data_dir=... output_dir=...
+    fgrlhf evaluate TASK policy=outputs/qa_feedback/mini/sft split=test config=... data_dir=... output_dir=...
 
 Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}; what was evaluated before with
 the same settings, policy and data is reused.
@@ -63,7 +63,7 @@ class Settings(StrictModel):
 
 
 def policy_name(path: str) -> str:
-    """`outputs/mini/fine_grained/best` -> `fine_grained`, `outputs/mini/sft` -> `sft`."""
+    """`outputs/qa_feedback/mini/fine_grained/best` -> `fine_grained`, `outputs/qa_feedback/mini/sft` -> `sft`."""
     parts = [part for part in Path(path).parts if part not in ("best", "final", "checkpoints")]
     return parts[-1] if parts else path
 

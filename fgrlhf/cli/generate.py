@@ -1,6 +1,6 @@
 """Sample responses to annotate: JSON lines of one split, in the task's own form.
 
-    fgrlhf generate TASK policy=outputs/mini/sft split=train data_dir=... output_dir=...
+    fgrlhf generate TASK policy=outputs/qa_feedback/mini/sft split=train data_dir=... output_dir=...
 
 Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
 <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.

@@ -1,7 +1,7 @@
 """`make demo`: the whole pipeline at mini scale, stage by stage, by the same scripts a user runs by
 hand.
 
-    python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
+    python -m tasks.qa_feedback.demo [output_dir=outputs/qa_feedback/mini] [lanes=2]
 
 Run it again to continue after an interruption or a corrected setting; what has not changed is
 reused. Exits with code 1 where a figure of `summary_table.TARGETS` is missed: everything has been
@@ -30,7 +30,7 @@ SAMPLES = 4
 
 
 class DemoConfig(StrictModel):
-    output_dir: str = "outputs/mini"
+    output_dir: str = "outputs/qa_feedback/mini"
     lanes: PositiveInt = 2
 
 

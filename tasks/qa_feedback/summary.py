@@ -1,6 +1,6 @@
 """What a whole pipeline found: `summary.json`, and the same as a table.
 
-    python -m tasks.qa_feedback.summary output_dir=outputs/mini data_dir=outputs/mini/data
+    python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini data_dir=outputs/qa_feedback/mini/data
     [split=test]
 
 Reads what the stages left in an outputs folder: evaluations of the policies
