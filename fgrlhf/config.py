@@ -23,7 +23,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
 
 Model = TypeVar("Model", bound="StrictModel")
@@ -529,13 +529,6 @@ def _explain(
         else f" (got {shorten(hidden(repr(problem['input'])))})"
     )
     return [f"{shorten(path)}: {message[:1].lower() + message[1:]}{got}"]
-
-
-def suggestion(name: str, known: typing.Sequence[str]) -> str:
-    """`did you mean ...?` where a known name is close, and the known names."""
-    close = difflib.get_close_matches(str(name)[:100], known, n=1)
-    hint = f"did you mean `{close[0]}`? " if close else ""
-    return f"{hint}known: {', '.join(known)}"
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:

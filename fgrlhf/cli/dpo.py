@@ -11,11 +11,11 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import task_and_rest
 from fgrlhf.cli.rl import dev_evaluation
-from fgrlhf.config import parse_cli, suggestion
+from fgrlhf.config import parse_cli
 from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import UserError, run_main, suggestion
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from fgrlhf.config import suggestion
-from fgrlhf.errors import UserError
+from fgrlhf.errors import UserError, suggestion
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
