@@ -125,7 +125,6 @@ TASK_WORDS = (
     "factuality",
     "completeness",
     "baseline_model",
-    "nf-err",
     "f-err",
     "qa_feedback",
     "qa-feedback",
@@ -151,7 +150,7 @@ def words_of_tasks(text: str) -> list[tuple[int, str]]:
 def test_the_word_list_is_seen():
     assert words_of_tasks("a\nthe Passages of a page\nx = 'NF-ERR'\n") == [
         (2, "passage"),
-        (3, "nf-err"),
+        (3, "f-err"),
     ]
     assert words_of_tasks("old = 'with_passages'  # a task's word: read from old files") == []
 
