@@ -22,7 +22,7 @@ setup(
     packages=find_packages(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
     ),
-    package_data={"": ["*.j2", "*.yml", "*.html", "*.js", "*.css"]},
+    package_data={"": ["*.txt", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
     # Lowest releases these are known to work with; constraints.txt pins the ones `make setup`
     # installs.
     entry_points={"console_scripts": ["fgrlhf = fgrlhf.cli.main:entry_point"]},

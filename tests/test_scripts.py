@@ -169,7 +169,8 @@ def test_a_failing_line_ends_the_script(bash):
 def test_every_stage_script_starts_with_the_common_head(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n")
-    assert 'source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"\n' in text
+    up = "../" * (len(path.relative_to(ROOT).parts) - 1)
+    assert f'source "$(dirname "${{BASH_SOURCE[0]}}")/{up}scripts/env.sh"\n' in text
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
     assert os.access(path, os.X_OK)
 
