@@ -57,7 +57,7 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
         kind,
         env__max_generated_len=1,
         env__train_num_samples_per_input=8,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
         train__lr=LR[kind],
         **(LARGE | FAST.get(name, {})),
     )
@@ -77,7 +77,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
         name,
         env__train_num_samples_per_input=8,
         env__max_generated_len=6,
-        ppo__kl_coef=0.01,
+        algorithm__kl_coef=0.01,
         train__lr=LR["t5"],
         **(LARGE | FAST.get(name, {})),
     )
@@ -254,7 +254,7 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
     results = []
     for credit in ("response", "segment"):
         folder = tmp_path / credit
-        changes = {"algorithm__credit": credit, "ppo__kl_coef": 0.0, "train__total_episodes": 24}
+        changes = {"algorithm__credit": credit, "algorithm__kl_coef": 0.0, "train__total_episodes": 24}
         make(folder, name, reward=CombinedReward({"cat": OnePerAnswer()}), **changes).train()
         results.append(metrics(folder))
     for ours, other in zip(*results, strict=True):
@@ -361,7 +361,7 @@ def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
             tmp_path / place,
             "grpo",
             algorithm__kl_in=place,
-            ppo__kl_coef=0.5,
+            algorithm__kl_coef=0.5,
             train__total_episodes=24,
             train__lr=1e-2,
         )
@@ -384,7 +384,7 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
             "reinforce",
             kind,
             algorithm__entropy_coef=coefficient,
-            ppo__kl_coef=0.0,
+            algorithm__kl_coef=0.0,
             # fmt: skip
             env__train_num_samples_per_input=8,
             train__lr=LR[kind],
@@ -401,8 +401,8 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_halves_are_one_whole(name, kind, tmp_path):
     changes = {
-        "ppo__kl_target": 0.2,
-        "ppo__kl_horizon": 50,
+        "algorithm__kl_target": 0.2,
+        "algorithm__kl_horizon": 50,
         "train__eval_interval": 3,
         "train__total_episodes": 56,
     }
@@ -468,7 +468,7 @@ def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, pa
 
 
 def test_keys_without_use_are_named(tmp_path):
-    given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1, "train__value_lr": 1e-3}
+    given = {"algorithm__lam": 0.9, "algorithm__cliprange": 0.1, "train__value_lr": 1e-3}
     assert unread(config(tmp_path, **given)) == []
     assert unread(config(tmp_path, algorithm__name="a2c", **given)) == [
         "ppo.cliprange",

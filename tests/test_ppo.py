@@ -226,7 +226,7 @@ def test_coefficients_weigh_the_two_losses():
 
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
-    made = trainer(config(tmp_path, ppo__lam=0.5, ppo__cliprange=0.1))
+    made = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
     assert (
         isinstance(made, PPOTrainer)
         and made.algorithm.config.lam == 0.5
@@ -270,7 +270,7 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
     for vf_coef in (0.1, 1000.0):
         cfg = config(
             tmp_path / str(vf_coef),
-            ppo__vf_coef=vf_coef,
+            algorithm__vf_coef=vf_coef,
             model__value_model={"ckpt": "tiny"},
             train__max_grad_norm=0.05,
         )

@@ -45,7 +45,7 @@ def test_it_learns(kind, place, steps, tmp_path):
         tmp_path,
         env__max_generated_len=12,
         env__train_num_samples_per_input=4,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
         train__total_episodes=24 * steps,
         train__sampling_batch_size_per_card=6,
         train__training_batch_size_per_card=12,
@@ -272,7 +272,7 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
         train__kl_threshold=0.01,
         train__kl_patience=3,
         train__total_episodes=400,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
     )
     made = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
     made.train()
@@ -309,7 +309,7 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    made = trainer(config(tmp_path, ppo__kl_target=0.5, ppo__kl_horizon=20, ppo__kl_coef=0.2))
+    made = trainer(config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2))
     made.train()
     rows = metrics(tmp_path)
     expected = 0.2
