@@ -653,19 +653,19 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str | None) -> list[str]:
-    """The keys that every kind has once, then those of each kind, marked with its tag."""
+    """The keys of all kinds, each once; those that not every kind has name the kinds' tags."""
     tag_key = _tag_of(kinds[0])[0]
     tags = [_tag_of(kind)[1] for kind in kinds]
     lines = [f"  {path}.{tag_key}: {'|'.join(tags)} = {default or 'required'}"]
-    shown = set()
+    tags_of_line: dict[str, list[str]] = {}
     for tag, kind in zip(tags, kinds):
         for line in describe(kind, f"{path}."):
-            key = line.split(":")[0].rpartition(".")[2]
-            everywhere = all(key in other.model_fields for other in kinds)
-            text = line if everywhere else line + (f"; {tag}" if "#" in line else f"   # {tag}")
-            if key != tag_key and text not in shown:
-                lines.append(text)
-            shown.add(text)
+            if not line.startswith(f"  {path}.{tag_key}:"):
+                tags_of_line.setdefault(line, []).append(tag)
+    for line, owners in tags_of_line.items():
+        mark = ", ".join(owners) if len(owners) < len(kinds) else ""
+        separator = "; " if "#" in line else "   # "
+        lines.append(f"{line}{separator}{mark}" if mark else line)
     return lines
 
 

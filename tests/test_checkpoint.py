@@ -153,7 +153,7 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     message = str(refused.value)
     assert (
         "train.lr: 0.001 then, 0.0005 now" in message
-        and "ppo.lam: 0.95 then, 0.5 now" in message
+        and "algorithm.lam: 0.95 then, 0.5 now" in message
         and "reward.dog" in message
     )
     assert "train.seed" not in message and "save_dir" in message

@@ -7,10 +7,10 @@ import reference
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
+from fgrlhf.algorithms.ppo import PPO, PPOConfig
 from fgrlhf.config import read_yaml
-from fgrlhf.ppo import PPO, PPOTrainer
+from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward
-from fgrlhf.runs.rl_config import PPOConfig
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
@@ -80,9 +80,11 @@ def run(ppo, case, old, new, rewards):
 
 
 def shipped(name: str) -> dict:
-    """The `ppo` section of a published variant at paper scale."""
+    """The `algorithm` section of a published variant at paper scale, without its name."""
     folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
-    return read_yaml(folder / f"published_{name}_config.yml")["ppo"]
+    section = read_yaml(folder / f"published_{name}_config.yml")["algorithm"]
+    assert section.pop("name") == "ppo"
+    return section
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
@@ -276,7 +278,7 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
         )
         made = trainer(cfg, own_value=True)
         rollout, rewards = made.collect_and_score()
-        _, advantages = made.credit(rollout, rewards)
+        _, advantages = made.compute_advantages(rollout, rewards)
         metrics = made._optimizer_step(rollout, advantages, torch.arange(8))
         weights.append(torch.cat([p.detach().flatten() for p in made.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))

@@ -70,10 +70,10 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     keys = (
         []
         if name in ("ppo", "a2c", "trpo", "nlpo")
-        else ["model.value_model.ckpt", "ppo.lam", "train.value_lr"]
+        else ["algorithm.lam", "model.value_model.ckpt", "train.value_lr"]
     )
     keys += ["train.n_ppo_epoch_per_rollout"] if name in ("a2c", "reinforce", "rloo", "gpg") else []
-    assert notes == ([f"note: {name} has no use for {', '.join(sorted(keys))}"] if keys else [])
+    assert notes == ([f"note: {name} does not read {', '.join(sorted(keys))}"] if keys else [])
 
 
 def bandit(tmp_path, monkeypatch, policy, *overrides):
@@ -90,7 +90,7 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
         str(TRAINING / "mini_oracle_config.yml"), "env.max_generated_len=8", "env.max_input_len=64",
         "model.policy_model.train_generation_kwargs.temperature=1.0", "model.policy_model.train_generation_kwargs.top_k=0",
         "train.sampling_batch_size_per_card=8", "train.total_episodes=960", "train.lr=1e-2", "train.value_lr=3e-3",
-        "train.kl_threshold=1e6", "ppo.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,
+        "train.kl_threshold=1e6", "algorithm.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,
     ])  # fmt: skip
     return [row for row in metrics(tmp_path / "out") if "kl" in row], tmp_path / "out"
 

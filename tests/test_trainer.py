@@ -556,7 +556,7 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         for p in made.reference.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
     rollout, rewards = made.collect_and_score()
-    _, advantages = made.credit(rollout, rewards)
+    _, advantages = made.compute_advantages(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
     dev = dev_evaluation(cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)[
         "kl"

@@ -211,6 +211,7 @@ def response_advantages(
     Args:
       leave_out: b_i is the mean return of the prompt's other responses, else of all of them.
     """
+    check_same_shape(rewards_BT=rewards_BT, mask_BT=mask_BT)
     check_shape("group_B", group_B, (len(mask_BT),))
     returns_B = reward_to_go(rewards_BT, mask_BT, gamma)[:, 0]
     baseline = leave_one_out if leave_out else group_mean
@@ -219,8 +220,7 @@ def response_advantages(
 
 
 def segment_advantages(
-    aspects: Sequence[tuple[Tensor, Tensor]],
-    mask_BT: Tensor,
+    aspects: Sequence[tuple[Tensor, Tensor, Tensor]],
     group_B: Tensor,
     gamma: float,
     leave_out: bool,
@@ -228,10 +228,12 @@ def segment_advantages(
     """advantages_BT = sum_k (G^k_t - b^k_t): reward-to-go minus `segment_baseline`, per aspect k.
 
     Args:
-      aspects: (rewards_BT, index_BT) of each aspect; index_BT as in `segment_baseline`.
+      aspects: (rewards_BT, index_BT, mask_BT) of each aspect; index_BT as in `segment_baseline`.
+        mask_BT is 0 on the responses to which the reward does not apply: they get no advantage
+        from it, and it leaves them out of the baselines.
     """
-    advantages_BT = torch.zeros(mask_BT.shape, dtype=aspects[0][0].dtype, device=mask_BT.device)
-    for rewards_BT, index_BT in aspects:
+    advantages_BT = torch.zeros_like(aspects[0][0])
+    for rewards_BT, index_BT, mask_BT in aspects:
         to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
         baseline_BT = segment_baseline(to_go_BT, index_BT, mask_BT, group_B, leave_out)
         advantages_BT += to_go_BT - baseline_BT

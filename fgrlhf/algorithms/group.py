@@ -69,14 +69,15 @@ class GroupRelative(Algorithm):
         aspects = []
         for name, aspect_BT in rewards.by_aspect.items():
             index_BT = segments_before(rewards.segments[name], rollout.char_ends, mask_BT)
-            aspects.append((aspect_BT, index_BT))
+            applies_B = torch.tensor(rewards.applies(name), device=mask_BT.device)
+            aspects.append((aspect_BT, index_BT, mask_BT * applies_B[:, None]))
         # The KL penalty is one more aspect, whose segments are single tokens.
         penalty_BT = rewards_BT - rewards.total_BT
         if bool(penalty_BT.any()):
             T = mask_BT.shape[1]
             token_index_BT = torch.arange(T, device=mask_BT.device).expand_as(mask_BT)
-            aspects.append((penalty_BT, token_index_BT))
-        return segment_advantages(aspects, mask_BT, group_B, gamma, leave_out)
+            aspects.append((penalty_BT, token_index_BT, mask_BT))
+        return segment_advantages(aspects, group_B, gamma, leave_out)
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)

@@ -10,7 +10,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.algorithms.registry import make_trainer, unread
 from fgrlhf.cli.command_line import task_and_rest
 from fgrlhf.config import parse_cli
 from fgrlhf.data.prompts import check_prompts_fit
@@ -25,7 +24,7 @@ from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task, build_reward, rl_config
-from fgrlhf.trainer import OnPolicyTrainer
+from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
@@ -114,7 +113,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         policy = _policy(config, lora=model.policy_model.lora)
         value = (
             None
-            if not config.algorithm.critic
+            if not config.needs_values
             else load_value(
                 model.value_model.ckpt,
                 policy,
@@ -145,11 +144,9 @@ def train(task: Task, config: RLConfig) -> None:
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:
-        if unread(config):
-            print(
-                f"note: {config.algorithm.name} has no use for {', '.join(unread(config))}",
-                flush=True,
-            )
+        unused = config.unused_settings()
+        if unused:
+            print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
         for note in config.logging.notes():
             print(note, flush=True)
     trainer.train()

@@ -33,7 +33,7 @@ REWARD_MODELS = {
 }
 END = (
     "reward.gold.place=end",
-    "ppo.lam=1.0",
+    "algorithm.lam=1.0",
 )  # the better lambda on dev for one scalar, as 0.95 is for dense rewards
 # run -> (its config, overrides, the reward models it needs under their names in the config)
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
