@@ -49,7 +49,7 @@ class Display:
 
     names: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
-    headline: Sequence[str] = ("reward", "rougeLsum", "kl")
+    headline: Sequence[str] = ("reward", "rougeLsum")
     order: Sequence[str] = ("sft",)
     colours: Mapping[str, int] = field(default_factory=lambda: {"sft": 0})
     prompt_parts: Callable[[str], list[PromptPart]] = whole_prompt
