@@ -31,7 +31,7 @@ from fgrlhf.pipeline.experiments import (
 )
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.report.page import load_display
+from fgrlhf.task import load_task
 
 USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         settings.reference or _reference(experiment, arguments.configs[0], arguments.overrides),
         _plan(arguments.configs, settings),
         settings.metric,
-        load_display(arguments.task),
+        load_task(arguments.task).display,
         settings.lane_count,
     )
 

@@ -20,10 +20,10 @@ from fgrlhf.evaluation import summarize
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.report.display import TRUTH, Display
-from fgrlhf.report.page import load_display
 from fgrlhf.reward_models.scoring import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.stats import by_prompt, paired_by_prompt
+from fgrlhf.task import load_task
 
 USAGE = "usage: python -m fgrlhf.pipeline.summary TASK output_dir=DIR [split=test]"
 Rows = Sequence[Mapping[str, Any]]
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(0 if argv else 2)
     task, *rest = argv
     settings = settings_from(SummarySettings, rest)
-    display = load_display(task)
+    display = load_task(task).display
     print(table(summarise(task, settings, display), display))
     print(f"written to {Path(settings.output_dir) / 'summary.json'}")
 

@@ -36,9 +36,10 @@ from fgrlhf.pipeline.experiments import (
 )
 from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.report.page import load_display, page_template, stylesheet
+from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
 from fgrlhf.runs.rl_config import TrainConfig
+from fgrlhf.task import load_task
 
 USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
@@ -310,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.overrides,
         settings.seed_list,
         metric,
-        load_display(arguments.task),
+        load_task(arguments.task).display,
         settings.lane_count,
     )
 

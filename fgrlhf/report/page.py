@@ -1,6 +1,6 @@
 """report.html: the results of a pipeline in one self-contained file that fetches nothing.
 
-    python -m fgrlhf.report.page OUTPUT_DIR [report.html] [task=NAME]
+    fgrlhf report OUTPUT_DIR [report.html] [task=NAME]
 
 The task gives names, order and colours; without one the report uses the task that the outputs
 record, or else the folders' own names. Text from data is text: the template escapes every string,
@@ -9,7 +9,6 @@ and the page's content policy allows no script.
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -32,7 +31,7 @@ from fgrlhf.report.sections import (
 )
 
 HERE = Path(__file__).parent
-USAGE = "usage: python -m fgrlhf.report.page OUTPUT_DIR [report.html] [task=NAME]"
+USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME]"
 
 
 def write_report(
@@ -115,28 +114,22 @@ def _run_facts(outputs: Outputs, display: Display) -> dict:
     return facts
 
 
-def load_display(task: str) -> Display:
-    """The display of a task. Raises `UserError` where there is no such task."""
-    package = task if "." in task else f"tasks.{task}"
-    try:
-        return import_module(f"{package}.display").DISPLAY
-    except ModuleNotFoundError:
-        raise UserError(f"there is no task `{task}`: give task=NAME, a folder in tasks/") from None
-
-
 def display_for(output_dir: str | Path, task: str | None) -> Display:
     """The display of a task: the one named, or else the one that the outputs record.
 
     A recorded task that cannot be loaded here only costs its names, not the report.
     """
-    if task is not None:
-        return load_display(task)
-    recorded = recorded_task(output_dir)
-    if recorded is None:
+    name = task or recorded_task(output_dir)
+    if name is None:
         return Display()
+
+    from fgrlhf.task import load_task  # takes seconds, which a report without a task can save
+
     try:
-        return load_display(recorded)
+        return load_task(name).display
     except UserError as error:
+        if task is not None:
+            raise
         print(f"note: the report uses the folders' names: {error}", file=sys.stderr)
         return Display()
 

@@ -48,7 +48,9 @@ class Settings(ExperimentSettings):
         ",".join(DEFAULT), description="with commas; the others are compared with the first"
     )
     steps: Count = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
-    base_dir: FilePath = Field("outputs/qa_feedback/mini", description="the output folder of `make demo`")
+    base_dir: FilePath = Field(
+        "outputs/qa_feedback/mini", description="the output folder of `make demo`"
+    )
     output_dir: FilePath = "outputs/qa_feedback/mini/compare"
     lanes: int | None = Field(2, ge=1, le=1024, description="runs at the same time, one core each")
 

@@ -67,7 +67,9 @@ class Settings(ExperimentSettings):
     """`make science`."""
 
     seeds: str = "0,1,2,3,4"
-    base_dir: FilePath = Field("outputs/qa_feedback/mini", description="the output folder of `make demo`")
+    base_dir: FilePath = Field(
+        "outputs/qa_feedback/mini", description="the output folder of `make demo`"
+    )
     output_dir: FilePath = "outputs/science"
     lanes: int | None = Field(2, ge=1, le=1024, description="stages at the same time")
 
