@@ -359,7 +359,7 @@ def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
             names |= dict.fromkeys(
                 name
                 for name, value in row.items()
-                if isinstance(value, int | float) and name != "sample"
+                if isinstance(value, int | float) and name not in ("id", "sample")
             )
     return list(names)
 
