@@ -16,6 +16,7 @@ from pydantic import create_model, model_validator
 
 from fgrlhf.data.prompts import read_prompts
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
@@ -65,6 +66,7 @@ class Task:
       comparisons: sources of preference pairs by name, for `data.pairs` of DPO.
       sample_row: a prompt and its sampled responses as a row to annotate.
       annotation: the task's schema.js, for the feedback pages.
+      display: names, order and colours in reports, and the parts of a prompt.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Task:
     comparisons: Mapping[str, ComparisonSource] = field(default_factory=dict)
     sample_row: Callable[[Prompt, Sequence[str]], dict[str, Any]] = sample_row
     annotation: Path | None = None
+    display: Display = field(default_factory=Display)
 
     def prompts(self, file: str | Path | None, split: str, seed: int = 0) -> list[Prompt]:
         """The prompts of a file, or generated ones where no file is given.

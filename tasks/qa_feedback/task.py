@@ -7,6 +7,7 @@ from fgrlhf.evaluation import Metric
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
+from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples, rm_prefix
 from tasks.qa_feedback.training.comparisons import SOURCES, source
 from tasks.qa_feedback.training.oracle_reward import OracleGold
@@ -49,4 +50,5 @@ TASK = Task(
     comparisons={name: source(name) for name in SOURCES},
     sample_row=sample_row,
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
+    display=DISPLAY,
 )
