@@ -56,7 +56,7 @@ def test_unanimous_and_single_judgements_say_why():
     one.annotations["b"], one.comparisons["b"] = doc([], none=True), ([0] * 6, None)
     figures = report(SCHEMA, [one])
     assert figures["span F1, exact"] == "undefined: nobody marked an error"
-    assert figures["share won by the answer shown first"] == "undefined: every pair is a tie"
+    assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1
     assert report(SCHEMA, [])["ties"].startswith("undefined")
 
@@ -72,7 +72,7 @@ def test_figures_by_hand():
     )  # [0,7) with [0,11) both ways; Unverifiable alone
     assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
-    assert figures["share won by the answer shown first"].mean == pytest.approx(
+    assert figures["share won by the output shown first"].mean == pytest.approx(
         6 / 11
     )  # b saw them the other way
     assert figures["ties"].mean == pytest.approx(1 / 12)
@@ -160,7 +160,7 @@ def test_real_preferences(qa_feedback, source):
     ]
     judged = [Judged(item, {}, {"published": (item.row["preference"], None)}) for item in items]
     figures = report(SCHEMA, judged)
-    assert figures["share won by the answer shown first"].low > 0.5
+    assert figures["share won by the output shown first"].low > 0.5
     assert figures["no ranking with ties"].mean == pytest.approx(
         16 / 350 if source == "published" else 1 / 14
     )
