@@ -189,8 +189,9 @@ class Database:
         return job.value
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """Commit all in one transaction. If the storage refuses it, commit each job alone, so that
-        only those fail that cannot be stored.
+        """Commit all jobs in one transaction, or each alone if the storage refuses that.
+
+        Then only those jobs fail that cannot be stored.
         """
         try:
             self._transaction(jobs)
@@ -279,8 +280,10 @@ class Database:
     # ---- assignments -----------------------------------------------------------------------------
 
     def next(self, annotator: str, page: str, outputs: int) -> Assignment | None:
-        """The item that the annotator has begun, or else the first one that still needs annotators
-        and that they never had. None where there is none.
+        """The next item for an annotator; None where there is none.
+
+        An item that they have begun comes first, then the first item that needs more annotators
+        and that they never had.
 
         Args:
           annotator: their name.
@@ -312,12 +315,13 @@ class Database:
             return None
         shown = list(range(outputs))
         random.SystemRandom().shuffle(shown)
-        inserted = sql.execute(
+        sql.execute(
             "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?,"
             " ?, ?)",
             (free[0], annotator, page, json.dumps(shown), now + self.lease_seconds),
         )
-        return self._read(sql, inserted.lastrowid)
+        (number,) = sql.execute("SELECT last_insert_rowid()").fetchone()
+        return self._read(sql, number)
 
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
         sql.execute(
@@ -419,8 +423,8 @@ class Database:
         """Add a submission. True if it is new, False if the same one is already stored.
 
         Raises:
-          RefusedError: (409) the uuid belongs to another submission, or the lease has ended and other
-            annotators took the item.
+          RefusedError: (409) the uuid belongs to another submission, or the lease has ended and
+            other annotators took the item.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
