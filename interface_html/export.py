@@ -162,10 +162,7 @@ def export(settings: Settings) -> int:
     items, submissions = read_database(settings.db, task.schema.task)
     judged, left_out = judged_items(task.schema, items, submissions, settings.policy)
     check_feedback(task, judged, settings.out)
-    rows = [
-        task.format.feedback_row(task.schema, item, item.feedback, item.preference)
-        for item in judged
-    ]
+    rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
     print(f"{settings.out}: {len(rows)} rows{_left_out_text(task.schema, left_out)}")
     return len(rows)

@@ -34,12 +34,12 @@ class ItemError(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """The texts that annotators judge, with earlier feedback on them.
+    """The texts that annotators judge, with the feedback on them.
 
     Args:
       id: unique among the items of a study.
       row: the texts under the keys of `Schema.row`, and other keys of the file's row. If the item
-        was judged before, `feedback` (an annotation without `no-error`) and `preference`.
+        was judged, `feedback` (an annotation, where `no-error` may be missing) and `preference`.
     """
 
     id: str
@@ -86,14 +86,8 @@ class FeedbackFormat(Protocol):
         """What is wrong with the feedback in an `Item.row` whose texts are right."""
         ...
 
-    def feedback_row(
-        self,
-        schema: Schema,
-        item: Item,
-        annotation: Mapping[str, Any] | None,
-        preference: Sequence[int] | None,
-    ) -> dict[str, Any]:
-        """The row of a feedback file: the item's texts, and the feedback that is not None."""
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
+        """The row of a feedback file for an item and its feedback, if it has any."""
         ...
 
     def segment_labels(

@@ -95,8 +95,7 @@ def item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
 
 def item_json(task: FeedbackTask, item: Item) -> dict[str, Any]:
     """An item as the row of a file, with its id and its earlier feedback."""
-    row = task.format.feedback_row(task.schema, item, item.feedback, item.preference)
-    return {"id": item.id, **row}
+    return {"id": item.id, **task.format.feedback_row(task.schema, item)}
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:

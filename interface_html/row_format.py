@@ -86,13 +86,7 @@ class RowFormat:
             for field, reason in wrong or preference_problems(schema, row["preference"]):
                 yield field.replace("preference", "preferences"), reason
 
-    def feedback_row(
-        self,
-        schema: Schema,
-        item: Item,
-        annotation: Mapping[str, Any] | None,
-        preference: Sequence[int] | None,
-    ) -> dict[str, Any]:
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         fields = schema.fields
         outputs = [item.row[key] for key in fields.outputs]
         row: dict[str, Any] = {"id": item.id, "prompt": item.row[fields.title]}
@@ -103,14 +97,14 @@ class RowFormat:
         row["response"] = outputs[0]
         if len(outputs) > 1:
             row["responses"] = outputs
-        if annotation is not None:
-            row["spans"] = [_span(schema, error) for error in annotation["errors"]]
+        if item.feedback is not None:
+            row["spans"] = [_span(schema, error) for error in item.feedback["errors"]]
             if schema.missing:
-                row["missing"] = [_labelled(info) for info in annotation["missing-info"]]
+                row["missing"] = [_labelled(info) for info in item.feedback["missing-info"]]
             if schema.correction:
-                row["correction"] = annotation["corrected-prediction"]
-        if preference is not None:
-            row["preferences"] = list(preference)
+                row["correction"] = item.feedback["corrected-prediction"]
+        if item.preference is not None:
+            row["preferences"] = list(item.preference)
         own_keys = {*schema.row, *FEEDBACK_KEYS}
         return row | {key: value for key, value in item.row.items() if key not in own_keys}
 

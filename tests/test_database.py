@@ -8,7 +8,7 @@ import pytest
 
 from fgrlhf.errors import UserError
 from interface_html.database import Database, RefusedError, read_database
-from interface_html.items import Item
+from interface_html.format import Item
 
 DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
 
@@ -82,7 +82,7 @@ def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
         one = db.next(name, "annotation", 4)
         assert one.item.id == "0"
         submit(db, one, number)
-    with pytest.raises(RefusedError, match="your draft is kept"):
+    with pytest.raises(RefusedError, match="your draft is stored"):
         submit(db, slow, 9)
     assert db.next("slow", "annotation", 4).item.id == "1"
 
@@ -108,12 +108,11 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
     with pytest.raises(RefusedError, match="another submission"):
         submit(db, one, doc={**DOC, "no-error": False})
     assert submit(db, one, 1, {**DOC, "corrected-prediction": "y"})
-    task, items, found = read_database(tmp_path / "f.sqlite")
-    assert (task, len(items), [s.doc["corrected-prediction"] for s in found]) == (
-        "t",
-        3,
-        ["x", "y"],
-    )
+    items, submissions = read_database(tmp_path / "f.sqlite", "t")
+    assert len(items) == 3
+    assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y"]
+    with pytest.raises(UserError, match="of the task t, not of u"):
+        read_database(tmp_path / "f.sqlite", "u")
 
 
 def test_nobody_sees_what_is_not_theirs(db):
@@ -196,7 +195,7 @@ def test_those_who_wait_together_are_committed_together(db):
     )
     assert found[:6] == [True] * 6 and commits == 1
     assert isinstance(found[6], RefusedError) and isinstance(found[7], ZeroDivisionError)
-    assert len(read_database(db.path)[2]) == 6
+    assert len(read_database(db.path, "t")[1]) == 6
 
 
 def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
@@ -206,7 +205,7 @@ def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
     works[1] = lambda: submit(db, given[1], 1, {**DOC, "corrected-prediction": "x" * 100_000})
     found, commits = together(db, *works)
     assert [found[0], found[2], commits] == [True, True, 2] and "full" in str(found[1])
-    assert sorted(one.annotator for one in read_database(db.path)[2]) == ["a", "c"]
+    assert sorted(one.annotator for one in read_database(db.path, "t")[1]) == ["a", "c"]
 
 
 def test_settings_of_the_connection(db):

@@ -21,6 +21,7 @@ from tasks.qa_feedback.feedback import FeedbackRow, load_examples
 from tasks.qa_feedback.reward_modeling.create_rm_files import factuality_tags, relevance_tags
 from tasks.qa_feedback.validation import feedback_problems
 
+ANNOTATION_KEYS = ("errors", "missing-info", "corrected-prediction")
 MISSING_KEYS = ("error type", "passage_id", "sentence_id")
 NO_ANSWER = "No answer."  # a policy may answer nothing, and that is judged too
 
@@ -50,32 +51,20 @@ class QAFeedbackFormat:
             return []
         return [(problem.field, problem.reason) for problem in feedback_problems([row], "")]
 
-    def feedback_row(
-        self,
-        schema: Schema,
-        item: Item,
-        annotation: Mapping[str, Any] | None,
-        preference: Sequence[int] | None,
-    ) -> dict[str, Any]:
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         """A row with its keys in the order of the published files."""
         row = {key: value for key, value in item.row.items() if key not in FEEDBACK_KEYS}
-        if annotation is not None:
-            row["feedback"] = {
-                "errors": [_picked(error, ERROR_KEYS) for error in annotation["errors"]],
-                "missing-info": [
-                    _picked(info, MISSING_KEYS) for info in annotation["missing-info"]
-                ],
-                "corrected-prediction": annotation["corrected-prediction"],
-            }
-        if preference is not None:
-            row["preference"] = list(preference)
+        if item.feedback is not None:
+            row["feedback"] = _published(item.feedback)
+        if item.preference is not None:
+            row["preference"] = list(item.preference)
         return row
 
     def segment_labels(
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Sequence[Sequence[str]]]:
         """The tags that reward models are trained on, for sub-sentences and for sentences."""
-        rows = [FeedbackRow(self.feedback_row(schema, item, doc, None)) for doc in annotations]
+        rows = [FeedbackRow({**item.row, "feedback": doc}) for doc in annotations]
         segmenter = _segmenter()
         relevance = [relevance_tags(row, segmenter) for row in rows]
         factuality = [factuality_tags(row, segmenter) for row in rows]
@@ -93,7 +82,21 @@ def _segmenter() -> Segmenter:
     return load_segmenter()
 
 
-def _picked(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """An annotation without what only the server needs."""
+    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out="no-error")
+    feedback["errors"] = [
+        _ordered(error, ERROR_KEYS, leave_out="quote") for error in annotation["errors"]
+    ]
+    feedback["missing-info"] = [_ordered(info, MISSING_KEYS) for info in annotation["missing-info"]]
+    return feedback
+
+
+def _ordered(
+    values: Mapping[str, Any], first: Sequence[str], leave_out: str | None = None
+) -> dict[str, Any]:
+    """The same values with some keys first and one left out."""
+    keys = [*first, *(key for key in values if key not in first and key != leave_out)]
     return {key: values[key] for key in keys}
 
 
