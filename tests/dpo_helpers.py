@@ -6,7 +6,8 @@ import tiny
 from accelerate import Accelerator
 
 from fgrlhf.config import validate
-from fgrlhf.data.comparisons import Answer, Comparison, encode_comparisons
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
@@ -32,7 +33,7 @@ def config(folder: Path, **changes) -> DPOConfig:
             "epochs": 5, "batch_size": 4, "training_batch_size_per_card": 4, "lr": 1e-3, "n_warmup_steps": 2, "eval_interval": 1000,
             "save_interval": 1000, "adam_eps": 1e-4,
         },
-        "data": {"dev_file": "none"},
+        "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {"save_dir": str(folder), "n_samples": 4},
     }  # fmt: skip
     for path, value in changes.items():

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from fgrlhf.config import load_config
+from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.models.decoding import Sampling
@@ -18,7 +19,7 @@ from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from sft import run_sft
-from sft.data import Cuts, Order, count_cuts, encode, read_examples
+from sft.data import Cuts, Order, count_cuts, encode
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
 ANSWERS = {
@@ -277,7 +278,10 @@ def test_two_processes_train_as_one(world, grouped):
 
 
 def test_encode():
-    examples = [Prompt("0", "the red cat", ("one two three .", "blue")), Prompt("1", "a", ("dog",))]
+    examples = [
+        Demonstration(Prompt("0", "the red cat"), "one two three ."),
+        Demonstration(Prompt("1", "a"), "dog"),
+    ]
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
@@ -293,7 +297,7 @@ def test_encode():
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
-        for row_ids, mask in zip(*(x.tolist() for x in t5.encode([e.text for e in examples])))
+        for row_ids, mask in zip(*(x.tolist() for x in t5.encode([e.prompt.text for e in examples])))
     ]
 
     joined = encode(tiny.gpt2(), examples, max_generated_len=10)[1]
@@ -302,7 +306,7 @@ def test_encode():
 
 def test_a_chat_model_is_trained_as_it_is_asked():
     policy = tiny.chat()
-    (row,) = encode(policy, [Prompt("0", "the red cat", ("a dog",))], max_generated_len=10)
+    (row,) = encode(policy, [Demonstration(Prompt("0", "the red cat"), "a dog")], 10)
     written = "<s> <|user|> ▁the ▁red ▁cat <|end|> <|assistant|> ▁a ▁dog <|end|>".split()
     assert policy.tokenizer.convert_ids_to_tokens(row["input_ids"]) == written
     assert row["labels"] == [-100] * 7 + row["input_ids"][7:]
@@ -320,7 +324,7 @@ def test_bad_rows_are_all_named(world):
         ],
     )
     with pytest.raises(UserError) as error:
-        read_examples(path)
+        DEMONSTRATIONS.read(path)
     message = str(error.value)
     assert str(path) in message and "row 0" not in message
     assert (
@@ -348,13 +352,13 @@ def test_bad_rows_are_all_named(world):
 def test_a_malformed_row_is_named(tmp_path, row, message):
     (tmp_path / "rows.json").write_text(json.dumps([{"text": "a", "answer": ["b"]}, row]))
     with pytest.raises(UserError, match=message):
-        read_examples(tmp_path / "rows.json")
+        DEMONSTRATIONS.read(tmp_path / "rows.json")
 
 
 def test_twenty_problems_are_shown(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([{"text": "x" * 10_000}] * 50))
     with pytest.raises(UserError) as error:
-        read_examples(tmp_path / "rows.json")
+        DEMONSTRATIONS.read(tmp_path / "rows.json")
     lines = str(error.value).splitlines()
     assert len(lines) == 22 and lines[-1] == "  ... and 30 more" and max(map(len, lines)) < 200
 
@@ -363,12 +367,12 @@ def test_other_contents_are_refused(tmp_path):
     path = tmp_path / "rows.json"
     write_json(path, {"a": 1})
     with pytest.raises(UserError, match="JSON list"):
-        read_examples(path)
+        DEMONSTRATIONS.read(path)
     path.write_bytes('[{"text": "é"}]'.encode("latin-1"))
     with pytest.raises(UserError, match="not valid JSON|not UTF-8"):
-        read_examples(path)
+        DEMONSTRATIONS.read(path)
     write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
-    assert [e.id for e in read_examples(path, limit=2)] == ["0", "1"]
+    assert [e.id for e in DEMONSTRATIONS.read(path, limit=2)] == ["0", "1"]
 
 
 @pytest.mark.parametrize(

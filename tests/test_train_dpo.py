@@ -10,6 +10,7 @@ import tiny
 from rl_helpers import metrics
 
 from fgrlhf.config import load_config
+from fgrlhf.data.comparisons import new_words
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.policy import load_policy
@@ -28,7 +29,6 @@ from tasks.qa_feedback.training import train_dpo
 from tasks.qa_feedback.training.comparisons import (
     corrected_examples,
     make_comparisons,
-    new_words,
     prompts_of,
 )
 from tasks.qa_feedback.training.train_dpo import QADPOConfig

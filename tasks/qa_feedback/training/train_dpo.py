@@ -6,66 +6,34 @@ differ by their YAML alone.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 from accelerate import Accelerator
-from pydantic import Field, model_validator
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import FilePath, parse_cli
-from fgrlhf.data.comparisons import encode_comparisons
-from fgrlhf.dpo import DPOTrainer
+from fgrlhf.config import parse_cli
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
-from fgrlhf.runs.dpo_config import DPOConfig, DPODataConfig
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.utils import seeded
-from tasks.qa_feedback.feedback import load_examples, read_feedback
-from tasks.qa_feedback.training.comparisons import make_comparisons
+from tasks.qa_feedback.feedback import load_examples
+from tasks.qa_feedback.training.comparisons import SOURCES
 from tasks.qa_feedback.training.prompts import check_prompts_fit
 from tasks.qa_feedback.training.train_rl import dev_evaluation
 
 USAGE = "usage: python -m tasks.qa_feedback.training.train_dpo config.yml [section.key=value ...]"
 
-
-class FeedbackConfig(DPODataConfig):
-    feedback_file: FilePath
-    train_file: FilePath = Field(
-        description="the questions of feedback_file, as the policy reads them"
-    )
-    pairs: Literal["corrected", "preference"] = Field(
-        "preference",
-        description=(
-            "decided comparisons between predictions, or corrected answer over prediction 1"
-        ),
-    )
+QADPOConfig = DPOConfig  # its sources of pairs are in comparisons.py
 
 
-class QADPOConfig(DPOConfig):
-    """A DPO run on long-form QA."""
-
-    data: FeedbackConfig
-
-    @model_validator(mode="after")
-    def _spans_need_corrections(self):
-        if self.dpo.span_weight != 1 and self.data.pairs == "preference":
-            raise ValueError(
-                f"dpo.span_weight is {self.dpo.span_weight:g}, but data.pairs=preference compares"
-                " whole answers, which marks no spans: set dpo.span_weight=1, or"
-                " data.pairs=corrected"
-            )
-        return self
-
-
-def build_trainer(config: QADPOConfig) -> DPOTrainer:
+def build_trainer(config: DPOConfig) -> DPOTrainer:
     """Everything a run needs, loaded. Raises `UserError` for missing pairs, files or checkpoints
     before anything is written.
     """
-    rows = read_feedback(config.data.feedback_file)
-    comparisons = make_comparisons(
-        rows, load_examples(config.data.train_file), config.data.pairs, config.data.feedback_file
-    )
+    comparisons = load_comparisons(config, SOURCES, load_examples)
     dev_prompts = load_examples(config.data.dev_file)
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
@@ -78,7 +46,7 @@ def build_trainer(config: QADPOConfig) -> DPOTrainer:
     )
     asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
     for prompts, file in (
-        (asked, config.data.train_file),
+        (asked, config.data.train_file or config.data.feedback_file),
         (dev_prompts[: config.train.eval_examples], config.data.dev_file),
     ):
         check_prompts_fit(policy, prompts, file, quiet=not accelerator.is_main_process)
@@ -99,7 +67,7 @@ def build_trainer(config: QADPOConfig) -> DPOTrainer:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a YAML file and key=value overrides."""
-    config = parse_cli(QADPOConfig, argv, USAGE)
+    config = parse_cli(DPOConfig, argv, USAGE)
     check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(config)
