@@ -445,7 +445,7 @@ def _parse_steps(row: Row, number: int) -> StepFeedback:
         text = _prompt_text(row, "prompt")
         name = row.first_of("steps", "completions")
         values = check_list(row.key(name), row.get(name))
-        if values and isinstance(values[0], Mapping):
+        if not values or isinstance(values[0], Mapping):
             steps = _step_objects(row, row.key(name), values)
         else:
             steps = _step_texts(row, check_texts(row.key(name), values))

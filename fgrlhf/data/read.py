@@ -4,10 +4,10 @@
     rows.jsonl       JSON lines: one object on each line; blank lines are skipped
     rows.json.gz     either of them compressed, rows.jsonl.gz as well
     rows.parquet     a Parquet file: one object for each row, with the columns as keys
-    hub:org/name     a data set that the `datasets` library loads, its split `train`;
+    hub:org/name     a data set in the cache of the `datasets` library, its split `train`;
                      hub:org/name:split and hub:org/name:config:split name others
 
-Python code of a data set is never run.
+Data sets are read without a network, and Python code of a data set is never run.
 """
 
 import datetime
@@ -17,6 +17,8 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -241,7 +243,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read_hub(name: str) -> list[Any]:
-    """Rows of a data set: `org/name`, `org/name:split` or `org/name:config:split`."""
+    """Rows of a data set in the cache: `org/name`, `org/name:split` or `org/name:config:split`."""
     if not _HUB_NAME.fullmatch(name):
         raise UserError(
             f"`{HUB}{shorten(name)}` is not the name of a data set: write hub:org/name,"
@@ -253,15 +255,31 @@ def _read_hub(name: str) -> list[Any]:
     split = parts.pop() if parts else "train"
     config = parts.pop() if parts else None
     try:
-        dataset = datasets.load_dataset(path, config, split=split)
+        with _without_network():
+            dataset = datasets.load_dataset(path, config, split=split)
         batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
         return [_plain(row) for batch in batches for row in batch.to_pylist()]
     except Exception as error:  # the library raises errors of many kinds
+        arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
         raise UserError(
-            f"the data set {path} (split {split}, config {config or 'default'}) cannot be loaded"
-            f" ({type(error).__name__}: {shorten(error)}). Check its name, config and split; where"
-            " there is no network it must be in the cache, so load it once where there is one"
+            f"the data set {path} (split {split}, config {config or 'default'}) cannot be read from"
+            f" the cache ({type(error).__name__}: {shorten(error)}). Check its name, config and"
+            " split. Fetch it once, where there is a network, with"
+            f' python -c "import datasets; datasets.load_dataset({arguments})"'
         ) from None
+
+
+@contextmanager
+def _without_network() -> Iterator[None]:
+    """The `datasets` library reads its cache alone: at once, and the same rows every time."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
 
 
 _READERS = {

@@ -109,13 +109,18 @@ def look_up(value: Any, path: str) -> Any:
     Raises:
       RowError: there is no such key.
     """
-    if isinstance(value, Mapping) and path in value:
-        return value[path]
+    return _look_up(value, path, path)
+
+
+def _look_up(value: Any, rest: str, path: str) -> Any:
+    """The value at `rest`, the end of `path` that is still to be followed."""
+    if isinstance(value, Mapping) and rest in value:
+        return value[rest]
     if isinstance(value, list):
-        return [look_up(check_object(path, item), path) for item in value]
-    head, _, rest = path.partition(".")
-    if rest and isinstance(value, Mapping) and head in value:
-        return look_up(value[head], rest)
+        return [_look_up(check_object(path, item), rest, path) for item in value]
+    key, _, below = rest.partition(".")
+    if below and isinstance(value, Mapping) and key in value:
+        return _look_up(value[key], below, path)
     raise RowError(path, "missing")
 
 
