@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,6 +30,8 @@ from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
+from tasks.qa_feedback.feedback import read_feedback
+from tasks.qa_feedback.training.comparisons import preference_comparison
 
 
 def parse(row_format, row, columns=None):
@@ -658,6 +662,68 @@ def test_every_malformed_row_is_named_at_once(tmp_path):
 def test_read_prompts_is_the_default_of_a_task(tmp_path):
     write_rows(tmp_path / "a.json", [{"text": "a", "answer": ["b"], "topic": "c"}])
     assert read_prompts(tmp_path / "a.json") == [Prompt("0", "a", ("b",), {"topic": "c"})]
+
+
+# ---- published rows ------------------------------------------------------------------------------
+
+FEEDBACK = {
+    "prompt": "question",
+    "responses": ["prediction 1", "prediction 2", "prediction 3", "prediction 4"],
+    "preferences": "preference",
+}
+ERRORS = {
+    "prompt": "question",
+    "response": "prediction 1",
+    "spans": "feedback.errors",
+    "spans.label": "error type",
+}
+
+
+def test_feedback_rows_are_comparisons_and_spans(qa_feedback):
+    """Four answers and six preferences; error spans: the same as the task's own reader gives."""
+    path = qa_feedback / "train_feedback.json"
+    rows = read_feedback(path)
+    comparisons = COMPARISONS.read(path, FEEDBACK)
+    marked = SPANS.read(path, ERRORS)
+    assert len(comparisons) == len(marked) == len(rows)
+    for row, compared, spans in zip(rows, comparisons, marked):
+        expected = preference_comparison(compared.prompt, row)
+        assert compared.pairs == (() if expected is None else expected.pairs)
+        assert tuple(answer.text for answer in compared.answers) == row.predictions
+        assert [(span.start, span.end, span.label) for span in spans.spans] == [
+            (error.start, error.end, error.type) for error in row.errors
+        ]
+
+
+@pytest.mark.parametrize(
+    "row_format, name, number, columns",
+    [
+        (COMPARISONS, "hh_rlhf/harmless_base_test_part.jsonl.gz", 1850, {}),
+        (PROMPTS, "real_toxicity_prompts/part.jsonl", 4000, {"prompt": "prompt.text"}),
+        (DEMONSTRATIONS, "gsm8k/train.jsonl", 7473, {"prompt": "question", "response": "answer"}),
+        (DEMONSTRATIONS, "defacto/val.jsonl", 486, {"prompt": "article", "response": "abstract"}),
+        (
+            COMPARISONS,
+            "gsm8k/example_model_solutions.jsonl",
+            1319,
+            {
+                "prompt": "question",
+                "responses": ["6b_finetuning.solution", "175b_verification.solution"],
+                "scores": ["6b_finetuning.is_correct", "175b_verification.is_correct"],
+            },
+        ),
+    ],
+)
+def test_published_sets(row_format, name, number, columns):
+    folder = os.environ.get("FGRLHF_QA_FEEDBACK")
+    path = Path(folder or "").parent / name
+    if not folder or not path.exists():
+        pytest.skip(f"{name} is not beside the folder that FGRLHF_QA_FEEDBACK names")
+    items = row_format.read(path, columns)
+    assert len(items) == number
+    written = [row_format.to_row(item) for item in items[:50]]
+    again = [row_format.parse(Row(json.loads(json.dumps(row)), {}), 0) for row in written]
+    assert [row_format.to_row(item) for item in again] == written
 
 
 # ---- hostile rows --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from fgrlhf.data.formats import (
     SpanFeedback,
     StepFeedback,
 )
-from fgrlhf.data.read import read_rows, write_rows
+from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.types import Prompt
@@ -105,10 +105,10 @@ def check(source: str, settings: FormatSettings) -> None:
 
 
 def _about_prompts(prompts: Sequence[Prompt]) -> list[str]:
-    lines = [f"{len({prompt.text for prompt in prompts}):,} different prompts"]
+    lines = [f"different prompts: {len({prompt.text for prompt in prompts}):,}"]
     with_references = sum(bool(prompt.references) for prompt in prompts)
     if with_references:
-        lines.append(f"{with_references:,} with references")
+        lines.append(f"with references: {with_references:,}")
     return lines
 
 
@@ -116,7 +116,7 @@ def _about_demonstrations(demonstrations: Sequence[Demonstration]) -> list[str]:
     words = [len(demonstration.response.split()) for demonstration in demonstrations]
     return [
         *_about_prompts([demonstration.prompt for demonstration in demonstrations]),
-        f"{sum(words) / len(words):.1f} words a response",
+        f"mean words of a response: {sum(words) / len(words):.1f}",
     ]
 
 
@@ -125,15 +125,16 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     lines = _about_prompts([comparison.prompt for comparison in comparisons])
     for size, count in sorted(sizes.items()):
-        lines.append(f"{count:,} with {size} responses")
-    lines.append(f"{len(pairs):,} decided pairs")
+        lines.append(f"with {size} responses: {count:,}")
+    lines.append(f"decided pairs: {len(pairs):,}")
     undecided = sum(not comparison.pairs for comparison in comparisons)
     if undecided:
-        lines.append(f"{undecided:,} without a decided pair, which training leaves out")
+        lines.append(f"without a decided pair, so training leaves them out: {undecided:,}")
     # A pair {chosen, rejected} is written better first; of other pairs the share tells a habit.
     first_is_better = sum(better < worse for better, worse in pairs)
     if pairs and first_is_better < len(pairs):
-        lines.append(f"the first-listed response is better in {first_is_better / len(pairs):.1%}")
+        share = first_is_better / len(pairs)
+        lines.append(f"pairs whose first-listed response is better: {share:.1%}")
     blank = sum(
         not comparison.answers[better].text.strip()
         for comparison in comparisons
@@ -141,8 +142,8 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     )
     if blank:
         lines.append(
-            f"{blank:,} pairs prefer a blank response: a policy would learn to give none; leave"
-            " these rows out if that is not meant"
+            f"pairs whose better response is blank: {blank:,} (a policy would learn to say nothing;"
+            " leave these rows out if that is not the intention)"
         )
     return lines
 
@@ -150,26 +151,29 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
 def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
     labels = Counter(span.label for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
-    lines = [f"{labels.total():,} spans; {without:,} responses without any"]
+    lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
     return [*lines, *_counted_labels(labels)]
 
 
 def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
     steps = [step for item in feedback for step in item.steps]
-    lines = [*_about_prompts([item.prompt for item in feedback]), f"{len(steps):,} steps"]
+    lines = [*_about_prompts([item.prompt for item in feedback]), f"steps: {len(steps):,}"]
     scores = [step.score for step in steps if step.score is not None]
     if scores:
+        mean = sum(scores) / len(scores)
         lines.append(
-            f"{len(scores):,} with a score, {min(scores):g} to {max(scores):g}, mean"
-            f" {sum(scores) / len(scores):.3f}"
+            f"with a score: {len(scores):,} ({min(scores):g} to {max(scores):g}, mean {mean:.3f})"
         )
     return [*lines, *_counted_labels(Counter(step.label for step in steps if step.label))]
 
 
 def _counted_labels(labels: Counter[str]) -> list[str]:
-    lines = [f"{shorten(label, 60)}: {count:,}" for label, count in labels.most_common(MOST_LABELS)]
+    lines = [
+        f"with label {shorten(label, 60)}: {count:,}"
+        for label, count in labels.most_common(MOST_LABELS)
+    ]
     if len(labels) > MOST_LABELS:
-        lines.append(f"and {len(labels) - MOST_LABELS} more labels")
+        lines.append(f"other labels: {len(labels) - MOST_LABELS}")
     return lines
 
 
@@ -189,6 +193,7 @@ def convert(source: str, out: str, settings: FormatSettings) -> None:
     """Read rows in a format and write them with the format's own keys."""
     if Path(source).resolve() == Path(out).resolve():
         raise UserError(f"{out} is read by this program, so it cannot be its output: name another")
+    check_output(out)
     row_format = FORMATS[settings.format]
     items = row_format.read(source, settings.columns, settings.limit)
     write_rows(out, [row_format.to_row(item) for item in items])

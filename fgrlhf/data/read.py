@@ -67,14 +67,19 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
       UserError: another suffix; or a Parquet file is asked for and a key has values of different
         types.
     """
+    check_output(path)
     suffix = _suffix(str(path))
     if suffix == ".json":
         write_json(path, rows)
     elif suffix == ".jsonl":
         write_jsonl(path, rows)
-    elif suffix == ".parquet":
-        _write_parquet(Path(path), rows)
     else:
+        _write_parquet(Path(path), rows)
+
+
+def check_output(path: str | Path) -> None:
+    """Raise `UserError` where `write_rows` cannot write a file of this name."""
+    if _suffix(str(path)) not in WRITTEN:
         raise UserError(f"{path} cannot be written: give a name that ends in {', '.join(WRITTEN)}")
 
 
