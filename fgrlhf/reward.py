@@ -68,6 +68,13 @@ class SegmentClassifierReward:
             )
         return results
 
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Counts of one response: `error_free` segments, and all `segments` the model has read."""
+        spec = self.scorer.spec
+        labels = [score.label for score in scores]
+        error_free = labels.count(spec.ok_label)
+        return {"error_free": error_free, "segments": error_free + labels.count(spec.error_label)}
+
     def _judgement(self, error: float, ok: float) -> tuple[float, str]:
         if not math.isfinite(
             error + ok
@@ -104,6 +111,12 @@ class SequenceScorerReward:
             for value in z
         ]
 
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """`score`: the z-score of one response, scale and bias taken out; {} where scale is 0."""
+        if self.scale == 0:
+            return {}
+        return {"score": (scores[0].value - self.bias) / self.scale}
+
 
 class AtEnd:
     """The same judgements given as one scalar: every segment's value is moved to the end of the
@@ -118,6 +131,11 @@ class AtEnd:
             [replace(score, end=None) for score in scores]
             for scores in self.aspect.segment_scores(prompts, texts)
         ]
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Those of the reward that is moved; {} if it has none."""
+        measures = getattr(self.aspect, "measures", None)
+        return {} if measures is None else measures(scores)
 
 
 def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:

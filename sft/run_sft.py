@@ -35,8 +35,12 @@ from fgrlhf.config import (
     parse_cli,
 )
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.evaluation import summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.base import NamedMetric
+from fgrlhf.metrics.config import EvaluationMetrics, models_of
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
@@ -100,7 +104,10 @@ class EvaluationSection(StrictModel):
         None, description="steps between evaluations and checkpoints; null: every epoch"
     )
     metric: Literal["rougeLsum", "loss"] = Field(
-        "rougeLsum", description="picks the best checkpoint; with `loss` nothing is generated"
+        "rougeLsum",
+        description=(
+            "picks the best checkpoint; with `loss` and no evaluation_metrics nothing is generated"
+        ),
     )
     batch_size: BatchSize = 64
 
@@ -112,6 +119,7 @@ class SFTConfig(StrictModel):
     data: DataSection
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
+    evaluation_metrics: EvaluationMetrics = []
     logging: LoggingConfig
 
     @model_validator(mode="after")
@@ -124,6 +132,15 @@ class SFTConfig(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _metrics_need_dev_data(self):
+        if self.evaluation_metrics and self.data.dev_file is None:
+            raise ValueError(
+                "evaluation_metrics is not read, since data.dev_file is null and nothing is"
+                " evaluated: set data.dev_file, or leave evaluation_metrics out"
+            )
+        return self
+
 
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
@@ -133,11 +150,19 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """
 
     def __init__(
-        self, config: SFTConfig, policy: Policy, dev: Sequence[Prompt], log: RunLog, **kwargs
+        self,
+        config: SFTConfig,
+        policy: Policy,
+        dev: Sequence[Prompt],
+        log: RunLog,
+        metrics: Sequence[NamedMetric] = (),
+        **kwargs,
     ):
         super().__init__(model=policy.model, **kwargs)
         self.config, self.policy, self.dev, self.log_folder = config, policy, dev, log
-        self.rouge = RougeLsum() if dev and config.evaluation.metric == "rougeLsum" else None
+        self.metrics = metrics
+        generates = bool(metrics) or config.evaluation.metric == "rougeLsum"
+        self.rouge = RougeLsum() if dev and generates else None
         self.model_accepts_loss_kwargs = (
             True  # so that `compute_loss` is told the tokens of the whole batch
         )
@@ -178,7 +203,9 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         return output
 
     def generated_metrics(self) -> dict[str, float]:
-        """RougeLsum and length (words) of answers to the dev prompts, which the processes share."""
+        """RougeLsum, length (words) and `evaluation_metrics` of answers to the dev prompts, which
+        the processes share.
+        """
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         mine = share_of(self.dev, self.args.process_index, self.args.world_size)
         if not sys.stderr.isatty():  # else a bar says so
@@ -204,9 +231,14 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             }
             for prompt, (text,) in zip(mine, texts)
         ]
+        for metric in self.metrics:
+            columns = metric.columns(mine, [text for (text,) in texts])
+            for row, more in zip(rows, columns, strict=True):
+                row.update(more)
         rows = gather_object(rows) if self.args.world_size > 1 else rows
         self.log_folder.samples(self.state.global_step, rows[: self.config.logging.n_samples])
-        return {
+        named = {name: interval.mean for name, interval in summarize(rows).items()}
+        return named | {
             "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
             "length": sum(len(row["response"].split()) for row in rows) / len(rows),
         }
@@ -297,7 +329,7 @@ def _train(config: SFTConfig) -> Path:
         if config.data.dev_file
         else []
     )
-    inputs = [*files, config.model.ckpt]
+    inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
     known = finished(folder, config, inputs)
     if known is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
@@ -307,6 +339,7 @@ def _train(config: SFTConfig) -> Path:
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
+    metrics = build_metrics(config.evaluation_metrics, str(arguments.device))
     if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
@@ -318,6 +351,7 @@ def _train(config: SFTConfig) -> Path:
             policy,
             dev,
             log,
+            metrics,
             args=arguments,
             data_collator=Collator(policy.tokenizer.pad_token_id),
             train_dataset=encode(policy, examples, config.model.max_generated_len),

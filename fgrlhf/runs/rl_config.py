@@ -29,6 +29,7 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
+from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes
 from fgrlhf.models.decoding import Sampling
 
 
@@ -307,11 +308,17 @@ class RLConfig(StrictModel):
     ppo: PPOConfig = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
+    evaluation_metrics: EvaluationMetrics = []
     logging: LoggingConfig
 
     @model_validator(mode="after")
     def _sections_fit(self):
-        refuse([("", text) for text in [*self._model_mistakes(), *self._algorithm_mistakes()]])
+        mistakes = [
+            *self._model_mistakes(),
+            *self._algorithm_mistakes(),
+            *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
+        ]
+        refuse([("", text) for text in mistakes])
         return self
 
     def _model_mistakes(self) -> list[str]:
