@@ -1,4 +1,4 @@
-"""Metrics by name: hand-computed values, the libraries' own examples, and every metric on odd texts."""
+"""Hand-computed values, the libraries' own examples, and every metric on odd texts."""
 
 import json
 import os
