@@ -432,12 +432,16 @@ def test_corpus_perplexity_weighs_tokens():
     rows = [
         {"id": "a", "ppl": np.e, "ppl/nll_and_tokens": [1.0, 1]},
         {"id": "b", "ppl": np.e**2, "ppl/nll_and_tokens": [18.0, 9]},
+        {"id": "b", "ppl": np.e**3, "ppl/nll_and_tokens": [30.0, 10]},
         {"id": "c", "ppl": None},
     ]
     summary = summarize(rows)
-    assert summary["ppl/corpus"].mean == pytest.approx(np.exp(19 / 10))
-    assert summary["ppl"].mean == pytest.approx((np.e + np.e**2) / 2)
-    assert (summary["ppl/corpus"].low, summary["ppl/corpus"].high) == pytest.approx((np.e, np.e**2))
+    assert summary["ppl/corpus"].mean == pytest.approx(np.exp(49 / 20))
+    assert summary["ppl"].mean == pytest.approx((np.e + (np.e**2 + np.e**3) / 2) / 2)
+    only_a, only_b = np.e, np.exp(48 / 19)  # a draw takes all responses to a prompt
+    assert (summary["ppl/corpus"].low, summary["ppl/corpus"].high) == pytest.approx(
+        (only_a, only_b)
+    )
 
 
 def test_perplexity_is_computed_in_batches(tmp_path):

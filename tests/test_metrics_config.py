@@ -9,6 +9,7 @@ from fgrlhf.config import StrictModel, load_config, to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.metrics.config import METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.types import Prompt
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -136,7 +137,15 @@ def test_the_documents_configs_are_valid():
     for block in blocks:
         tree = yaml.safe_load(block)
         assert metrics(tree["evaluation_metrics"])
-    (override,) = re.findall(r"'(evaluation_metrics=.*?)'", text)
-    path = DOCUMENT.parent / "deviations.md"
-    assert path.exists()
-    assert metrics(yaml.safe_load(override.partition("=")[2]))
+    (override,) = re.findall(r"'evaluation_metrics=(.*?)'", text)
+    assert metrics(yaml.safe_load(override))
+
+
+def test_the_documents_code_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    names = {
+        "prompts": [Prompt("0", "the", ("a cat",)), Prompt("1", "the")],
+        "texts": ["a cat"] * 2,
+    }
+    exec(block.replace("metric.values", "result = metric.values"), names)
+    assert names["result"] == [pytest.approx(100), None]
