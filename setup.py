@@ -35,6 +35,8 @@ setup(
         "evaluate>=0.4.6",
         "spacy>=3.8,<4",
         "rouge-score>=0.1.2",
+        "sacrebleu>=2.6,<3",
+        "nltk>=3.9",
         "pydantic>=2.14,<3",
         "safetensors>=0.8",
         "numpy>=2",

@@ -1,10 +1,9 @@
-"""Scores a policy on prompts: one row per response, and a summary with intervals over the
-questions.
-"""
+"""Scores a policy on prompts: a row per response, and a summary with intervals over the prompts."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,25 +11,40 @@ from tqdm import tqdm
 
 from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
+from fgrlhf.metrics.base import Metric, NamedMetric
+from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
-from fgrlhf.reward import AtEnd, BasicReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
-from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
+from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
 
-Metric = Callable[[Prompt, str], Mapping[str, float]]
+# A reward that classifies segments has two counts in a row, `<reward>/error_free` and
+# `<reward>/segments`. The summary holds their ratio over all responses, `<reward>/ratio`.
+ERROR_FREE = "/error_free"
+TOTAL = "/segments"
 
-# A segment aspect's row holds two counts, `<aspect>/error_free` and `<aspect>/segments`; the
-# summary holds their ratio.
-TOP, BOTTOM = "/error_free", "/segments"
+NOT_APPLICABLE = "/not_applicable"
+
+
+@runtime_checkable
+class MeasuredReward(Protocol):
+    """A reward (`AspectReward`) with measures beside its value, free of weight and scale."""
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Numbers about one response, by name, from the reward's unweighted scores of it. They
+        become the columns `<reward>/<name>`; the counts `error_free` and `segments` become a ratio
+        in the summary.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps metric names to {mean, low,
-    high}.
+    high} (see `summarize`).
     """
 
     rows: list[dict]
@@ -45,11 +59,13 @@ def evaluate(
     seed: int = 0,
     **options,
 ) -> Evaluation:
-    """`evaluate_rows` (which takes the options) and `summarize` in one."""
+    """`evaluate_rows` (which takes the options) and `summarize` in one call."""
     rows = evaluate_rows(policy, prompts, reward, sampling, seed, **options)
-    return Evaluation(
-        rows, {name: interval.as_dict() for name, interval in summarize(rows).items()}
-    )
+    summary = {name: interval.as_dict() for name, interval in summarize(rows).items()}
+    return Evaluation(rows, summary)
+
+
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -68,94 +84,80 @@ def evaluate_rows(
     segmenter: Segmenter | None = None,
     batch_size: int = 32,
 ) -> list[dict]:
-    """Answer every prompt `num_samples` times and score the answers.
+    """Sample `num_samples` responses to every prompt and score them.
 
     Args:
       reward: adds its columns; None for none.
-      seed: answers are a pure function of (seed, prompt id, sample): batches and processes do not
+      seed: responses are a pure function of (seed, prompt id, sample): batches and processes do not
         matter.
-      metrics: functions (prompt, text) -> {name: number}, whose numbers join the row.
+      metrics: of a config (`fgrlhf.metrics.registry.build_metrics`), and functions (prompt, text)
+        -> {name: number}. Their columns join the row.
       reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
       temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy
-        answers.
-      segmenter: finds the sentences RougeLsum needs; the blank one by default, which every machine
-        has.
+        responses.
+      segmenter: finds the sentences that RougeLsum needs; by default the blank one, which every
+        machine has.
     Returns:
       per response, in the prompts' order: id, sample, prompt, response, references, segments
-      ({aspect: [{start, end, value, label}]}), `reward` and `reward/<aspect>`,
-      `<aspect>/error_free` and `<aspect>/segments` counts of aspects that classify segments,
-      `<aspect>/score` (z-score) of those that score the whole answer, rougeLsum (0-100, where there
-      are references), length (words), kl, and the extra metrics.
+      ({reward: [{start, end, value, label}]}), `reward` and `reward/<name>`, the rewards' own
+      measures (`MeasuredReward`), length (words), rougeLsum (0-100, where there are references),
+      kl, and the columns of the metrics. None stands for "not applicable"; a reward that does not
+      apply to a response adds 0 to its `reward` and has no segments.
+    Raises:
+      UserError: a reward is NaN or infinite.
     """
     if temperature is None:
         temperature = sampling.temperature if sampling.do_sample else 1.0
-    rouge = RougeLsum(segmenter)
-    by_id: dict[int, list[dict]] = {}
+    names = [metric.column for metric in metrics if isinstance(metric, NamedMetric)]
+    rouge = None if "rougeLsum" in names else RougeLsum(segmenter)
+    rows_of_prompt: dict[int, list[dict]] = {}
     bar = tqdm(total=len(prompts), desc="evaluating", unit="prompt", disable=not progress)
-    for places in _batches(prompts, batch_size):
-        batch = [prompts[i] for i in places]
-        texts, kls = _answers(policy, batch, sampling, seed, num_samples, reference, temperature)
-        owners = [prompt for prompt in batch for _ in range(num_samples)]
-        scored = [{} for _ in texts] if reward is None else _reward_columns(reward, owners, texts)
-        for n, (prompt, text) in enumerate(zip(owners, texts)):
-            row = {
+    for indices in _batches(prompts, batch_size):
+        batch = [prompts[i] for i in indices]
+        texts, kls = _respond(policy, batch, sampling, seed, num_samples, reference, temperature)
+        repeated = [prompt for prompt in batch for _ in range(num_samples)]
+        rows = [
+            {
                 "id": prompt.id,
                 "sample": n % num_samples,
                 "prompt": prompt.text,
                 "response": text,
                 "references": list(prompt.references),
             }
-            row |= scored[n] | {"length": len(text.split())}
-            if prompt.references:
-                row["rougeLsum"] = rouge(text, prompt.references)
-            if kls is not None:
-                row["kl"] = kls[n]
-            for metric in metrics:
-                row |= metric(prompt, text)
-            by_id.setdefault(places[n // num_samples], []).append(row)
+            for n, (prompt, text) in enumerate(zip(repeated, texts))
+        ]
+        if reward is not None:
+            _join(rows, _reward_columns(reward, repeated, texts))
+        for row, prompt in zip(rows, repeated):
+            row["length"] = len(row["response"].split())
+            if rouge is not None and prompt.references:
+                row["rougeLsum"] = rouge(row["response"], prompt.references)
+        if kls is not None:
+            _join(rows, [{"kl": kl} for kl in kls])
+        for metric in metrics:
+            if isinstance(metric, NamedMetric):
+                _join(rows, metric.columns(repeated, texts))
+            else:
+                _join(rows, [metric(prompt, text) for prompt, text in zip(repeated, texts)])
+        for n, i in enumerate(indices):
+            rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
     bar.close()
-    return [row for i in range(len(prompts)) for row in by_id[i]]
+    return [row for i in range(len(prompts)) for row in rows_of_prompt[i]]
 
 
-def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
-    """Means over responses with 95% bootstrap intervals over questions (rows of one id are one
-    question).
-
-    `<aspect>/ratio` is the ratio of sums over the whole set, error-free segments / segments. Every
-    other number of the rows is averaged within its question, then over questions.
-    """
-    questions: dict[str, list[Mapping]] = {}
-    for row in rows:
-        questions.setdefault(row["id"], []).append(row)
-    names = dict.fromkeys(
-        name
-        for row in rows
-        for name, value in row.items()
-        if name != "sample" and isinstance(value, int | float)
-    )
-    summary = {}
-    for name in names:
-        if name.endswith(BOTTOM):
-            aspect = name.removesuffix(BOTTOM)
-            counts = [
-                [sum(row[aspect + part] for row in group) for part in (TOP, BOTTOM)]
-                for group in questions.values()
-            ]
-            summary[f"{aspect}/ratio"] = ratio_bootstrap(*zip(*counts), seed=seed)
-        elif not name.endswith(TOP):
-            groups = [[row[name] for row in group if name in row] for group in questions.values()]
-            summary[name] = bootstrap([np.mean(values) for values in groups if values], seed=seed)
-    return summary
+def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
+    for row, more in zip(rows, columns, strict=True):
+        row.update(more)
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Places of the prompts, those of like length together: little padding is computed."""
+    """Indices of the prompts, those of similar length together: little padding is computed."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     return (order[start : start + size] for start in range(0, len(order), size))
 
 
-def _answers(
+def _respond(
     policy: Policy,
     batch: Sequence[Prompt],
     sampling: Sampling,
@@ -170,33 +172,38 @@ def _answers(
         derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)
     ]
     response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
-    kept = [
-        row[: int(n)] for row, n in zip(response.ids_BT.tolist(), response.mask_BT.sum(1).tolist())
+    lengths = response.mask_BT.sum(1).tolist()
+    without_padding = [
+        ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)
     ]
-    texts = policy.tokenizer.batch_decode(kept, skip_special_tokens=True)
+    texts = policy.tokenizer.batch_decode(without_padding, skip_special_tokens=True)
     if reference is None:
         return texts, None
-    inputs = (
+    ref_output, _ = reference(
         ids_BP.repeat_interleave(num_samples, 0),
         mask_BP.repeat_interleave(num_samples, 0),
         response.ids_BT,
         response.mask_BT,
+        temperature=temperature,
     )
-    ref_output, _ = reference(*inputs, temperature=temperature)
     difference_BT = response.logprobs_BT - ref_output.logprobs_BT
-    return texts, [
-        float(masked_sum(row_T, row_mask_T))
-        for row_T, row_mask_T in zip(difference_BT, response.mask_BT)
+    kls = [
+        float(masked_sum(difference_T, mask_T))
+        for difference_T, mask_T in zip(difference_BT, response.mask_BT)
     ]
+    return texts, kls
 
 
 def _reward_columns(
     reward: BasicReward, prompts: Sequence[Prompt], texts: Sequence[str]
 ) -> list[dict]:
-    """What the reward says of each text, as the columns of its row."""
+    """The columns that the reward adds to each response's row."""
     columns: list[dict] = [{"reward": 0.0, "segments": {}} for _ in texts]
-    for name, segments in reward.segment_scores(prompts, texts).items():
-        for column, prompt, scores in zip(columns, prompts, segments, strict=True):
+    for name, scores_of_texts in reward.segment_scores(prompts, texts).items():
+        for column, prompt, scores in zip(columns, prompts, scores_of_texts, strict=True):
+            if scores is None:
+                column[f"reward/{name}"] = None
+                continue
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
                 raise UserError(
@@ -206,28 +213,99 @@ def _reward_columns(
             column["reward"] += value
             column[f"reward/{name}"] = value
             column["segments"][name] = [
-                {"start": s.start, "end": s.end, "value": s.value, "label": s.label} for s in scores
+                {
+                    "start": score.start,
+                    "end": score.end,
+                    "value": score.value,
+                    "label": score.label,
+                }
+                for score in scores
             ]
-            column |= _judgement(reward, name, scores)
+            for measure, number in _measures(reward, name, scores).items():
+                column[f"{name}/{measure}"] = number
     return columns
 
 
-def _judgement(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
-    """The paper's measure of an aspect, with weight and scale taken out; none for kinds of a user's
-    own.
+def _measures(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
+    """The named reward's measures of one response; {} for a reward without any."""
+    part = getattr(reward, "aspects", {}).get(name)
+    if not isinstance(part, MeasuredReward):
+        return {}
+    weight = reward.weights.get(name, 1.0)
+    if weight == 0:
+        return {}
+    return part.measures([replace(score, value=score.value / weight) for score in scores])
+
+
+# ---- summary -------------------------------------------------------------------------------------
+
+
+def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
+    """Statistics of an evaluation's rows with 95% bootstrap intervals over prompts (rows of one id
+    belong to one prompt).
+
+    A column of numbers gives its mean: over the responses to a prompt, then over prompts. Besides:
+
+    - `<reward>/ratio`: error-free segments / segments, both summed over all responses;
+    - `<metric>/corpus`: the corpus-level value, from counts summed over all responses;
+    - `<metric>/prompt`: the value of all responses to a prompt together, averaged over prompts,
+      where prompts have several responses;
+    - `<column>/not_applicable`: the share of responses for which the column is None. They enter no
+      other statistic of that column.
     """
-    aspect, weight = (
-        getattr(reward, "aspects", {}).get(name),
-        getattr(reward, "weights", {}).get(name, 1.0),
-    )
-    if isinstance(aspect, AtEnd):
-        aspect = aspect.aspect
-    if isinstance(aspect, SegmentClassifierReward):
-        spec = aspect.scorer.spec
-        labels = [
-            score.label for score in scores if score.label in (spec.ok_label, spec.error_label)
-        ]  # read and judged
-        return {name + TOP: labels.count(spec.ok_label), name + BOTTOM: len(labels)}
-    if isinstance(aspect, SequenceScorerReward) and aspect.scale:
-        return {f"{name}/score": (scores[0].value / weight - aspect.bias) / aspect.scale}
-    return {}
+    by_prompt: dict[str, list[Mapping]] = {}
+    for row in rows:
+        by_prompt.setdefault(row["id"], []).append(row)
+    groups = list(by_prompt.values())
+    summary: dict[str, Interval] = {}
+    for name in dict.fromkeys(name for row in rows for name in row if name != "sample"):
+        column = [[row[name] for row in group if name in row] for group in groups]
+        if name.endswith(TOTAL) and _has_numbers(column):
+            reward = name.removesuffix(TOTAL)
+            error_free = [sum(row.get(reward + ERROR_FREE, 0) for row in group) for group in groups]
+            segments = [sum(values) for values in column]
+            summary[f"{reward}/ratio"] = ratio_bootstrap(error_free, segments, seed=seed)
+        elif name.rpartition("/")[2] in CORPUS_LEVEL:
+            metric, _, statistic = name.rpartition("/")
+            counts = [np.sum(values, axis=0) for values in column if values]
+            summary[f"{metric}/corpus"] = pooled_bootstrap(
+                counts, CORPUS_LEVEL[statistic], seed=seed
+            )
+        elif not name.endswith(ERROR_FREE):
+            summary |= _mean_of_column(name, column, seed)
+            if name in PROMPT_LEVEL and any(len(group) > 1 for group in groups):
+                summary |= _prompt_level(name, groups, seed)
+    return summary
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _has_numbers(column: Sequence[Sequence]) -> bool:
+    return any(_is_number(value) for values in column for value in values)
+
+
+def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[str, Interval]:
+    """The mean of a column, and the share of its values that are None; {} for other values.
+
+    Args:
+      column: the values of each prompt's responses.
+    """
+    statistics = {}
+    numbers = [[value for value in values if _is_number(value)] for values in column]
+    means = [float(np.mean(values)) for values in numbers if values]
+    if means:
+        statistics[name] = bootstrap(means, seed=seed)
+    missing = [[value is None for value in values] for values in column if values]
+    if any(any(values) for values in missing):
+        shares = [float(np.mean(values)) for values in missing]
+        statistics[name + NOT_APPLICABLE] = bootstrap(shares, seed=seed)
+    return statistics
+
+
+def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> dict[str, Interval]:
+    """The metric of all responses to a prompt together."""
+    together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
+    values = [value for value in together if value is not None]
+    return {f"{name}/prompt": bootstrap(values, seed=seed)} if values else {}

@@ -1,4 +1,4 @@
-"""ROUGE of generated answers, computed offline with `rouge-score`."""
+"""ROUGE of generated responses, computed offline with `rouge-score`."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,22 +10,58 @@ from rouge_score.tokenizers import DefaultTokenizer
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
 
 
-class RougeLsum:
-    """RougeLsum F-measure in points (0-100) with Porter stemming, the best over an example's
-    references.
+class Rouge:
+    """ROUGE F-measure in points (0-100), the best over an example's references (Lin 2004).
 
-    Summary-level LCS (Lin 2004, section 3.2) needs one sentence per line. The default segmenter is
-    the blank one, which every machine has: a score must not depend on what else is installed. The
-    published code takes nltk's punkt, which has to be downloaded.
+    Words are runs of the letters a-z and digits, lower-cased and with Porter stemming. Other
+    letters are left out: a text in another script scores 0.
+
+    Args:
+      kind: rouge1 or rouge2 (n-grams), rougeL (longest common subsequence of the whole text).
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        tokenizer = DefaultTokenizer(use_stemmer=True)
+        # Stemming is half of the cost, and a reference is compared with many responses.
+        tokenizer.tokenize = lru_cache(maxsize=100_000)(tokenizer.tokenize)
+        self._scorer = RougeScorer([kind], tokenizer=tokenizer)
+
+    def prepare(self, text: str) -> str:
+        """The text as the scorer reads it."""
+        return text
+
+    def __call__(self, prediction: str, references: Sequence[str]) -> float:
+        """Score of one response; 0 for an empty one. Raises `ValueError` without a reference."""
+        if not references:
+            raise ValueError(f"{self.kind} needs at least one reference")
+        predicted = self.prepare(prediction)
+        scores = [
+            self._scorer.score(self.prepare(reference), predicted)[self.kind].fmeasure
+            for reference in references
+        ]
+        return 100 * max(scores)
+
+    def mean(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+        """Mean over examples; 0 without any."""
+        scores = [
+            self(prediction, of_example)
+            for prediction, of_example in zip(predictions, references, strict=True)
+        ]
+        return float(np.mean(scores)) if scores else 0.0
+
+
+class RougeLsum(Rouge):
+    """ROUGE with the summary-level longest common subsequence (Lin 2004, section 3.2).
+
+    It reads one sentence per line. The default segmenter is the blank one, which every machine has:
+    a score must not depend on what else is installed. The published code uses nltk's punkt, which
+    has to be downloaded.
     """
 
     def __init__(self, segmenter: Segmenter | None = None):
+        super().__init__("rougeLsum")
         self.segmenter = load_segmenter(BLANK) if segmenter is None else segmenter
-        tokenizer = DefaultTokenizer(use_stemmer=True)
-        # stemming is half of the cost, and every reference is read once per answer that is compared
-        # with it
-        tokenizer.tokenize = lru_cache(maxsize=100_000)(tokenizer.tokenize)
-        self._scorer = RougeScorer(["rougeLsum"], tokenizer=tokenizer)
 
     def lines(self, text: str) -> str:
         """The text with one sentence per line."""
@@ -34,19 +70,5 @@ class RougeLsum:
         ]
         return "\n".join(sentence for sentence in sentences if sentence)
 
-    def __call__(self, prediction: str, references: Sequence[str]) -> float:
-        """Score of one answer; 0 for an empty one. Raises `ValueError` without a reference."""
-        if not references:
-            raise ValueError("RougeLsum needs at least one reference")
-        predicted = self.lines(prediction)
-        scores = [self._scorer.score(self.lines(reference), predicted) for reference in references]
-        return 100 * max(score["rougeLsum"].fmeasure for score in scores)
-
-    def mean(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        """Mean over examples."""
-        pairs = list(zip(predictions, references, strict=True))
-        return (
-            float(np.mean([self(prediction, known) for prediction, known in pairs]))
-            if pairs
-            else 0.0
-        )
+    def prepare(self, text: str) -> str:
+        return self.lines(text)

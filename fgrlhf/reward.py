@@ -95,6 +95,13 @@ class SegmentClassifierReward:
             results.append(scores)
         return results
 
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Counts of one response: `error_free` segments, and all `segments` the model has read."""
+        spec = self.scorer.spec
+        labels = [score.label for score in scores]
+        error_free = labels.count(spec.ok_label)
+        return {"error_free": error_free, "segments": error_free + labels.count(spec.error_label)}
+
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
         # NaN compares as false, so `max` would take another label: `_finite` must see it
         if not all(map(math.isfinite, probabilities.values())):
@@ -131,6 +138,12 @@ class SequenceScorerReward:
             for value in z
         ]
 
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """`score`: the z-score of one response, scale and bias taken out; {} where scale is 0."""
+        if self.scale == 0:
+            return {}
+        return {"score": (scores[0].value - self.bias) / self.scale}
+
 
 class AtEnd:
     """The same judgements as one scalar: every segment's value moves to the end of the response."""
@@ -145,6 +158,11 @@ class AtEnd:
             at_end = None if scores is None else [replace(score, end=None) for score in scores]
             moved.append(at_end)
         return moved
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Those of the reward that is moved; {} if it has none."""
+        measures = getattr(self.aspect, "measures", None)
+        return {} if measures is None else measures(scores)
 
 
 def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:

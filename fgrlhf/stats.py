@@ -1,8 +1,7 @@
-"""Percentile bootstrap intervals over questions, and what is left of many comparisons after a
-correction.
+"""Percentile bootstrap intervals over questions, and p-values corrected for multiple comparisons.
 
 The unit that is drawn with replacement is the question, never the single response or segment:
-answers to one question are alike, and treating them as independent would make every interval too
+responses to one question are alike, and treating them as independent would make every interval too
 narrow. Efron & Tibshirani (1993), chapter 13.
 """
 
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import root_scalar
 from scipy.stats import norm, t
 
@@ -35,7 +35,7 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def _values(name: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
+def _values(name: str, values: ArrayLike) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
@@ -59,28 +59,22 @@ def _interval(estimate: float, replicates: np.ndarray) -> Interval:
 
 
 def bootstrap(
-    values_by_question: Sequence[float] | np.ndarray,
-    statistic: Callable = np.mean,
-    n: int = 2000,
-    seed: int = 0,
+    values_by_question: ArrayLike, statistic: Callable = np.mean, n: int = 2000, seed: int = 0
 ) -> Interval:
     """Interval of `statistic` (called with `axis=-1`) over one value per question.
 
     theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the
-    97.5th percentile of theta*. Raises `ValueError` on no question or a value that is not finite.
+    97.5th percentile of theta*. Raises `ValueError` without a question or for a value that is not
+    finite.
     """
     values = _values("values_by_question", values_by_question)
-    return _interval(
-        statistic(values, axis=-1), statistic(values[_draws(values.size, n, seed)], axis=-1)
-    )
+    estimate = statistic(values, axis=-1)
+    replicates = statistic(values[_draws(values.size, n, seed)], axis=-1)
+    return _interval(estimate, replicates)
 
 
-def paired_bootstrap(
-    a: Sequence[float], b: Sequence[float], n: int = 2000, seed: int = 0
-) -> Interval:
-    """Interval of mean(a - b) where a[i] and b[i] belong to one question: each draw takes both of
-    them.
-    """
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -> Interval:
+    """Interval of mean(a - b) where a[i] and b[i] belong to one question: a draw takes both."""
     first, second = _values("a", a), _values("b", b)
     if first.size != second.size:
         raise ValueError(
@@ -110,41 +104,82 @@ def paired_by_prompt(a: Mapping[str, float], b: Mapping[str, float]) -> Interval
 
 
 def ratio_bootstrap(
-    numerators: Sequence[float], denominators: Sequence[float], n: int = 2000, seed: int = 0
+    numerators: ArrayLike, denominators: ArrayLike, n: int = 2000, seed: int = 0
 ) -> Interval:
     """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by
     question.
 
     A question may have denominator 0; where all of them have, the ratio is given as 0.
     """
-    top, bottom = _values("numerators", numerators), _values("denominators", denominators)
-    if top.size != bottom.size:
+    above, below = _values("numerators", numerators), _values("denominators", denominators)
+    if above.size != below.size:
         raise ValueError(
-            f"as many numerators as denominators are needed: {top.size} and {bottom.size} given"
+            f"as many numerators as denominators are needed: {above.size} and {below.size} given"
         )
-    index = _draws(top.size, n, seed)
-    return _interval(
-        _ratio(top.sum(), bottom.sum()), _ratio(top[index].sum(-1), bottom[index].sum(-1))
+    index = _draws(above.size, n, seed)
+    estimate = _ratio(above.sum(), below.sum())
+    return _interval(estimate, _ratio(above[index].sum(-1), below[index].sum(-1)))
+
+
+def _ratio(numerator, denominator):
+    """Elementwise, 0 where the denominator is 0."""
+    nonzero = np.asarray(denominator) != 0
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=nonzero)
+
+
+def pooled_bootstrap(
+    counts_by_question: ArrayLike,
+    statistic: Callable[[Sequence[float]], float],
+    n: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """Interval of statistic(sum over questions of counts), e.g. corpus-level BLEU.
+
+    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean over questions of the
+    statistic would be another quantity: a question with long responses counts for more here.
+
+    Args:
+      counts_by_question: (Q, C), the C counts of each question.
+      statistic: C summed counts -> number.
+    Raises:
+      ValueError: no question, or a count that is not finite.
+    """
+    counts_QC = np.asarray(counts_by_question, dtype=np.float64)
+    if counts_QC.ndim != 2 or counts_QC.size == 0:
+        raise ValueError(
+            "counts_by_question must be a table of one or more questions, got shape"
+            f" {counts_QC.shape}"
+        )
+    if not np.isfinite(counts_QC).all():
+        raise ValueError("counts_by_question holds a number that is not finite")
+    questions = len(counts_QC)
+    # how often each draw takes each question
+    times_NQ = np.stack(
+        [np.bincount(draw, minlength=questions) for draw in _draws(questions, n, seed)]
     )
-
-
-def _ratio(top, bottom):
-    return np.divide(top, bottom, out=np.zeros_like(top), where=np.asarray(bottom) != 0)
+    replicates = np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
+    return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
-    """Mean difference where several seeds answered the same questions, one array a seed.
+    """Mean difference over several seeds that answered the same questions.
 
     A 95% interval over questions (bootstrap of the mean over seeds) and one over seeds (Student's t
-    on the seeds' means), the two half-widths added in quadrature. One seed has the first alone.
+    on the seeds' means), the two half-widths added in quadrature. With one seed only the first is
+    used.
+
+    Args:
+      differences: one array per seed, of one difference per question.
     """
     stacked = np.stack(differences)
     over_questions = bootstrap(stacked.mean(0))
-    if len(differences) == 1:
+    seeds = len(differences)
+    if seeds == 1:
         return over_questions
-    error = stacked.mean(1).std(ddof=1) / np.sqrt(len(differences))
-    over_seeds = t.ppf(1 - (1 - LEVEL) / 2, len(differences) - 1) * error
-    half = float(np.hypot((over_questions.high - over_questions.low) / 2, over_seeds))
+    seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds)
+    half_over_seeds = t.ppf(1 - (1 - LEVEL) / 2, seeds - 1) * seed_error
+    half_over_questions = (over_questions.high - over_questions.low) / 2
+    half = float(np.hypot(half_over_questions, half_over_seeds))
     return Interval(over_questions.mean, over_questions.mean - half, over_questions.mean + half)
 
 
@@ -155,12 +190,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
         sqrt((z(p) * s_q)^2 + (t(p) * s_s)^2) = |mean|
 
-    with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (seeds
-    - 1 degrees of freedom), s_q the standard error over questions (a 95% bootstrap interval is 2 *
-      1.96 of them wide) and s_s the one over seeds. The tails
-    are the normal distribution's because a bootstrap of 2,000 draws has none that a p-value of
-    0.0005 could be read from. One seed has s_s = 0. With several seeds p < 0.05 exactly where the
-    interval of `seed_interval` excludes zero.
+    with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (with
+    seeds - 1 degrees of freedom), s_q the standard error over questions (a 95% bootstrap interval
+    is 2 * 1.96 of them wide) and s_s the one over seeds. The tails are those of the normal
+    distribution: 2,000 bootstrap draws are too few to read a p-value of 0.0005 from. One seed has
+    s_s = 0. With several seeds p < 0.05 exactly where the interval of `seed_interval` excludes
+    zero.
     """
     stacked = np.stack(differences)
     over_questions = bootstrap(stacked.mean(0))
@@ -189,12 +224,12 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number, in the order given (Holm 1979).
+    """P-values corrected for multiple comparisons, in the order given (Holm 1979).
 
     With p_(1) <= ... <= p_(m) sorted, the corrected p_(i) is the largest of (m - j + 1) p_(j) over
-    j <= i, at most 1. Calling those below 0.05 real, the chance of calling any difference real that
-    is none is at most 0.05, however the comparisons depend on each other. Raises `ValueError` for
-    what is no probability.
+    j <= i, at most 1. Calling the differences with a corrected p below 0.05 real makes one or more
+    wrong calls with a probability of at most 0.05, however the comparisons depend on each other.
+    Raises `ValueError` for a number that is not a probability.
     """
     values = np.asarray(p_values, dtype=np.float64)
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():

@@ -39,8 +39,12 @@ from fgrlhf.config import (
 )
 from fgrlhf.data.formats import DEMONSTRATIONS
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.evaluation import summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.base import NamedMetric
+from fgrlhf.metrics.config import EvaluationMetrics, models_of
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
@@ -115,7 +119,9 @@ class EvaluationSection(StrictModel):
     )
     metric: Literal["rougeLsum", "loss"] = Field(
         default="rougeLsum",
-        description="picks the best checkpoint; with `loss` nothing is generated",
+        description=(
+            "picks the best checkpoint; with `loss` and no evaluation_metrics nothing is generated"
+        ),
     )
     batch_size: BatchSize = 64
 
@@ -127,6 +133,7 @@ class SFTConfig(StrictModel):
     data: DataSection
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
+    evaluation_metrics: EvaluationMetrics = []
     logging: LoggingConfig
 
     @model_validator(mode="after")
@@ -139,6 +146,15 @@ class SFTConfig(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _metrics_need_dev_data(self):
+        if self.evaluation_metrics and self.data.dev_file is None:
+            raise ValueError(
+                "evaluation_metrics is not read, since data.dev_file is null and nothing is"
+                " evaluated: set data.dev_file, or leave evaluation_metrics out"
+            )
+        return self
+
 
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
@@ -148,14 +164,21 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
     """
 
     def __init__(
-        self, config: SFTConfig, policy: Policy, dev: Sequence[Prompt], log: RunLog, **kwargs
+        self,
+        config: SFTConfig,
+        policy: Policy,
+        dev: Sequence[Prompt],
+        log: RunLog,
+        metrics: Sequence[NamedMetric] = (),
+        **kwargs,
     ):
         super().__init__(model=policy.model, **kwargs)
         self.config = config
         self.policy = policy
         self.dev = dev
         self.run_log = log
-        self.generates = bool(dev) and config.evaluation.metric == "rougeLsum"
+        self.metrics = metrics
+        self.generates = bool(dev) and (bool(metrics) or config.evaluation.metric == "rougeLsum")
         self.rouge = RougeLsum()
         # so that `compute_loss` receives the number of tokens of the whole batch
         self.model_accepts_loss_kwargs = True
@@ -193,7 +216,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         return output
 
     def generated_metrics(self) -> dict[str, float]:
-        """RougeLsum and length in words of responses to the dev prompts; processes share them."""
+        """RougeLsum, length in words and `evaluation_metrics` of responses to the dev prompts.
+
+        The processes share the prompts.
+        """
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         prompts = share_of(self.dev, self.args.process_index, self.args.world_size)
         if not sys.stderr.isatty():  # else there is a progress bar
@@ -219,9 +245,14 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             }
             for prompt, (text,) in zip(prompts, texts)
         ]
+        for metric in self.metrics:
+            columns = metric.columns(prompts, [text for (text,) in texts])
+            for row, more in zip(rows, columns, strict=True):
+                row.update(more)
         rows = gather_object(rows) if self.args.world_size > 1 else rows
         self.run_log.samples(self.state.global_step, rows[: self.config.logging.n_samples])
-        return {
+        named = {name: interval.mean for name, interval in summarize(rows).items()}
+        return named | {
             "rougeLsum": sum(row["rougeLsum"] for row in rows) / len(rows),
             "length": sum(len(row["response"].split()) for row in rows) / len(rows),
         }
@@ -312,7 +343,7 @@ def _train(config: SFTConfig) -> Path:
     dev = []
     if config.data.dev_file is not None:
         dev = DEMONSTRATIONS.read(config.data.dev_file, columns, config.data.dev_examples)
-    inputs = [*files, config.model.ckpt]
+    inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
     if finished(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
         if is_main_rank():  # a process that was killed right after it had finished
@@ -321,6 +352,7 @@ def _train(config: SFTConfig) -> Path:
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
+    metrics = build_metrics(config.evaluation_metrics, str(arguments.device))
     if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
@@ -332,6 +364,7 @@ def _train(config: SFTConfig) -> Path:
             policy,
             [example.prompt for example in dev],
             log,
+            metrics,
             args=arguments,
             data_collator=Collator(policy.tokenizer.pad_token_id),
             train_dataset=encode(policy, examples, config.model.max_generated_len),

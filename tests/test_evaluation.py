@@ -1,12 +1,17 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tiny
 import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate, evaluate_rows, summarize
+from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.scoring import SegmentLabels
@@ -239,7 +244,7 @@ def test_a_reward_that_is_not_a_number_is_refused():
         )
 
 
-def test_kinds_of_a_users_own_give_their_reward_alone():
+def test_other_rewards_give_their_value_alone():
     class Own:
         def segment_scores(self, prompts, texts):
             return [[SegmentScore(0, 1, 0.5), SegmentScore(1, None, 0.25)] for _ in texts]
@@ -249,3 +254,208 @@ def test_kinds_of_a_users_own_give_their_reward_alone():
     )
     assert got.summary["reward"]["mean"] == got.summary["reward/own"]["mean"] == 0.75
     assert set(got.summary) == {"reward", "reward/own", "length", "rougeLsum"}
+
+
+# ---- rewards that describe themselves, or do not apply -------------------------------------------
+
+
+def test_a_reward_can_give_measures_of_its_own():
+    class Own:
+        def segment_scores(self, prompts, texts):
+            return [[SegmentScore(0, None, float(len(text)))] for text in texts]
+
+        def measures(self, scores):
+            return {"characters": scores[0].value, "error_free": 1, "segments": 2}
+
+    reward = CombinedReward({"own": Own(), "late": AtEnd(Own())}, {"own": -0.5, "late": 2.0})
+    got = evaluate(Canned(ANSWERS), PROMPTS[:1], reward, GREEDY, progress=False)
+    (row,) = got.rows
+    assert row["reward/own"] == -0.5 * len(row["response"])
+    for name in ("own", "late"):  # free of the weight
+        assert row[f"{name}/characters"] == len(row["response"])
+        assert got.summary[f"{name}/ratio"]["mean"] == 0.5
+    assert "own/error_free" not in got.summary and "own/segments" not in got.summary
+
+
+class NoDogs:
+    """A reward that does not apply to responses with a dog."""
+
+    def segment_scores(self, prompts, texts):
+        return [None if "dog" in text else [SegmentScore(0, None, 3.0)] for text in texts]
+
+    def measures(self, scores):
+        return {"segments": 1, "error_free": 1, "number": len(scores)}
+
+
+class Both(CombinedReward):
+    """Its rewards beside each other, unweighted."""
+
+    def segment_scores(self, prompts, texts):
+        return {name: part.segment_scores(prompts, texts) for name, part in self.aspects.items()}
+
+
+def test_a_reward_that_does_not_apply_enters_no_statistic():
+    class One:
+        def segment_scores(self, prompts, texts):
+            return [[SegmentScore(0, None, 1.0)] for _ in texts]
+
+    prompts = [PROMPTS[0], PROMPTS[2]]
+    reward = Both({"cats": NoDogs(), "one": One()})
+    got = evaluate(Canned(ANSWERS), prompts, reward, GREEDY, num_samples=2, progress=False)
+    cat, dog, dogs, empty = got.rows
+    assert (cat["reward"], dog["reward"], dogs["reward"], empty["reward"]) == (4, 1, 1, 4)
+    for row in (dog, dogs):
+        assert row["reward/cats"] is None and row["reward/one"] == 1
+        assert list(row["segments"]) == ["one"]  # what reads rows need not know of null
+        assert not any(key.startswith("cats/") for key in row)
+    json.dumps(got.rows, allow_nan=False)
+    assert got.summary["reward/cats"]["mean"] == 3
+    assert got.summary["reward/cats/not_applicable"]["mean"] == 0.5
+    assert got.summary["cats/ratio"]["mean"] == got.summary["cats/number"]["mean"] == 1
+    assert "reward/one/not_applicable" not in got.summary
+
+
+# ---- metrics by name -----------------------------------------------------------------------------
+
+
+def named(*configs):
+    return build_metrics([MetricConfig.model_validate(config) for config in configs])
+
+
+def test_named_metrics_join_the_rows():
+    prompts = [PROMPTS[0], Prompt("none", "red")]  # the second has no references
+    metrics = [
+        *named("bleu", "exact_match", "rougeLsum", "length", "distinct1"),
+        lambda prompt, text: {"task/own": 1.0 if prompt.references else None},
+    ]
+    got = evaluate(
+        Canned(ANSWERS), prompts, None, GREEDY, num_samples=2, metrics=metrics, progress=False
+    )
+    cat, dog, dogs, empty = got.rows
+    assert cat["bleu"] == pytest.approx(100) and cat["bleu/bleu_counts"][:2] == [4, 4]
+    assert (cat["exact_match"], dog["exact_match"]) == (1, 0)
+    assert (cat["distinct1"], dogs["distinct1"], empty["distinct1"]) == (1, 0.5, None)
+    assert cat["rougeLsum"] == pytest.approx(100) and cat["length"] == 4
+    for row in (dogs, empty):
+        assert row["bleu"] is row["exact_match"] is row["rougeLsum"] is row["task/own"] is None
+        assert "bleu/bleu_counts" not in row
+    json.dumps(got.rows, allow_nan=False)
+    summary = got.summary
+    assert summary["exact_match"]["mean"] == 0.5 and summary["task/own"]["mean"] == 1
+    assert summary["distinct1"]["mean"] == pytest.approx((1 + 0.5) / 2)
+    # pooled: `the red cat . dog` has five different words, `dog dog` one of two
+    assert summary["distinct1/prompt"]["mean"] == pytest.approx((1 + 0.5) / 2)
+    shares = {name: value["mean"] for name, value in summary.items() if "not_applicable" in name}
+    assert shares == {
+        "bleu/not_applicable": 0.5,
+        "exact_match/not_applicable": 0.5,
+        "rougeLsum/not_applicable": 0.5,
+        "task/own/not_applicable": 0.5,
+        "distinct1/not_applicable": 0.25,
+    }
+
+
+def test_without_any_reference_only_the_share_is_left():
+    prompts = [Prompt("none", "red")]
+    got = evaluate(
+        Canned(ANSWERS), prompts, None, GREEDY, metrics=named("bleu", "chrf"), progress=False
+    )
+    assert set(got.summary) == {"length", "bleu/not_applicable", "chrf/not_applicable"}
+    assert got.summary["bleu/not_applicable"] == {"mean": 1.0, "low": 1.0, "high": 1.0}
+
+
+def test_named_metrics_leave_the_other_columns_alone():
+    plain = evaluate_rows(Canned(ANSWERS), [PROMPTS[0]], reward(), GREEDY, progress=False)
+    more = evaluate_rows(
+        Canned(ANSWERS),
+        [PROMPTS[0]],
+        reward(),
+        GREEDY,
+        metrics=named("bleu", "rougeLsum", "length"),
+        progress=False,
+    )
+    assert [list(row) for row in plain] == [
+        ["id", "sample", "prompt", "response", "references", "reward", "segments"]
+        + ["reward/words", "words/error_free", "words/segments"]
+        + ["reward/end", "end/error_free", "end/segments"]
+        + ["reward/length", "length/score", "length", "rougeLsum"]
+    ]
+    for row, row_with_more in zip(plain, more, strict=True):
+        assert {key: row_with_more[key] for key in row} == row
+
+
+CORPUS = {
+    "a": ("The dog bit the man.", ("The dog bit the man.", "The dog had bit the man.")),
+    "b": ("It wasn't surprising.", ("It was not unexpected.", "No one was surprised.")),
+    "c": ("The man had just bitten him.", ("The man bit him first.", "The man bit the dog.")),
+}
+
+
+def corpus_rows(ids):
+    metrics = named("bleu", "chrf")
+    rows = []
+    for prompt_id in ids:
+        text, references = CORPUS[prompt_id]
+        row = {"id": prompt_id, "response": text}
+        for metric in metrics:
+            row |= metric.columns([Prompt(prompt_id, "", references)], [text])[0]
+        rows.append(row)
+    return rows
+
+
+def sacrebleu_of(metric, ids):
+    texts = [CORPUS[i][0] for i in ids]
+    references = [list(stream) for stream in zip(*(CORPUS[i][1] for i in ids), strict=True)]
+    return metric.corpus_score(texts, references).score
+
+
+@pytest.mark.parametrize("name, metric", [("bleu", BLEU()), ("chrf", CHRF())])
+def test_the_corpus_value_and_its_interval_are_of_whole_prompts(name, metric):
+    interval = summarize(corpus_rows("abc"))[f"{name}/corpus"]
+    assert interval.mean == pytest.approx(sacrebleu_of(metric, "abc"))
+    # the same by sacrebleu itself, on the 27 equally likely draws of three prompts; each has more
+    # than 2.5%, so the interval ends at the extremes
+    draws = [x + y + z for x in "abc" for y in "abc" for z in "abc"]
+    values = [sacrebleu_of(metric, draw) for draw in draws]
+    assert (interval.low, interval.high) == pytest.approx((min(values), max(values)))
+    # equal samples of a prompt carry no new information (in a draw without a matching 4-gram the
+    # smoothing of BLEU depends on the number of 4-grams, so its lower end moves)
+    copies = summarize(corpus_rows("aabbcc"))[f"{name}/corpus"]
+    assert (copies.mean, copies.high) == pytest.approx((interval.mean, interval.high))
+    assert copies.low == pytest.approx(interval.low, abs=3)
+    mean = np.mean([row[name] for row in corpus_rows("abc")])
+    assert summarize(corpus_rows("abc"))[name].mean == pytest.approx(mean)
+    assert abs(mean - interval.mean) > 1
+
+
+def test_corpus_perplexity_weighs_tokens():
+    rows = [
+        {"id": "a", "ppl": np.e, "ppl/nll_and_tokens": [1.0, 1]},
+        {"id": "b", "ppl": np.e**2, "ppl/nll_and_tokens": [18.0, 9]},
+        {"id": "b", "ppl": np.e**3, "ppl/nll_and_tokens": [30.0, 10]},
+        {"id": "c", "ppl": None},
+    ]
+    summary = summarize(rows)
+    assert summary["ppl/corpus"].mean == pytest.approx(np.exp(49 / 20))
+    assert summary["ppl"].mean == pytest.approx((np.e + (np.e**2 + np.e**3) / 2) / 2)
+    only_a, only_b = np.e, np.exp(48 / 19)  # a draw takes all responses to a prompt
+    assert (summary["ppl/corpus"].low, summary["ppl/corpus"].high) == pytest.approx(
+        (only_a, only_b)
+    )
+
+
+def test_perplexity_is_computed_in_batches(tmp_path):
+    tiny.gpt2().save(tmp_path)
+    metrics = named({"name": "perplexity", "model": str(tmp_path)})
+    (metric,) = metrics
+    sizes = []
+    columns = metric.columns
+    metric.columns = lambda prompts, texts: sizes.append(len(texts)) or columns(prompts, texts)
+    policy = tiny.policy("t5")
+    options = {"seed": 3, "num_samples": 2, "metrics": metrics, "progress": False}
+    rows = evaluate_rows(policy, PROMPTS, None, SAMPLED, **options, batch_size=3)
+    assert sizes == [6, 2]
+    alone = evaluate_rows(policy, PROMPTS, None, SAMPLED, **options, batch_size=1)
+    assert [row["perplexity"] for row in rows] == pytest.approx(
+        [row["perplexity"] for row in alone]
+    )

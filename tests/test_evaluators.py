@@ -1,7 +1,7 @@
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from fgrlhf.evaluators import RougeLsum
+from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.reward_utils import BLANK, load_segmenter
 
 
@@ -44,6 +44,16 @@ def test_best_reference_counts(rouge):
     assert rouge("The cat sat.", [far]) == 0
     with pytest.raises(ValueError):
         rouge("The cat sat.", [])
+    with pytest.raises(ValueError):
+        Rouge("rouge1")("The cat sat.", [])
+
+
+@pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
+def test_the_other_kinds_read_the_whole_text(kind):
+    reference, prediction = "The cat sat down. A dog barked.", "A dog barked. The cats sat."
+    plain = RougeScorer([kind], use_stemmer=True).score(reference, prediction)[kind].fmeasure
+    assert 0 < plain < 1
+    assert Rouge(kind)(prediction, ["Six.", reference]) == pytest.approx(100 * plain)
 
 
 def test_mean_is_over_all_examples(rouge):

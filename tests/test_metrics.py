@@ -1,97 +1,301 @@
+"""Hand-computed values, the libraries' own examples, and every metric on odd texts."""
+
 import json
+import os
+import subprocess
+import sys
+from math import exp
+from pathlib import Path
 
 import pytest
 import tiny
-import torch
-from rl_helpers import lengths_mask, rollout
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
-from fgrlhf.runs.step_metrics import explained_variance, mean_of, rollout_metrics, sample_rows
-from fgrlhf.types import Advantages, SegmentScore, TokenReward
+from fgrlhf.errors import UserError
+from fgrlhf.metrics.config import METRICS, MetricConfig
+from fgrlhf.metrics.overlap import Meteor, bleu, chrf, corpus_bleu, corpus_chrf, exact_match
+from fgrlhf.metrics.pooled import corpus_perplexity
+from fgrlhf.metrics.registry import build_metric, build_metrics
+from fgrlhf.metrics.words import distinct, ngrams, repetition
+from fgrlhf.types import Prompt
 
-MASK = lengths_mask([3, 1])
+ROOT = Path(__file__).parents[1]
+
+# the example of sacrebleu's README
+RESPONSES = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]
+REFERENCES = [
+    ("The dog bit the man.", "The dog had bit the man."),
+    ("It was not unexpected.", "No one was surprised."),
+    ("The man bit him first.", "The man had bitten the dog."),
+]
 
 
-def scored():
-    tokenizer = tiny.tokenizer("word")
-    ids = [*tokenizer("red cat")["input_ids"], 1]
-    batch = rollout(
-        MASK,
-        response_ids_BT=torch.tensor([ids, [1, 0, 0]]),
-        logprobs_BT=torch.tensor([[-1.0, -2, -3], [-1, 9, 9]]),
-        ref_logprobs_BT=torch.tensor([[-2.0, -2, -3.5], [-2, 7, 7]]),
-        values_BT=torch.tensor([[1.0, 2, 3], [4, 0, 0]]),
-        texts=("red cat", ""),
-        char_ends=((3, 7, 7), (0,)),
+def value(name, text, *references, **settings):
+    metric = build_metric(MetricConfig(name=name, **settings))
+    (result,) = metric.values([Prompt("0", "", references)], [text])
+    return result
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "gpt2"
+    tiny.gpt2().save(folder)
+    return str(folder)
+
+
+def sums(counts):
+    return [sum(column) for column in zip(*counts, strict=True)]
+
+
+# ---- ROUGE ---------------------------------------------------------------------------------------
+
+
+def test_rouge_by_hand():
+    prediction, reference = "cat the sat", "the cat sat down"
+    # words: 3 of 3, 3 of 4; bigrams: none; longest common subsequence: 2 of 3, 2 of 4
+    assert value("rouge1", prediction, reference) == pytest.approx(100 * 6 / 7)
+    assert value("rouge2", prediction, reference) == 0
+    assert value("rougeL", prediction, reference) == pytest.approx(100 * 4 / 7)
+    # "the cat" of 2 and of 3 bigrams
+    assert value("rouge2", "the cat sat", "the cat ran home") == pytest.approx(40)
+    assert value("rouge1", "the cat", "dog", "a cat", "the cat") == pytest.approx(100)
+    assert value("rougeLsum", "A dog barked. The cat sat.", "The cat sat. A dog barked.") == 100
+
+
+def test_rouge_as_in_the_librarys_example():
+    prediction = "The quick brown dog jumps on the log."
+    reference = "The quick brown fox jumps over the lazy dog"
+    assert value("rouge1", prediction, reference) == pytest.approx(70.588, abs=1e-3)
+    assert value("rougeL", prediction, reference) == pytest.approx(58.823, abs=1e-3)
+
+
+# ---- BLEU and chrF -------------------------------------------------------------------------------
+
+
+def test_bleu_by_hand():
+    score, counts = bleu("the cat sat on the mat", ["the cat sat on a mat"])
+    assert counts == [6, 6, 5, 3, 2, 1, 6, 5, 4, 3]
+    assert score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert corpus_bleu(counts) == pytest.approx(score)
+    # precisions without a match: 1 / (2 * 3), 1 / (4 * 2), 1 / (8 * 1)
+    smoothed = 100 * (2 / 4 * 1 / 6 * 1 / 8 * 1 / 8) ** 0.25
+    assert bleu("a b c d", ["a x c y"])[0] == pytest.approx(smoothed)
+    # two words against four: orders 1 and 2 only, all match, and the penalty on brevity
+    assert bleu("the cat", ["the cat sat on"])[0] == pytest.approx(100 * exp(1 - 4 / 2))
+
+
+def test_a_short_text_has_a_sentence_level_bleu_only():
+    score, counts = bleu("a b", ["a b"])
+    assert score == pytest.approx(100)
+    assert corpus_bleu(counts) == 0  # there is no 3-gram
+
+
+def test_chrf_by_hand():
+    # characters 2 of 3, pairs 1 of 2, triples 0 of 1; longer ones do not exist
+    assert chrf("abc", ["abd"])[0] == pytest.approx(100 * (2 / 3 + 1 / 2 + 0) / 3)
+    # precision 1; recall 2 of 4 characters and 1 of 3 pairs; recall counts twice
+    recall = (2 / 4 + 1 / 3) / 2
+    score, counts = chrf("ab", ["abab"])
+    assert score == pytest.approx(100 * 5 * recall / (4 + recall))
+    assert counts[:6] == [2, 4, 2, 1, 3, 1] and len(counts) == 18
+    assert chrf("ab", ["x", "ab", "abab"])[0] == pytest.approx(100)
+
+
+def test_corpus_values_are_those_of_sacrebleu():
+    streams = [list(stream) for stream in zip(*REFERENCES, strict=True)]
+    pairs = list(zip(RESPONSES, REFERENCES, strict=True))
+    counts = [bleu(response, references)[1] for response, references in pairs]
+    assert corpus_bleu(sums(counts)) == pytest.approx(48.53, abs=5e-3)  # as in its README
+    assert corpus_bleu(sums(counts)) == pytest.approx(BLEU().corpus_score(RESPONSES, streams).score)
+    counts = [chrf(response, references)[1] for response, references in pairs]
+    assert corpus_chrf(sums(counts)) == pytest.approx(59.73, abs=5e-3)
+    assert corpus_chrf(sums(counts)) == pytest.approx(CHRF().corpus_score(RESPONSES, streams).score)
+
+
+def test_sentence_values_are_those_of_sacrebleu():
+    sentence_bleu = BLEU(effective_order=True)
+    for response, references in zip(RESPONSES, REFERENCES, strict=True):
+        expected = sentence_bleu.sentence_score(response, references).score
+        assert value("bleu", response, *references) == pytest.approx(expected)
+        expected = CHRF().sentence_score(response, references).score
+        assert value("chrf", response, *references) == pytest.approx(expected)
+    signature = str(sentence_bleu.get_signature())
+    assert "case:mixed|eff:yes|tok:13a|smooth:exp" in signature
+
+
+# ---- METEOR --------------------------------------------------------------------------------------
+
+
+def test_meteor_stem_by_hand():
+    # every word matches, `cats` by its stem; one chunk
+    expected = 100 * (1 - 0.5 * (1 / 3) ** 3)
+    assert value("meteor_stem", "the cat sat", "the cats sat") == pytest.approx(expected)
+    # two chunks: `the cat` and `sat`
+    expected = 100 * (1 - 0.5 * (2 / 3) ** 3)
+    assert value("meteor_stem", "sat the cat", "the cat sat") == pytest.approx(expected)
+    # precision 1, recall 1/2
+    expected = 100 * 0.5 / (0.9 + 0.1 * 0.5) * (1 - 0.5 * (1 / 2) ** 3)
+    assert value("meteor_stem", "the cat", "the cat sat down") == pytest.approx(expected)
+    assert value("meteor_stem", "the cat", "dog", "the cat") == pytest.approx(100 * (1 - 0.5 / 8))
+    # a synonym is no match: 2 of 3 words in two chunks
+    assert value("meteor_stem", "the hound sat", "the dog sat") == pytest.approx(100 / 3)
+
+
+def test_meteor_as_in_nltks_example():
+    response = (
+        "It is a guide to action which ensures that the military always obeys the commands of the"
+        " party"
     )
-    rewards = TokenReward(
-        {"a": torch.tensor([[0.0, 1, 0], [0, 0, 0]]), "b": torch.tensor([[0.0, 0, 2], [-4, 0, 0]])},
-        {
-            "a": [[SegmentScore(0, 7, 1.0, "ok")], []],
-            "b": [[SegmentScore(0, None, 2.0)], [SegmentScore(0, None, -4.0)]],
-        },
-        MASK,
+    reference = (
+        "It is a guide to action that ensures that the military will forever heed Party commands"
     )
-    return (
-        tokenizer,
-        batch,
-        rewards,
-        Advantages(torch.arange(6.0).view(2, 3), torch.tensor([[1.0, 2, 3], [5, 99, 99]])),
-    )
+    assert value("meteor_stem", response, reference) == pytest.approx(69.44, abs=5e-3)
 
 
-def test_rollout_metrics_by_hand():
-    _, batch, rewards, advantages = scored()
-    penalized_BT = (rewards.total_BT - 0.1) * MASK
-    metrics = rollout_metrics(batch, rewards, penalized_BT, advantages)
-    assert metrics == pytest.approx(
-        {
-            "reward/total": -0.5,
-            "reward/a": 0.5,
-            "reward/b": -1.0,
-            "reward/penalized": -0.7,
-            "kl": (1.5 + 1) / 2,
-            "length": 2.0,
-            "value/mean": 2.5,
-            "value/explained_variance": 1 - 0.1875 / 2.1875,
-        },
-        abs=1e-6,
-    )
-    without_critic = rollout_metrics(
-        batch, rewards, penalized_BT, Advantages(advantages.advantages_BT)
-    )
-    assert not any(name.startswith("value/") for name in without_critic)
+def test_meteor_reads_the_end_of_every_sentence():
+    words = Meteor(synonyms=False)._words("He can't go. The cat sat.")
+    assert words == ["He", "ca", "n't", "go", ".", "The", "cat", "sat", "."]
 
 
-def test_explained_variance():
-    returns_BT = torch.tensor([[1.0, 2, 3], [4, 99, 99]])
-    assert explained_variance(returns_BT.clone(), returns_BT, MASK) == 1
-    assert explained_variance(returns_BT + 7, returns_BT, MASK) == pytest.approx(
-        1
-    )  # an offset is not variance
-    assert explained_variance(torch.zeros(2, 3), returns_BT, MASK) == pytest.approx(0)
-    assert explained_variance(torch.randn(2, 3), torch.ones(2, 3), MASK) == 0
+def write_tiny_wordnet(folder: Path) -> None:
+    """A WordNet of one synset: dog, hound."""
+    names = ["cntlist.rev", "index.sense"]
+    for part in ("adj", "adv", "noun", "verb"):
+        names += [f"index.{part}", f"data.{part}", f"{part}.exc"]
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text("")
+    (folder / "lexnames").write_text("00\tnoun.animal\t1\n")
+    (folder / "data.noun").write_text("00000000 00 n 02 dog 0 hound 0 000 | an animal  \n")
+    (folder / "index.noun").write_text("dog n 1 0 1 0 00000000  \nhound n 1 0 1 0 00000000  \n")
 
 
-def test_samples_show_what_training_saw():
-    tokenizer, batch, rewards, advantages = scored()
-    rows = json.loads(
-        json.dumps(sample_rows(tokenizer, batch, rewards, advantages, limit=5), allow_nan=False)
+METEOR_SCORE = """
+from fgrlhf.metrics.overlap import Meteor
+print(Meteor(synonyms=True)("the hound sat", ["the dog sat"]))
+"""
+
+
+def test_meteor_matches_synonyms_of_an_installed_wordnet(tmp_path):
+    write_tiny_wordnet(tmp_path / "corpora" / "wordnet")
+    done = subprocess.run(
+        [sys.executable, "-c", METEOR_SCORE],
+        cwd=ROOT,
+        env={**os.environ, "NLTK_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
-    assert len(rows) == 2 and len(sample_rows(tokenizer, batch, rewards, advantages, limit=1)) == 1
-    first, second = rows
-    assert first["tokens"] == ["red", " cat", "</s>"] and second["tokens"] == ["</s>"]
-    assert first["rewards"] == {"a": [0, 1, 0], "b": [0, 0, 2]} and second["rewards"]["b"] == [-4]
-    assert (
-        first["kl"] == [1, 0, 0.5]
-        and first["values"] == [1, 2, 3]
-        and first["advantages"] == [0, 1, 2]
-    )
-    assert first["segments"] == {
-        "a": [{"start": 0, "end": 7, "value": 1, "label": "ok"}],
-        "b": [{"start": 0, "end": None, "value": 2, "label": ""}],
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) == pytest.approx(100 * (1 - 0.5 * (1 / 3) ** 3))
+
+
+def test_meteor_without_wordnet_is_a_user_error(monkeypatch):
+    class Missing:
+        def ensure_loaded(self):
+            raise LookupError("Resource wordnet not found")
+
+    monkeypatch.setattr("fgrlhf.metrics.overlap.wordnet", Missing())
+    with pytest.raises(UserError, match="WordNet.*nltk.downloader.*NLTK_DATA.*meteor_stem"):
+        build_metric(MetricConfig(name="meteor"))
+
+
+# ---- metrics of the text alone -------------------------------------------------------------------
+
+
+def test_exact_match_by_hand():
+    assert exact_match(" the  cat\n", ["a dog", "the cat"]) == 1
+    assert exact_match("The cat", ["the cat"]) == 0 and exact_match("the cat.", ["the cat"]) == 0
+    assert exact_match("", [""]) == 1
+
+
+def test_distinct_by_hand():
+    assert ngrams("a b c", 2) == [("a", "b"), ("b", "c")] and ngrams("a", 2) == []
+    assert [distinct(["a b a b"], n) for n in (1, 2, 3)] == [2 / 4, 2 / 4, 2 / 4]
+    assert [distinct(["a b c d"], n) for n in (1, 2, 3)] == [1, 3 / 4, 2 / 4]
+    # pooled: a, b, c of four words; (a, b), (a, c), and no pair over the border
+    assert distinct(["a b", "a c"], 1) == 3 / 4 and distinct(["a b", "a c"], 2) == 2 / 4
+    assert distinct(["a"], 2) == 0 and distinct([""], 1) is None and distinct(["", "a"], 1) == 1
+    assert [value(f"distinct{n}", "a b c d") for n in (1, 2, 3)] == [1, 3 / 4, 2 / 4]
+
+
+def test_repetition_by_hand():
+    assert repetition("a b a b a", 2) == 1 - 2 / 4
+    assert repetition("a b c d e", 4) == 0 and repetition("a b c", 4) is None
+    assert value("repetition", "a b a b a", n=2) == 1 / 2
+    # the default, 4-grams: (a a a a) three times
+    assert value("repetition", "a a a a a a") == pytest.approx(2 / 3)
+
+
+def test_length_counts_words():
+    assert value("length", " two  words\n") == 2 and value("length", "") == 0
+
+
+def test_corpus_perplexity_by_hand():
+    assert corpus_perplexity([6.0, 3]) == pytest.approx(exp(2))
+
+
+# ---- every metric --------------------------------------------------------------------------------
+
+
+def every_metric(language_model):
+    configs = [MetricConfig(name=name) for name in METRICS if name not in ("perplexity", "meteor")]
+    return build_metrics([*configs, MetricConfig(name="perplexity", model=language_model)])
+
+
+TEXTS = ["", " \n ", "cat", "🙂 東京 café", "Größe — naïve; Ωμέγα!", "a\u0000b", "no " * 300]
+
+
+def test_odd_texts_have_values_that_fit_into_json(language_model):
+    prompts = [Prompt("0", "the", ("the cat", "", "🙂")) for _ in TEXTS]
+    for metric in every_metric(language_model):
+        rows = metric.columns(prompts, TEXTS)
+        json.dumps(rows, allow_nan=False)
+        for row, one in zip(rows, metric.values(prompts, TEXTS), strict=True):
+            assert one is None or isinstance(one, int | float), metric.name
+            assert row[metric.column] == one
+            for key in row:
+                assert key == metric.column or key.startswith(f"{metric.column}/")
+
+
+def test_empty_responses_score_lowest_or_do_not_apply(language_model):
+    expected = dict.fromkeys(METRICS, 0) | {
+        "distinct1": None,
+        "distinct2": None,
+        "distinct3": None,
+        "repetition": None,
+        "perplexity": None,
     }
-    assert first["reward"] == 3 and second["reward"] == -4 and second["response"] == ""
+    for metric in every_metric(language_model):
+        assert metric.values([Prompt("0", "the", ("the cat",))], [""]) == [expected[metric.name]]
 
 
-def test_mean_over_minibatches():
-    assert mean_of([{"a": 1.0, "b": 0.0}, {"a": 2.0, "b": 4.0}]) == {"a": 1.5, "b": 2.0}
+def test_unicode_that_equals_its_reference():
+    for name in ("bleu", "chrf", "exact_match"):
+        highest = 1 if name == "exact_match" else 100
+        assert value(name, "🙂 東京 Größe", "🙂 東京 Größe") == pytest.approx(highest)
+    assert value("rouge1", "東京 Ωμέγα", "東京 Ωμέγα") == 0  # reads the letters a-z only
+
+
+def test_metrics_with_references_do_not_apply_without_any(language_model):
+    prompts = [Prompt("0", "the"), Prompt("1", "the", ("the red cat",))]
+    needing = []
+    for metric in every_metric(language_model):
+        without, with_reference = metric.columns(prompts, ["the red cat ."] * 2)
+        if without[metric.column] is None:
+            assert list(without) == [metric.column]  # no counts either
+            needing.append(metric.name)
+        else:
+            assert without == with_reference
+    expected = [name for name, facts in METRICS.items() if facts.needs_references]
+    assert needing == [name for name in expected if name != "meteor"]
+
+
+def test_the_registry_builds_every_name(monkeypatch, language_model):
+    monkeypatch.setattr("fgrlhf.metrics.overlap._installed_wordnet", lambda: None)
+    for name, facts in METRICS.items():
+        settings = {"model": language_model} if name == "perplexity" else {}
+        metric = build_metric(MetricConfig(name=name, **settings))
+        assert (metric.name, metric.column, metric.facts) == (name, name, facts)
+    lower = {name for name, facts in METRICS.items() if facts.higher_is_better is False}
+    assert lower == {"perplexity", "repetition"}

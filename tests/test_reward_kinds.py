@@ -262,6 +262,16 @@ def test_missing_end_token_by_hand():
     assert finished == [] and values(cut) == [(0, None, -2.0)]
 
 
+def test_a_metric_is_a_reward_and_applies_only_with_references():
+    reward = built(a={"kind": "metric", "metric": "exact_match", "scale": 2, "threshold": 0.5})["a"]
+    prompts = [Prompt("0", "ask", references=("yes",)), Prompt("1", "ask")]
+    right, none = reward.segment_scores(prompts, ["yes", "yes"])
+    assert values(right) == [(0, None, 1.0)] and none is None
+    assert refused(a={"kind": "metric", "metric": "exact_mach"})[0].startswith(
+        "reward.a.metric.name: there is no `exact_mach`; did you mean `exact_match`?"
+    )
+
+
 # ---- classifiers ---------------------------------------------------------------------------------
 
 

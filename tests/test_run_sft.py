@@ -749,3 +749,23 @@ def test_processes_stop_together_where_one_diverges(world):
     )
     assert 'Traceback (most recent call last):\n  File "' + str(world) not in done.stderr
     assert not (world / "sft" / "result.json").exists()
+
+
+def test_metrics_of_the_config_are_logged(world):
+    options = ["evaluation.metric=loss", "evaluation_metrics=[bleu, exact_match]"]
+    folder = train(config(world, *options))
+    lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/loss" in line]
+    for line in lines:
+        assert {"eval/rougeLsum", "eval/length", "eval/bleu", "eval/bleu/corpus"} <= line.keys()
+        assert 0 <= line["eval/exact_match"] <= 1
+    sample = read_jsonl(folder / "samples" / "step-10.jsonl")[0]
+    assert sample["exact_match"] in (0, 1) and len(sample["bleu/bleu_counts"]) == 10
+    with pytest.raises(UserError, match="evaluation_metrics is not read"):
+        config(world, "evaluation_metrics=[bleu]", "data.dev_file=null")
+
+
+def test_a_metric_that_cannot_be_built_stops_before_anything_is_written(world):
+    metric = f"evaluation_metrics=[{{name: perplexity, model: {world}/missing}}]"
+    with pytest.raises(UserError, match="no language model could be loaded"):
+        train(config(world, metric))
+    assert not (world / "sft").exists()

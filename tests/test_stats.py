@@ -9,6 +9,7 @@ from fgrlhf.stats import (
     bootstrap,
     holm,
     paired_bootstrap,
+    pooled_bootstrap,
     ratio_bootstrap,
     seed_interval,
     seed_p_value,
@@ -71,6 +72,20 @@ def test_ratio_is_of_sums_not_a_mean_of_ratios():
     assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
 
 
+def test_pooled_counts_are_those_of_whole_questions():
+    counts = [[1, 10, 3], [9, 10, 0], [0, 40, 0]]
+
+    def share(sums):
+        return sums[0] / sums[1]
+
+    above, below, _ = zip(*counts, strict=True)
+    assert pooled_bootstrap(counts, share, seed=5) == ratio_bootstrap(above, below, seed=5)
+    assert pooled_bootstrap(counts, share).mean == 10 / 60
+    # a statistic that is no ratio: each of the 27 equally likely draws has more than 2.5%
+    draws = [np.sum(draw, axis=0).max() for draw in itertools.product(counts, repeat=3)]
+    assert pooled_bootstrap(counts, max) == Interval(60, min(draws), max(draws))
+
+
 def coverage(interval_of, truth, runs=1500):
     return np.mean(
         [truth >= got.low and truth <= got.high for got in map(interval_of, range(runs))]
@@ -109,6 +124,9 @@ def test_intervals_hold_the_truth_95_times_in_100():
         lambda: bootstrap([[1.0]]),
         lambda: paired_bootstrap([1.0], [1.0, 2.0]),
         lambda: ratio_bootstrap([1.0], [1.0, 2.0]),
+        lambda: pooled_bootstrap([], sum),
+        lambda: pooled_bootstrap([1.0, 2.0], sum),
+        lambda: pooled_bootstrap([[1.0, float("nan")]], sum),
     ],
 )
 def test_what_has_no_interval_is_refused(call):

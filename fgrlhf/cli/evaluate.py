@@ -24,6 +24,8 @@ from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.config import EvaluationMetrics, models_of
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
@@ -57,6 +59,7 @@ class Settings(StrictModel):
     seed: int = 0
     max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
     batch_size: PositiveInt = Field(32, description="questions generated together")
+    evaluation_metrics: EvaluationMetrics | None = Field(None, description="null: the config's")
     reward: bool = Field(
         True, description="false: no reward models are loaded (before there are any)"
     )
@@ -82,9 +85,16 @@ def sampling_of(settings: Settings, config: RLConfig) -> Sampling:
     )
 
 
+def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
+    """The metrics by name: those of the settings, else those of the config."""
+    given = settings.evaluation_metrics
+    return config.evaluation_metrics if given is None else given
+
+
 def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
     """Every file and checkpoint that decides the result."""
     inputs = [settings.policy, settings.config, config.model.policy_model.ckpt]
+    inputs += models_of(metrics_of(settings, config))
     data = prompts_file(settings.data_dir, settings.split)
     if data is not None:
         inputs.append(data)
@@ -148,6 +158,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     )
     if state.is_main_process:
         begin(folder, settings, inputs)
+    named = build_metrics(metrics_of(settings, config), str(state.device), config.model.dtype)
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
@@ -155,7 +166,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             reward,
             sampling_of(settings, config),
             settings.seed,
-            task.metrics(prompts),
+            (*task.metrics(prompts), *named),
             reference,
             settings.num_samples,
             progress=state.is_main_process and sys.stderr.isatty(),

@@ -16,6 +16,7 @@ from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
@@ -53,6 +54,10 @@ def dev_evaluation(
         prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
     )
 
+    device = str(accelerator.device)
+    named = build_metrics(config.evaluation_metrics, device, config.model.dtype)
+    metrics = (*task.metrics(mine), *named)
+
     def evaluate(policy: Policy) -> dict[str, float]:
         rows = stop_together(
             accelerator,
@@ -62,7 +67,7 @@ def dev_evaluation(
                 reward,
                 sampling,
                 config.train.seed,
-                task.metrics(mine),
+                metrics,
                 reference,
                 progress=False,
                 temperature=temperature,

@@ -21,6 +21,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.config import Amount, Count, FilePath, Positive, refuse
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.metrics.config import MetricConfig, models_of
+from fgrlhf.metrics.registry import build_metric
 from fgrlhf.reward import (
     AspectReward,
     AtEnd,
@@ -143,13 +145,16 @@ class Metric(RewardKind):
     """Any metric by name: scale * (value - threshold), for the whole response."""
 
     kind: Literal["metric"] = "metric"
-    metric: Label = Field(description="name of a metric, see docs/metrics.md")
-    args: dict[str, Any] = Field({}, description="further settings of the metric")
+    metric: MetricConfig = Field(description="a name, or a section with settings: docs/metrics.md")
     scale: Value = 1.0
     threshold: Amount = Field(0.0, description="taken off the value before scaling")
 
     def build(self, context: RewardContext) -> MetricReward:
-        return MetricReward.load(self.metric, self.args, self.scale, self.threshold, context.device)
+        metric = build_metric(self.metric, context.device, context.dtype)
+        return MetricReward(metric, self.scale, self.threshold)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return tuple(models_of([self.metric]))
 
 
 def _pattern(value: str) -> str:

@@ -1,9 +1,9 @@
 """Rewards computed from the text alone: patterns, length, repetition, metrics by name."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from fgrlhf.metrics.base import NamedMetric
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
 
@@ -136,7 +136,7 @@ class MetricReward:
 
     def __init__(
         self,
-        metric: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float | None]],
+        metric: NamedMetric,
         scale: float,
         threshold: float,
     ):
@@ -144,19 +144,11 @@ class MetricReward:
         self.scale = scale
         self.threshold = threshold
 
-    @classmethod
-    def load(
-        cls, name: str, args: Mapping[str, Any], scale: float, threshold: float, device: str
-    ) -> "MetricReward":
-        from fgrlhf.metrics import load_metric
-
-        return cls(load_metric(name, device=device, **args), scale, threshold)
-
     def segment_scores(
         self, prompts: Sequence[Prompt], texts: Sequence[str]
     ) -> list[list[SegmentScore] | None]:
         results: list[list[SegmentScore] | None] = []
-        for value in self.metric(prompts, texts):
+        for value in self.metric.values(prompts, texts):
             if value is None:
                 results.append(None)
                 continue

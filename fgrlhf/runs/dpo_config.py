@@ -23,6 +23,7 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
 
 
@@ -134,4 +135,11 @@ class DPOConfig(StrictModel):
     env: DPOEnvConfig = DPOEnvConfig()
     train: DPOTrainConfig = DPOTrainConfig()
     data: DPODataConfig
+    evaluation_metrics: EvaluationMetrics = []
     logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _best_metric_is_computed(self):
+        mistakes = best_metric_mistakes(self.train.best_metric, self.evaluation_metrics)
+        refuse([("", text) for text in mistakes])
+        return self

@@ -29,6 +29,7 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
+from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
@@ -258,6 +259,7 @@ class RLConfig(StrictModel):
     algorithm: AnyAlgorithm = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
+    evaluation_metrics: EvaluationMetrics = []
     logging: LoggingConfig
 
     @model_validator(mode="wrap")
@@ -274,6 +276,7 @@ class RLConfig(StrictModel):
             *self._model_mistakes(),
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self),
+            *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
         ]
         refuse([("", text) for text in mistakes])
         return self

@@ -1,0 +1,159 @@
+"""The `evaluation_metrics` of a config: names of metrics, or sections with a name and settings.
+
+    evaluation_metrics: [rouge1, bleu, {name: perplexity, model: gpt2}]
+
+`METRICS` lists every metric. docs/metrics.md defines them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fgrlhf.config import FilePath, Name, StrictModel, refuse, suggestion, unread_keys
+
+
+@dataclass(frozen=True)
+class MetricFacts:
+    """What holds for a metric whatever its settings.
+
+    Args:
+      higher_is_better: None where neither direction is better in itself.
+      needs_references: a prompt without references gives null, not applicable.
+      reads: settings it reads besides its name.
+      requires: those of them without a default.
+    """
+
+    higher_is_better: bool | None
+    needs_references: bool = False
+    reads: frozenset[str] = frozenset()
+    requires: frozenset[str] = frozenset()
+
+
+_OVERLAP = MetricFacts(higher_is_better=True, needs_references=True)
+_VARIETY = MetricFacts(higher_is_better=True)
+
+METRICS: dict[str, MetricFacts] = {
+    "rouge1": _OVERLAP,
+    "rouge2": _OVERLAP,
+    "rougeL": _OVERLAP,
+    "rougeLsum": _OVERLAP,
+    "bleu": _OVERLAP,
+    "chrf": _OVERLAP,
+    "meteor": _OVERLAP,
+    "meteor_stem": _OVERLAP,
+    "exact_match": _OVERLAP,
+    "distinct1": _VARIETY,
+    "distinct2": _VARIETY,
+    "distinct3": _VARIETY,
+    "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"})),
+    "perplexity": MetricFacts(
+        higher_is_better=False,
+        reads=frozenset({"model", "key"}),
+        requires=frozenset({"model"}),
+    ),
+    "length": MetricFacts(higher_is_better=None),
+}
+
+# Columns that every evaluation has. rougeLsum needs references, kl a reference policy.
+ALWAYS_COMPUTED = ("length", "rougeLsum", "kl", "reward")
+_TAKEN = frozenset(
+    {
+        "id",
+        "sample",
+        "prompt",
+        "response",
+        "references",
+        "segments",
+        "loss",
+        *ALWAYS_COMPUTED,
+        *METRICS,
+    }
+)
+
+
+class MetricConfig(StrictModel):
+    """One metric. In YAML its name alone will do where it needs no settings."""
+
+    name: str = Field(description=f"one of {', '.join(METRICS)}")
+    key: Name | None = Field(
+        default=None,
+        description="column in rows and summaries; null: the name. Two metrics of one name need it",
+    )
+    model: FilePath | None = Field(
+        default=None, description="perplexity: folder or hub name of a language model"
+    )
+    n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _settings_are_read(self):
+        facts = METRICS.get(self.name)
+        if facts is None:
+            refuse([("name", f"there is no `{self.name}`; {suggestion(self.name, list(METRICS))}")])
+            return self
+        settings = [key for key in MetricConfig.model_fields if key != "name"]
+        unread = [key for key in settings if key not in facts.reads]
+        mistakes = unread_keys(self, unread, f"since `{self.name}` does not use it: leave it out")
+        for key in sorted(facts.requires):
+            if getattr(self, key) is None:
+                mistakes.append((key, f"missing; `{self.name}` needs it"))
+        if self.key is not None and self.key != self.name and self.key in _TAKEN:
+            mistakes.append(("key", f"`{self.key}` is another column's name: choose a new one"))
+        refuse(mistakes)
+        return self
+
+    @property
+    def column(self) -> str:
+        """The metric's key in rows and summaries."""
+        return self.key or self.name
+
+
+def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:
+    columns = [metric.column for metric in metrics]
+    for metric in metrics:
+        if columns.count(metric.column) > 1:
+            way_out = (
+                f"give each a `key` of its own ({{name: {metric.name}, key: ...}})"
+                if "key" in METRICS[metric.name].reads
+                else "name it once"
+            )
+            raise ValueError(f"`{metric.column}` is there more than once: {way_out}")
+    return metrics
+
+
+EvaluationMetrics = Annotated[list[MetricConfig], AfterValidator(_different_columns)]
+
+
+def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
+    """Folders and hub names of the models that the metrics load: inputs of a stage."""
+    return [metric.model for metric in metrics if metric.model is not None]
+
+
+def best_metric_mistakes(best_metric: str, metrics: Sequence[MetricConfig]) -> list[str]:
+    """What prevents `train.best_metric` from picking the best policy, the one with its highest
+    value: the metric is not computed, or lower values of it are better.
+
+    Args:
+      best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
+      metrics: the `evaluation_metrics` of the same config.
+    """
+    column = best_metric.partition("/")[0]
+    by_column = {metric.column: metric.name for metric in metrics}
+    if column in METRICS and column not in by_column and column not in ALWAYS_COMPUTED:
+        return [
+            f"train.best_metric is `{best_metric}`, which is not computed: add {column} to"
+            " evaluation_metrics, or choose another metric"
+        ]
+    name = by_column.get(column)
+    if name is not None and METRICS[name].higher_is_better is False:
+        return [
+            f"train.best_metric is `{best_metric}`, but the policy with the highest value is kept"
+            f" as the best one and a lower {name} is better: choose another metric"
+        ]
+    return []

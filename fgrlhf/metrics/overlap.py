@@ -1,0 +1,151 @@
+"""Metrics that compare a response with references, through sacrebleu and nltk (ROUGE:
+evaluators.py).
+
+Every function takes a response and one or more references.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nltk.corpus import wordnet
+from nltk.tokenize import word_tokenize
+from nltk.translate.meteor_score import meteor_score
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from fgrlhf.errors import UserError
+from fgrlhf.reward_utils import BLANK, load_segmenter
+
+BLEU_ORDER = 4
+
+
+# ---- BLEU (Papineni et al. 2002) -----------------------------------------------------------------
+
+
+def bleu(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
+    """Sentence-level BLEU in points (0-100), and the counts that corpus-level BLEU adds up.
+
+    sacrebleu with signature case:mixed|eff:yes|tok:13a|smooth:exp: orders without an n-gram in a
+    short text are left out, precisions of 0 are smoothed (method 3 of Chen & Cherry 2014).
+
+    Returns:
+      (score, counts). Counts are those of `corpus_bleu`.
+    """
+    score = BLEU(effective_order=True).sentence_score(text, list(references))
+    counts = [score.sys_len, score.ref_len, *score.counts, *score.totals]
+    # a text equal to its reference can come out above 100 by rounding
+    return min(score.score, 100.0), [float(count) for count in counts]
+
+
+def corpus_bleu(counts: Sequence[float]) -> float:
+    """Corpus-level BLEU in points of summed counts: nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp.
+
+        BLEU = min(1, exp(1 - r / c)) * exp(1/4 sum_n log(matches_n / ngrams_n))
+
+    Args:
+      counts: c words of the responses, r of the closest references, matching n-grams for n = 1 to
+        4, n-grams of the responses for n = 1 to 4.
+    """
+    response_words, reference_words = counts[:2]
+    score = BLEU.compute_bleu(
+        correct=[int(count) for count in counts[2 : 2 + BLEU_ORDER]],
+        total=[int(count) for count in counts[2 + BLEU_ORDER :]],
+        sys_len=int(response_words),
+        ref_len=int(reference_words),
+        smooth_method="exp",
+    )
+    return min(score.score, 100.0)
+
+
+# ---- chrF (Popovic 2015) -------------------------------------------------------------------------
+
+
+def chrf(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
+    """chrF2 in points (0-100) of the best reference, and the counts that corpus-level chrF adds up.
+
+    sacrebleu with signature case:mixed|eff:yes|nc:6|nw:0|space:no: character n-grams for n = 1 to
+    6, white space left out, recall weighs twice as much as precision.
+
+    Returns:
+      (score, counts). Counts are those of `corpus_chrf`.
+    """
+    metric = CHRF()
+    # sacrebleu has no public function that returns the counts of one text
+    (counts,) = metric._extract_corpus_statistics([text], [[reference] for reference in references])
+    return metric._compute_f_score(counts), [float(count) for count in counts]
+
+
+def corpus_chrf(counts: Sequence[float]) -> float:
+    """Corpus-level chrF2 in points of summed counts.
+
+    Args:
+      counts: for n = 1 to 6 three numbers: character n-grams of the responses, of the references,
+        and those that both share.
+    """
+    return CHRF()._compute_f_score([int(count) for count in counts])
+
+
+# ---- METEOR (Lavie & Agarwal 2007) ---------------------------------------------------------------
+
+
+class _NoSynonyms:
+    """Stands for WordNet where synonyms are not matched."""
+
+    def synsets(self, word: str) -> list:
+        return []
+
+
+class Meteor:
+    """METEOR in points (0-100), the best over the references.
+
+        (1 - 0.5 (chunks / matches)^3) * P R / (0.9 P + 0.1 R)
+
+    with P and R the share of the response's and the reference's words that match, and chunks the
+    runs of matches that are in the same order. Words match if they are equal, have the same Porter
+    stem, or, with `synonyms`, their stems share a WordNet synset (nltk looks up the stems, so a
+    word that stemming changes rarely matches a synonym). Parameters and matching are nltk's; the
+    texts are split into sentences and words as nltk's `word_tokenize` does, except that the
+    sentences are those of the blank segmenter, which needs no download.
+
+    Raises:
+      UserError: synonyms are wanted and WordNet is not installed.
+    """
+
+    def __init__(self, synonyms: bool):
+        self.wordnet: Any = _installed_wordnet() if synonyms else _NoSynonyms()
+        self.segmenter = load_segmenter(BLANK)
+
+    def _words(self, text: str) -> list[str]:
+        words = []
+        for start, end in self.segmenter.segments(text, "sentence"):
+            words += word_tokenize(text[start:end].strip(), preserve_line=True)
+        return words
+
+    def __call__(self, text: str, references: Sequence[str]) -> float:
+        tokenized = [self._words(reference) for reference in references]
+        return 100 * meteor_score(tokenized, self._words(text), wordnet=self.wordnet)
+
+
+def _installed_wordnet() -> Any:
+    try:
+        wordnet.ensure_loaded()
+    except LookupError:
+        raise UserError(
+            "the metric `meteor` matches synonyms with WordNet, which nltk does not find on this"
+            " machine. No package on PyPI contains it. On a machine with internet access run"
+            " `python -m nltk.downloader -d FOLDER wordnet` (11 MB), copy the folder here and set"
+            " NLTK_DATA=FOLDER; or use `meteor_stem`, which matches equal words and equal stems"
+            " only and needs no download"
+        ) from None
+    return wordnet
+
+
+# ---- exact match ---------------------------------------------------------------------------------
+
+
+def exact_match(text: str, references: Sequence[str]) -> float:
+    """1 if the response equals a reference, else 0. Case counts; runs of white space are equal to
+    one space, and white space at either end is ignored.
+    """
+    words = text.split()
+    return float(any(words == reference.split() for reference in references))

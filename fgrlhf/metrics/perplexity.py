@@ -1,0 +1,151 @@
+"""Perplexity of responses under a language model."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.metrics.base import Columns, NamedMetric
+from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.policy import check_logprobs, load_policy
+from fgrlhf.rollout import in_parts
+from fgrlhf.types import Prompt
+
+
+class Perplexity(NamedMetric):
+    """How surprising a language model finds each response after its prompt; lower is better.
+
+        exp(-1/T sum_t log p(y_t | x, y_<t))
+
+    over the response's T tokens under the model's own tokenizer, without an end of sequence. A
+    decoder-only model reads prompt and response as one text, with a space between them where there
+    is no white space, and loses the beginning of a prompt that is too long for its positions. An
+    encoder-decoder reads the prompt in its encoder. A model with a chat template reads the prompt
+    as a user's turn.
+
+    A response without a character other than white space has no perplexity: None.
+
+    Args:
+      config: its `model` is a folder or hub name.
+      device: of the model, which stays there.
+      dtype: of its weights, "fp32" or "bf16".
+    Raises:
+      UserError: the model cannot be loaded, or its tokenizer does not know which characters a token
+        stands for.
+    """
+
+    def __init__(self, config: MetricConfig, device: str, dtype: str):
+        super().__init__(config)
+        assert config.model is not None
+        self.model_name = shorten(config.model)
+        self.language_model = load_policy(config.model, dtype).to(device).eval()
+        self.language_model.requires_grad_(False)
+        if not self.language_model.tokenizer.is_fast:
+            raise UserError(
+                f"evaluation_metrics: perplexity needs a fast tokenizer, which knows the characters"
+                f" of each token, and {self.model_name} has none (tokenizer.json): choose another"
+                " model"
+            )
+
+    def columns(self, prompts, texts):
+        rows: list[Columns] = [{self.column: None} for _ in texts]
+        pairs = {}
+        for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+            prompt_ids, response_ids = self._token_ids(prompt, text)
+            if response_ids:
+                pairs[i] = (prompt_ids, response_ids)
+        scores = self._scores(list(pairs.values()))
+        for i, (negative_log_likelihood, tokens) in zip(pairs, scores, strict=True):
+            rows[i] = {
+                self.column: math.exp(negative_log_likelihood / tokens),
+                f"{self.column}/nll_and_tokens": [negative_log_likelihood, tokens],
+            }
+        return rows
+
+    def _token_ids(self, prompt: Prompt, text: str) -> tuple[list[int], list[int]]:
+        """Ids of what the model reads before the response, and of the response, which has none if
+        it is blank.
+        """
+        if not text.strip():
+            return [], []
+        tokenizer = self.language_model.tokenizer
+        config: Any = self.language_model.model.config
+        positions = getattr(config, "max_position_embeddings", None)
+        if config.is_encoder_decoder:
+            prompt_ids = self.language_model.tokenize([prompt.text])["input_ids"][0][:positions]
+            target = tokenizer(text_target=text, add_special_tokens=False, verbose=False)
+            response_ids = target["input_ids"][:positions]
+        else:
+            prompt_ids, response_ids = self._split_joint_text(prompt.text, text)
+            if positions is not None:
+                response_ids = response_ids[: positions - 1]
+                prompt_ids = prompt_ids[-(positions - len(response_ids)) :]
+        if not prompt_ids:  # the model needs a token from which to predict the first one
+            start = tokenizer.bos_token_id
+            prompt_ids = [tokenizer.eos_token_id if start is None else start]
+        return prompt_ids, response_ids
+
+    def _split_joint_text(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
+        """Ids of prompt and response, tokenised as one text: many tokenizers join the space between
+        them with the response's first word. A token belongs to the response if it ends in it.
+        """
+        chat = self.language_model.chat
+        before = chat.turn(prompt) if chat else prompt
+        is_joined = chat or not before or before[-1].isspace() or text[0].isspace()
+        encoded = self.language_model.tokenizer(
+            before + ("" if is_joined else " ") + text,
+            add_special_tokens=chat is None,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        prompt_ids = []
+        response_ids = []
+        for token, (_, end) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            if end > len(before):
+                response_ids.append(token)
+            elif not response_ids:  # else it is a special token after the text, at (0, 0)
+                prompt_ids.append(token)
+        return prompt_ids, response_ids
+
+    def _scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[tuple[float, int]]:
+        """(-sum_t log p(y_t | x, y_<t), T) of each pair of prompt and response ids."""
+        if not pairs:
+            return []
+        model = self.language_model
+        pad_id = model.tokenizer.pad_token_id
+        left = model.tokenizer.padding_side == "left"
+        prompt_ids_BP, prompt_mask_BP = _padded([prompt for prompt, _ in pairs], pad_id, left)
+        response_ids_BT, response_mask_BT = _padded([response for _, response in pairs], pad_id)
+        batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        device = model.device
+
+        def compute(*part: Tensor) -> list[Tensor]:
+            output, _ = model(*(tensor.to(device) for tensor in part))
+            return [output.logprobs_BT]
+
+        # a training run may evaluate under autocast; the metric is that of the evaluation program
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            (logprobs_BT,) = in_parts(compute, batch, num_samples=1)
+        check_logprobs(logprobs_BT, f"the log-probabilities of {self.model_name}")
+        totals_B = logprobs_BT.sum(1, dtype=torch.float64).tolist()
+        return [(-total, len(ids)) for total, (_, ids) in zip(totals_B, pairs, strict=True)]
+
+
+def _padded(
+    rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(ids, mask) of rows of different lengths."""
+    width = max(len(row) for row in rows)
+    ids, mask = [], []
+    for row in rows:
+        padding = width - len(row)
+        if left:
+            ids.append([pad_id] * padding + list(row))
+            mask.append([0] * padding + [1] * len(row))
+        else:
+            ids.append(list(row) + [pad_id] * padding)
+            mask.append([1] * len(row) + [0] * padding)
+    return torch.tensor(ids), torch.tensor(mask)

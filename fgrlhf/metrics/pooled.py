@@ -1,0 +1,31 @@
+"""Statistics of a whole evaluation that are no mean over responses."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fgrlhf.metrics.overlap import corpus_bleu, corpus_chrf
+from fgrlhf.metrics.words import distinct
+
+
+def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:
+    """exp(-sum over all tokens of log p / number of tokens), from those two sums."""
+    negative_log_likelihood, tokens = nll_and_tokens
+    return math.exp(negative_log_likelihood / tokens)
+
+
+# The last part of a row's key `<metric>/<statistic>`, which holds a list of numbers -> what is
+# computed from their sum over responses, `<metric>/corpus` of the summary.
+CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
+    "bleu_counts": corpus_bleu,
+    "chrf_counts": corpus_chrf,
+    "nll_and_tokens": corpus_perplexity,
+}
+
+# Metrics that are also computed from all responses to a prompt together, `<metric>/prompt` of the
+# summary.
+PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
+    "distinct1": partial(distinct, n=1),
+    "distinct2": partial(distinct, n=2),
+    "distinct3": partial(distinct, n=3),
+}

@@ -1,0 +1,56 @@
+"""Metrics from a config.
+
+metrics = build_metrics(config.evaluation_metrics, device)
+rows = evaluate_rows(policy, prompts, reward, sampling, metrics=metrics)
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fgrlhf.evaluators import Rouge, RougeLsum
+from fgrlhf.metrics import overlap, words
+from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
+from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.metrics.perplexity import Perplexity
+
+
+def build_metrics(
+    configs: Sequence[MetricConfig], device: str = "cpu", dtype: str = "fp32"
+) -> tuple[NamedMetric, ...]:
+    """The metrics of an `evaluation_metrics` list.
+
+    Args:
+      device, dtype: of the models that metrics load.
+    Raises:
+      UserError: a model cannot be loaded, or data that a metric needs is not installed.
+    """
+    return tuple(build_metric(config, device, dtype) for config in configs)
+
+
+def build_metric(config: MetricConfig, device: str = "cpu", dtype: str = "fp32") -> NamedMetric:
+    """One metric. See `build_metrics`."""
+    if config.name == "perplexity":
+        return Perplexity(config, device, dtype)
+    return _BUILDERS[config.name](config)
+
+
+def _distinct(config: MetricConfig, n: int) -> NamedMetric:
+    return TextMetric(config, lambda response: words.distinct([response], n))
+
+
+_BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
+    "rouge1": lambda config: ReferenceMetric(config, Rouge("rouge1")),
+    "rouge2": lambda config: ReferenceMetric(config, Rouge("rouge2")),
+    "rougeL": lambda config: ReferenceMetric(config, Rouge("rougeL")),
+    "rougeLsum": lambda config: ReferenceMetric(config, RougeLsum()),
+    "bleu": lambda config: CountedMetric(config, "bleu_counts", overlap.bleu),
+    "chrf": lambda config: CountedMetric(config, "chrf_counts", overlap.chrf),
+    "meteor": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=True)),
+    "meteor_stem": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=False)),
+    "exact_match": lambda config: ReferenceMetric(config, overlap.exact_match),
+    "distinct1": partial(_distinct, n=1),
+    "distinct2": partial(_distinct, n=2),
+    "distinct3": partial(_distinct, n=3),
+    "repetition": lambda config: TextMetric(config, partial(words.repetition, n=config.n)),
+    "length": lambda config: TextMetric(config, words.length),
+}

@@ -1,0 +1,151 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from rl_helpers import config as rl_config
+
+from fgrlhf.config import StrictModel, load_config, to_yaml, validate
+from fgrlhf.errors import UserError
+from fgrlhf.metrics.config import METRICS, EvaluationMetrics, best_metric_mistakes, models_of
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.types import Prompt
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "metrics.md"
+
+
+class Config(StrictModel):
+    evaluation_metrics: EvaluationMetrics = []
+
+
+def metrics(value):
+    return validate(Config, {"evaluation_metrics": value}, "test").evaluation_metrics
+
+
+def refused(value):
+    with pytest.raises(UserError) as error:
+        metrics(value)
+    return str(error.value)
+
+
+def test_names_and_sections(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text(
+        "evaluation_metrics: [rouge1, {name: perplexity, model: gpt2}, {name: repetition, n: 3}]"
+    )
+    config = load_config(Config, path)
+    first, second, third = config.evaluation_metrics
+    assert (first.name, first.column) == ("rouge1", "rouge1")
+    assert (second.model, third.n) == ("gpt2", 3)
+    assert models_of(config.evaluation_metrics) == ["gpt2"]
+    path.write_text(to_yaml(config))
+    assert load_config(Config, path) == config
+    override = "evaluation_metrics=[bleu, {name: perplexity, model: a/b, key: ppl}]"
+    assert [m.column for m in load_config(Config, path, [override]).evaluation_metrics] == [
+        "bleu",
+        "ppl",
+    ]
+    assert Config().evaluation_metrics == []
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        (["blue"], "evaluation_metrics.0.name: there is no `blue`; did you mean `bleu`?"),
+        ([{"name": "perplexity"}], "evaluation_metrics.0.model: missing; `perplexity` needs it"),
+        ([{"name": "bleu", "model": "gpt2"}], "model: gpt2 is not read, since `bleu` does not use"),
+        (["bleu", {"name": "bleu", "n": 2}], "evaluation_metrics.1.n: 2 is not read"),
+        ([{"name": "bleu", "key": "b"}], "evaluation_metrics.0.key: b is not read"),
+        ([{"name": "repetition", "m": 2}], "evaluation_metrics.0.m: unknown key"),
+        ([{"name": "repetition", "n": 0}], "evaluation_metrics.0.n: "),
+        ([{"name": "repetition", "key": "reward"}], "`reward` is another column's name"),
+        ([{"name": "repetition", "key": "a/b"}], "without slashes"),
+        ([{"model": "gpt2"}], "evaluation_metrics.0.name: missing"),
+        (["bleu", "bleu"], "evaluation_metrics: `bleu` is there more than once: name it once"),
+        (
+            [{"name": "perplexity", "model": "a"}, {"name": "perplexity", "model": "b"}],
+            "give each a `key` of its own ({name: perplexity, key: ...})",
+        ),
+        ("bleu", "evaluation_metrics: "),
+        ([3], "evaluation_metrics.0: "),
+    ],
+)
+def test_mistakes_are_named(value, message):
+    assert message in refused(value)
+
+
+def test_several_mistakes_are_reported_at_once():
+    text = refused([{"name": "bleu", "model": "gpt2", "n": 2}, "chef"])
+    assert "model: gpt2" in text and "n: 2" in text and "did you mean `chrf`?" in text
+
+
+# ---- train.best_metric ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("best", ["reward", "rougeLsum", "length", "oracle/gold", "bleu/corpus"])
+def test_metrics_that_can_pick_the_best_policy(best):
+    assert best_metric_mistakes(best, metrics(["bleu"])) == []
+
+
+def test_metrics_that_cannot_pick_the_best_policy():
+    listed = metrics([{"name": "perplexity", "model": "m", "key": "ppl"}, "repetition"])
+    (text,) = best_metric_mistakes("bleu", listed)
+    assert "not computed: add bleu to evaluation_metrics" in text
+    for best in ("ppl", "ppl/corpus", "repetition"):
+        (text,) = best_metric_mistakes(best, listed)
+        assert "a lower" in text and "is better" in text
+
+
+def test_training_configs_have_the_key(tmp_path):
+    assert rl_config(tmp_path).evaluation_metrics == []
+    listed = rl_config(tmp_path, evaluation_metrics=["bleu"], train__best_metric="bleu/corpus")
+    assert listed.evaluation_metrics[0].name == "bleu"
+    with pytest.raises(UserError, match="train.best_metric is `chrf`, which is not computed"):
+        rl_config(tmp_path, train__best_metric="chrf")
+    tree = {
+        "model": {"policy_model": {"ckpt": "tiny"}},
+        "data": {"dev_file": "dev.json"},
+        "logging": {"save_dir": str(tmp_path)},
+        "evaluation_metrics": ["bleu"],
+    }
+    assert validate(DPOConfig, tree, "test").evaluation_metrics[0].name == "bleu"
+    tree["train"] = {"best_metric": "chrf"}
+    with pytest.raises(UserError, match="train.best_metric is `chrf`, which is not computed"):
+        validate(DPOConfig, tree, "test")
+
+
+# ---- docs/metrics.md -----------------------------------------------------------------------------
+
+
+def test_the_document_lists_every_metric():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    documented = {}
+    for _, names, references, direction, *_ in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            better = {"higher": True, "lower": False, "neither": None}[direction.strip()]
+            documented[name] = (references.strip() == "yes", better)
+    assert documented == {
+        name: (facts.needs_references, facts.higher_is_better) for name, facts in METRICS.items()
+    }
+
+
+def test_the_documents_configs_are_valid():
+    text = DOCUMENT.read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        tree = yaml.safe_load(block)
+        assert metrics(tree["evaluation_metrics"])
+    (override,) = re.findall(r"'evaluation_metrics=(.*?)'", text)
+    assert metrics(yaml.safe_load(override))
+
+
+def test_the_documents_code_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    names = {
+        "prompts": [Prompt("0", "the", ("a cat",)), Prompt("1", "the")],
+        "texts": ["a cat"] * 2,
+    }
+    exec(block.replace("metric.values", "result = metric.values"), names)
+    assert names["result"] == [pytest.approx(100), None]
