@@ -22,11 +22,10 @@ from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.config import suggestion, unread_keys
 from fgrlhf.errors import UserError
+from fgrlhf.reward_models.prefix import PrefixFn
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
 from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
-
-PrefixFn = Callable[[Prompt, bool], list[str]]
 
 
 class AspectReward(Protocol):
@@ -289,9 +288,9 @@ def sequence_scorer(
 
 
 SEGMENT_KEYS = frozenset(
-    {"ckpt", "positive_reward", "negative_reward", "level", "error_label", "with_passages"}
+    {"ckpt", "positive_reward", "negative_reward", "level", "error_label", "with_context"}
 )
-SEQUENCE_KEYS = frozenset({"ckpt", "scale", "bias", "clip", "mean", "std", "with_passages"})
+SEQUENCE_KEYS = frozenset({"ckpt", "scale", "bias", "clip", "mean", "std", "with_context"})
 
 KINDS: dict[str, Kind] = {
     "segment_classifier": Kind(

@@ -47,7 +47,7 @@ from fgrlhf.runs.hf_trainer import (
     StageTrainer,
     check_environment,
     forget_last_call,
-    model_to_place,
+    model_to_install,
     use_run_log,
 )
 from fgrlhf.runs.rl_config import LoggingConfig
@@ -278,7 +278,7 @@ def place_model(policy: Policy, folder: Path) -> None:
     all.
     """
     forget_last_call(policy.tokenizer)
-    with model_to_place(folder) as temporary:
+    with model_to_install(folder) as temporary:
         policy.save(temporary)
 
 

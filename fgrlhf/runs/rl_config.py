@@ -169,7 +169,7 @@ class AspectConfig(StrictModel):
         None, description="likewise"
     )
     error_label: str | None = Field(None, description="likewise")
-    with_passages: bool | None = Field(None, description="likewise")
+    with_context: bool | None = Field(None, description="likewise")
 
     def published_facts(self) -> dict[str, Any]:
         """What the config says about a checkpoint that does not say it itself (in a
@@ -177,7 +177,7 @@ class AspectConfig(StrictModel):
         """
         facts = {
             name: getattr(self, name)
-            for name in ("mean", "std", "level", "error_label", "with_passages")
+            for name in ("mean", "std", "level", "error_label", "with_context")
         }
         return {name: value for name, value in facts.items() if value is not None}
 

@@ -70,9 +70,9 @@ class BaselineReward(CombinedReward):
 
 # What a published checkpoint is, which does not say it itself.
 PUBLISHED_FACTS: dict[str, dict[str, Any]] = {
-    "relevance": {"level": "subsentence", "error_label": "NF-ERR", "with_passages": False},
-    "factuality": {"level": "sentence", "error_label": "F-ERR", "with_passages": True},
-    "preference": {"with_passages": True},
+    "relevance": {"level": "subsentence", "error_label": "NF-ERR", "with_context": False},
+    "factuality": {"level": "sentence", "error_label": "F-ERR", "with_context": True},
+    "preference": {"with_context": True},
 }
 
 
