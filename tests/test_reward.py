@@ -227,14 +227,14 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
     configs = aspects(
         a={"weight": 0.0},
         b={"weight": 0.5, "place": "end", "scale": 3.0},
-        c={"mean": 1.0, "std": 4.0, "with_passages": False, "clip": 1.0},
+        c={"mean": 1.0, "std": 4.0, "with_context": False, "clip": 1.0},
     )
     built, weights = build_aspects(configs, prefix_fn=None, device="cpu", dtype="bf16")
     assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
     assert loaded[0][1:] == ("cpu", "bf16", {}) and loaded[1][3] == {
         "mean": 1.0,
         "std": 4.0,
-        "with_passages": False,
+        "with_context": False,
     }
     assert (
         isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
