@@ -275,6 +275,25 @@ def reuse(config: RMConfig) -> Path | None:
     return folder
 
 
+def trainer_arguments(config: RMConfig) -> TrainingArguments:
+    """The Trainer's settings. Raises `UserError` as `hf_trainer.training_arguments` does."""
+    return training_arguments(
+        TrainingArguments,
+        Path(config.logging.save_dir) / "checkpoints",
+        config.train,
+        config.evaluation,
+        config.logging.log_interval,
+        lr_scheduler_type="linear",
+        warmup_steps=config.train.warmup,
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        greater_is_better=True,
+        log_level_replica="error",
+        remove_unused_columns=False,
+        label_names=["labels"],
+    )
+
+
 def run_training(
     config: RMConfig,
     make_trainer: Callable[[TrainingArguments], StageTrainer],
@@ -291,21 +310,7 @@ def run_training(
       start_messages: lines to print when the stage has begun.
     """
     folder = Path(config.logging.save_dir)
-    arguments = training_arguments(
-        TrainingArguments,
-        folder / "checkpoints",
-        config.train,
-        config.evaluation,
-        config.logging.log_interval,
-        lr_scheduler_type="linear",
-        warmup_steps=config.train.warmup,
-        load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
-        greater_is_better=True,
-        log_level_replica="error",
-        remove_unused_columns=False,
-        label_names=["labels"],
-    )
+    arguments = trainer_arguments(config)
     use_kernels(config.model.kernels, folder)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])

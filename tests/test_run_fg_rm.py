@@ -13,11 +13,12 @@ from safetensors.torch import load_file
 from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.config import validate
+from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.task import load_task
-from reward_modeling import run_fg_rm, training
+from reward_modeling import run_fg_rm, run_pref_rm, run_rm, training
+from reward_modeling.command_line import NO_TASK, split_task
 from reward_modeling.run_fg_rm import (
     SegmentRMConfig,
     error_probabilities,
@@ -184,10 +185,10 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
     assert min(found[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.labels == ("RED", "GREEN", "fine") and scorer.spec.error_label is None
-    text = "red dog red cat red, green cat green dog green, a bird a dog a cat and."
-    (judged,) = scorer.score([rm.prompt("the cat")], [text])
-    best = [judged.labels[i] for i in judged.probabilities_SL.argmax(-1).tolist()]
-    assert best[:2] == ["RED", "GREEN"]
+    texts = ["red dog red cat red", "green cat green dog green", "a bird a dog a"]
+    judged = scorer.score([rm.prompt("the cat")] * 3, texts)
+    best = [scorer.labels[int(labels.probabilities_SL[0].argmax())] for labels in judged]
+    assert best == ["RED", "GREEN", "fine"]
 
 
 def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
@@ -490,3 +491,51 @@ def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
 def test_nonsense_is_refused_when_the_config_is_read(tmp_path, key, value):
     with pytest.raises(UserError, match=key.replace("__", ".")):
         config(tmp_path, **{key: value})
+
+
+# ---- command line --------------------------------------------------------------------------------
+
+
+def test_the_first_argument_may_be_a_task(tmp_path):
+    assert split_task(["c.yml", "train.lr=1"]) == (NO_TASK, ["c.yml", "train.lr=1"])
+    assert split_task(["c.yml"]) == (NO_TASK, ["c.yml"])
+    assert split_task(["--help"]) == (NO_TASK, ["--help"]) and split_task([]) == (NO_TASK, [])
+    task, rest = split_task(["tasks.qa_feedback", "c.yml", "train.lr=1"])
+    assert task.name == "qa_feedback" and rest == ["c.yml", "train.lr=1"]
+    assert split_task(["qa_feedback", "--help"])[1] == ["--help"]
+    with pytest.raises(UserError, match="there is no task `tasks.nothing`"):
+        split_task(["tasks.nothing", "c.yml"])
+
+
+def test_the_config_decides_which_kind_is_trained(tmp_path, monkeypatch):
+    begun = []
+    for program in (run_fg_rm, run_pref_rm):
+        monkeypatch.setattr(program, "main", lambda argv, p=program: begun.append((p, argv)))
+    for name, text in (("fg.yml", "labels: {error: X}"), ("pref.yml", "data: {}")):
+        (tmp_path / name).write_text(text)
+        run_rm.main(["tasks.qa_feedback", str(tmp_path / name), "train.lr=1"])
+    arguments = [
+        ["tasks.qa_feedback", str(tmp_path / name), "train.lr=1"] for name in ("fg.yml", "pref.yml")
+    ]
+    assert begun == list(zip((run_fg_rm, run_pref_rm), arguments))
+    with pytest.raises(SystemExit) as stop:
+        run_rm.main(["--help"])
+    assert stop.value.code == 0
+
+
+def test_a_run_from_the_command_line(tmp_path, capsys):
+    """With a task, whose context the file's words hold."""
+    words = "question: a context: wikipage: b answer: </s> c d".split()
+    rows = [
+        json.dumps({"text": words, "feedback_tags": [*["Ignore"] * 6, tag, *["Ignore"] * 2]})
+        for tag in ("NF-ERR", "O")
+    ]
+    for name in ("train.json", "dev.json"):
+        (tmp_path / name).write_text("\n".join(rows))
+    settings = config(
+        tmp_path, "causal", data__with_context=True, train__batch_size=2, train__max_steps=1
+    )
+    (tmp_path / "rm.yml").write_text(to_yaml(settings))
+    run_rm.main(["tasks.qa_feedback", str(tmp_path / "rm.yml"), "evaluation.every_steps=1"])
+    assert f"the reward model is in {tmp_path / 'rm'}" in capsys.readouterr().out
+    assert load_reward_model(tmp_path / "rm", rm.prefix_fn).spec.with_context
