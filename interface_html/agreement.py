@@ -1,14 +1,14 @@
-"""How far annotators agree, with intervals over items. An undefined figure says why it is.
+"""Reports how far annotators agree, with intervals over items.
 
-python -m interface_html.agreement db=feedback.sqlite out=agreement.json
-python -m interface_html.agreement files=anna.json,ben.json records=anna_record.json,ben_record.json
+python -m interface_html.agreement task=NAME db=feedback.sqlite out=agreement.json
+python -m interface_html.agreement task=NAME files=a.json,b.json records=a_record.json,b_record.json
+
+A figure that is undefined comes with the reason.
 """
 
-import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,52 +19,75 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
-from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
 from interface_html.database import read_database
-from interface_html.export import labels_of
-from interface_html.items import Item, read_items, row_with
-from interface_html.rules import is_weak_order, sentences
-from interface_html.schema import QA_SCHEMA, Schema, load_schema
-from tasks.qa_feedback.feedback import FeedbackRow
-from tasks.qa_feedback.reward_modeling.create_rm_files import factuality_tags, relevance_tags
+from interface_html.format import Item
+from interface_html.items import read_items
+from interface_html.rules import character_labels, is_weak_order
+from interface_html.schema import Schema
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Figure = Interval | str  # a number with its interval, or why there is none
-DRAWS, SEED = 2000, 0
+Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
+Units = Sequence[Sequence[Hashable]]  # of an item: what each annotator chose for each unit
+DRAWS = 2000
+SEED = 0
+NOT_MARKED = "none"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An annotator's preference for each pair, and the order in which the outputs were shown.
+
+    `shown` is None where the order is not known.
+    """
+
+    preference: list[int]
+    shown: list[int] | None
 
 
 @dataclass
 class Judged:
-    """An item and what each annotator said. `comparisons`: preference, and the order shown where it
-    is known.
-    """
+    """An item with the judgements of its annotators, by annotator, and their active times."""
 
     item: Item
-    annotations: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    comparisons: dict[str, tuple[list[int], list[int] | None]] = field(default_factory=dict)
+    annotations: dict[str, Document] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
 
 
 # ---- figures (pure) ------------------------------------------------------------------------------
 
 
-def coincidences(units: Sequence[Sequence[Hashable]], values: Mapping[Hashable, int]) -> np.ndarray:
-    """Krippendorff's coincidence matrix: o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1), units with
-    m_u > 1 values.
+def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
+    """Krippendorff's coincidence matrix.
+
+        o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1)
+
+    over the units u with m_u > 1 values, of which n_uc are c.
+
+    Args:
+      units: for each unit the values that annotators gave it.
+      values: the row of the matrix for each value.
+
+    Returns:
+      [C, C].
     """
-    found = np.zeros((len(values), len(values)))
+    matrix = np.zeros((len(values), len(values)))
     for unit in units:
-        if len(unit) > 1:
-            counts = np.bincount([values[value] for value in unit], minlength=len(values)).astype(
-                float
-            )
-            found += (np.outer(counts, counts) - np.diag(counts)) / (len(unit) - 1)
-    return found
+        if len(unit) < 2:
+            continue
+        rows = [values[value] for value in unit]
+        counts = np.bincount(rows, minlength=len(values)).astype(float)
+        ordered_pairs = np.outer(counts, counts) - np.diag(counts)
+        matrix += ordered_pairs / (len(unit) - 1)
+    return matrix
 
 
 def alpha_of(matrix: np.ndarray) -> np.ndarray:
-    """alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k, nominal; NaN where only one
-    value is used.
+    """Nominal alpha of a coincidence matrix; NaN where only one value is used.
+
+        alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k
 
     matrix: [..., C, C]. Krippendorff (2011), Computing Krippendorff's Alpha-Reliability.
     """
@@ -76,298 +99,358 @@ def alpha_of(matrix: np.ndarray) -> np.ndarray:
         return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
 
 
-def alpha(units_of_items: Sequence[Sequence[Sequence[Hashable]]]) -> Figure:
-    """Nominal alpha; its interval is over items, each with all its units."""
-    used = {value for units in units_of_items for unit in units if len(unit) > 1 for value in unit}
+def alpha(units_of_items: Sequence[Units]) -> Figure:
+    """Nominal alpha. Its interval is a bootstrap over items, each with all its units."""
+    shared = [[unit for unit in units if len(unit) > 1] for units in units_of_items]
+    used = {value for units in shared for unit in units for value in unit}
     if not used:
         return "undefined: no item was judged by two annotators"
     if len(used) == 1:
-        return (
-            f"undefined: everybody said {next(iter(used))!r} everywhere, so no disagreement could"
-            " be expected"
-        )
-    values = {value: i for i, value in enumerate(sorted(used, key=str))}
-    known = [
-        [[v for v in unit if v in values] for unit in units if len(unit) > 1]
-        for units in units_of_items
-    ]
-    matrices = np.stack([coincidences(units, values) for units in known])
-    draws = np.random.default_rng(SEED).integers(len(matrices), size=(DRAWS, len(matrices)))
-    weights = np.stack([np.bincount(draw, minlength=len(matrices)) for draw in draws])
+        value = next(iter(used))
+        return f"undefined: everybody chose {value!r} everywhere, so no disagreement is expected"
+    rows = {value: i for i, value in enumerate(sorted(used, key=str))}
+    matrices = np.stack([coincidences(units, rows) for units in shared])
+    n_items = len(matrices)
+    draws = np.random.default_rng(SEED).integers(n_items, size=(DRAWS, n_items))
+    # how often each draw has each item: the matrix of a draw is then one weighted sum
+    weights = np.stack([np.bincount(draw, minlength=n_items) for draw in draws])
     replicates = alpha_of(np.tensordot(weights, matrices, axes=1))
     replicates = replicates[np.isfinite(replicates)]
-    low, high = np.percentile(replicates, [2.5, 97.5]) if replicates.size else (np.nan, np.nan)
+    low, high = np.nan, np.nan
+    if replicates.size:
+        low, high = np.percentile(replicates, [2.5, 97.5])
     return Interval(float(alpha_of(matrices.sum(0))), float(low), float(high))
 
 
-def share(parts: Sequence[tuple[float, float]], nothing: str) -> Figure:
-    """sum of firsts / sum of seconds, its interval over items; F1 is 2 matches / all marks."""
+def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
+    """sum of parts / sum of wholes, with an interval over items.
+
+    F1 is such a share: 2 matches of all marks. `undefined` is the reason where all wholes are 0.
+    """
     if not sum(whole for _, whole in parts):
-        return f"undefined: {nothing}"
+        return f"undefined: {undefined}"
     return ratio_bootstrap([part for part, _ in parts], [whole for _, whole in parts], DRAWS, SEED)
 
 
-def overlap_matches(a: Sequence[Mapping], b: Sequence[Mapping]) -> int:
-    """Marks of either that share a character with a mark of the same type of the other."""
-
-    def hits(these, those):
-        return sum(
-            any(
-                x["error type"] == y["error type"]
-                and x["start"] < y["end"]
-                and y["start"] < x["end"]
-                for y in those
-            )
-            for x in these
-        )
-
-    return hits(a, b) + hits(b, a)
+def overlap_matches(first: Sequence[Mapping], second: Sequence[Mapping]) -> int:
+    """Errors of either list that share a character with one of the same type in the other."""
+    return _overlapping(first, second) + _overlapping(second, first)
 
 
-# ---- what is compared ----------------------------------------------------------------------------
+def _overlapping(errors: Sequence[Mapping], others: Sequence[Mapping]) -> int:
+    return sum(any(_overlaps(error, other) for other in others) for error in errors)
 
 
-def _pairs(
-    judged: Sequence[Judged], compare: Callable[[Judged, Mapping, Mapping], tuple[float, float]]
-):
-    """For each item the sums of `compare` over the pairs of its annotators."""
-    for one in judged:
-        found = [compare(one, a, b) for a, b in combinations(one.annotations.values(), 2)]
-        yield sum(x for x, _ in found), sum(y for _, y in found)
+def _overlaps(error: Mapping, other: Mapping) -> bool:
+    same_type = error["error type"] == other["error type"]
+    return same_type and error["start"] < other["end"] and other["start"] < error["end"]
 
 
-def _exact(_, a, b):
-    keys = [{(e["error type"], e["start"], e["end"]) for e in doc["errors"]} for doc in (a, b)]
-    return 2 * len(keys[0] & keys[1]), len(keys[0]) + len(keys[1])
+# ---- what two annotators of an item have in common: (2 matches, all marks) -----------------------
 
 
-def _overlap(_, a, b):
-    return overlap_matches(a["errors"], b["errors"]), len(a["errors"]) + len(b["errors"])
+def _exact_spans(_: Item, a: Document, b: Document) -> tuple[int, int]:
+    return _set_matches(_span_keys(a), _span_keys(b))
 
 
-def _missing(_, a, b):
-    keys = [
-        {
-            (m["error type"], m["passage_id"], s)
-            for m in doc["missing-info"]
-            for s in m["sentence_id"]
-        }
-        for doc in (a, b)
-    ]
-    return 2 * len(keys[0] & keys[1]), len(keys[0]) + len(keys[1])
+def _span_keys(doc: Document) -> set[tuple]:
+    return {(error["error type"], error["start"], error["end"]) for error in doc["errors"]}
 
 
-def _segments(schema: Schema, judged: Sequence[Judged]) -> dict[str, list]:
-    """Labels of words, and of segments as the reward models see them, for each item and
-    annotator.
-    """
-    made: dict[str, list] = {"words": []}
-    segmenter = load_segmenter() if schema.task == "qa_feedback" else None
-    for one in judged:
-        text = one.item.row[schema.fields.text]
-        labels = [labels_of(schema, text, doc) for doc in one.annotations.values()]
-        starts = [
-            i for i, c in enumerate(text) if not c.isspace() and (i == 0 or text[i - 1].isspace())
-        ]
-        made["words"].append([[label[i] or "none" for label in labels] for i in starts])
-        if segmenter:
-            rows = [
-                FeedbackRow(row_with(schema, one.item, doc)) for doc in one.annotations.values()
-            ]
-            for name, tags in (
-                ("sub-sentences (relevance)", relevance_tags),
-                ("sentences (factuality)", factuality_tags),
-            ):
-                made.setdefault(name, []).append(list(zip(*(tags(row, segmenter) for row in rows))))
-        else:
-            units = [
-                [next((x for x in label[a:b] if x), "none") for label in labels]
-                for a, b in sentences(text)
-            ]
-            made.setdefault("sentences", []).append(units)
-    return made
+def _overlapping_spans(_: Item, a: Document, b: Document) -> tuple[int, int]:
+    matches = overlap_matches(a["errors"], b["errors"])
+    return matches, len(a["errors"]) + len(b["errors"])
 
 
-def report(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:
-    """Every figure by name."""
-    nobody, none = "no item was annotated by two annotators", "no item was compared"
-    figures: dict[str, Figure] = {}
-    alone = not any(len(one.annotations) > 1 for one in judged)
-
-    def characters(one, a, b):
-        first, second = (labels_of(schema, one.item.row[schema.fields.text], doc) for doc in (a, b))
-        same = sum(x is not None and x == y for x, y in zip(first, second))
-        return 2 * same, sum(x is not None for x in first) + sum(x is not None for x in second)
-
-    for name, compare in (("exact", _exact), ("overlap", _overlap), ("characters", characters)):
-        why = nobody if alone else "nobody marked an error"
-        figures[f"span F1, {name}"] = share(list(_pairs(judged, compare)), why)
-    for name, units in _segments(schema, judged).items():
-        figures[f"alpha, {name}"] = alpha(units)
-    if schema.missing:
-        why = nobody if alone else "nobody found anything missing"
-        figures["missing-info F1"] = share(list(_pairs(judged, _missing)), why)
-    if schema.compares:
-        figures |= _comparison_figures(schema, [one for one in judged if one.comparisons], none)
-    seconds = [median(one.seconds) for one in judged if one.seconds]
-    figures["active seconds"] = (
-        bootstrap(seconds, np.median, DRAWS, SEED) if seconds else "undefined: no times were kept"
-    )
-    return figures
+def _missing_sentences(schema: Schema, a: Document, b: Document) -> tuple[int, int]:
+    return _set_matches(_sentence_keys(schema, a), _sentence_keys(schema, b))
 
 
-def _comparison_figures(schema: Schema, judged: Sequence[Judged], none: str) -> dict[str, Figure]:
-    pairs, count = schema.pairs, len(schema.fields.answers)
-    first, ties, broken = [], [], []
-    for one in judged:
-        said = list(one.comparisons.values())
-        wins = decided = 0
-        for preference, shown in said:
-            place = {answer: k for k, answer in enumerate(shown or range(count))}
-            for (i, j), value in zip(pairs, preference):
-                decided += value != 0
-                wins += value != 0 and (value == 1) == (place[i] < place[j])
-        first.append((wins, decided))
-        ties.append((sum(p.count(0) for p, _ in said), len(pairs) * len(said)))
-        broken.append((sum(not is_weak_order(count, pairs, p) for p, _ in said), len(said)))
-    units = [
-        [list(unit) for unit in zip(*(p for p, _ in one.comparisons.values()))] for one in judged
-    ]
+def _sentence_keys(schema: Schema, doc: Document) -> set[tuple]:
+    context = schema.fields.context
+    if context is None:
+        return set()
     return {
-        "preference alpha": alpha(units),
-        "share won by the answer shown first": share(
-            first, none if not judged else "every pair is a tie"
-        ),
-        "ties": share(ties, none),
-        "no ranking with ties": share(broken, none),
+        (info["error type"], info[context.id], sentence)
+        for info in doc["missing-info"]
+        for sentence in info[context.sentences]
     }
 
 
-# ---- where it comes from -------------------------------------------------------------------------
+def _set_matches(first: set, second: set) -> tuple[int, int]:
+    return 2 * len(first & second), len(first) + len(second)
 
 
-def judged_in_database(schema: Schema, path: str | Path) -> list[Judged]:
-    """What a server kept; of each annotator the latest."""
-    task, items, submissions = read_database(path)
-    if task != schema.task:
-        raise UserError(
-            f"{path} holds feedback of the task {task}, the schema is of {schema.task}:"
-            " schema_file=..."
+def _characters(schema: Schema, item: Item, a: Document, b: Document) -> tuple[int, int]:
+    text = item.row[schema.text]
+    first, second = character_labels(text, a), character_labels(text, b)
+    same = sum(label is not None and label == other for label, other in zip(first, second))
+    marked = sum(label is not None for label in [*first, *second])
+    return 2 * same, marked
+
+
+def _over_annotator_pairs(
+    judged: Sequence[Judged], compare: Callable[[Item, Document, Document], tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """For each item the sums of `compare` over the pairs of its annotators."""
+    sums = []
+    for entry in judged:
+        pairs = combinations(entry.annotations.values(), 2)
+        results = [compare(entry.item, a, b) for a, b in pairs]
+        sums.append((sum(part for part, _ in results), sum(whole for _, whole in results)))
+    return sums
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
+    """Every figure by name."""
+    figures: dict[str, Figure] = {}
+    if task.schema.annotates:
+        figures |= _annotation_figures(task, judged)
+    if task.schema.compares:
+        figures |= _comparison_figures(
+            task.schema, [entry for entry in judged if entry.comparisons]
         )
+    seconds = [median(entry.seconds) for entry in judged if entry.seconds]
+    if seconds:
+        figures["active seconds"] = bootstrap(seconds, np.median, DRAWS, SEED)
+    else:
+        figures["active seconds"] = "undefined: no times were recorded"
+    return figures
+
+
+def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
+    schema = task.schema
+    is_shared = any(len(entry.annotations) > 1 for entry in judged)
+    single = "no item was annotated by two annotators"
+
+    def f1(compare, nothing_marked: str) -> Figure:
+        undefined = nothing_marked if is_shared else single
+        return share(_over_annotator_pairs(judged, compare), undefined)
+
+    figures: dict[str, Figure] = {}
+    no_error = "nobody marked an error"
+    figures["span F1, exact"] = f1(_exact_spans, no_error)
+    figures["span F1, overlap"] = f1(_overlapping_spans, no_error)
+    figures["span F1, characters"] = f1(
+        lambda item, a, b: _characters(schema, item, a, b), no_error
+    )
+    for name, units in _units_by_name(task, judged).items():
+        figures[f"alpha, {name}"] = alpha(units)
+    if schema.missing:
+        figures["missing-info F1"] = f1(
+            lambda _, a, b: _missing_sentences(schema, a, b), "nobody marked missing information"
+        )
+    return figures
+
+
+def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, list[Units]]:
+    """For each item the labels of its words, and of its segments as the task cuts them."""
+    units: dict[str, list[Units]] = {"words": []}
+    for entry in judged:
+        annotations = list(entry.annotations.values())
+        text = entry.item.row[task.schema.text]
+        units["words"].append(_word_labels(text, annotations))
+        segments = task.format.segment_labels(task.schema, entry.item, annotations)
+        for name, labels in segments.items():
+            units.setdefault(name, []).append(labels)
+    return units
+
+
+def _word_labels(text: str, annotations: Sequence[Document]) -> list[list[str]]:
+    """The label of each word's first character, by each annotation."""
+    labels = [character_labels(text, doc) for doc in annotations]
+    return [[of_text[i] or NOT_MARKED for of_text in labels] for i in _word_starts(text)]
+
+
+def _word_starts(text: str) -> Iterator[int]:
+    for i, character in enumerate(text):
+        if not character.isspace() and (i == 0 or text[i - 1].isspace()):
+            yield i
+
+
+def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:
+    """Figures of the items that were compared."""
+    count = len(schema.fields.outputs)
+    shown_first, ties, no_rankings, units = [], [], [], []
+    for entry in judged:
+        comparisons = list(entry.comparisons.values())
+        preferences = [comparison.preference for comparison in comparisons]
+        shown_first.append(_wins_of_first(schema, comparisons))
+        n_ties = sum(preference.count(0) for preference in preferences)
+        ties.append((n_ties, len(schema.pairs) * len(preferences)))
+        broken = [not is_weak_order(count, schema.pairs, values) for values in preferences]
+        no_rankings.append((sum(broken), len(broken)))
+        units.append(list(zip(*preferences)))
+    nothing = "no item was compared"
+    return {
+        "preference alpha": alpha(units),
+        "share won by the output shown first": share(
+            shown_first, "every pair is a tie" if judged else nothing
+        ),
+        "ties": share(ties, nothing),
+        "no ranking with ties": share(no_rankings, nothing),
+    }
+
+
+def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[int, int]:
+    """How many decided pairs the output shown first has won, and how many pairs are decided."""
+    wins, decided = 0, 0
+    for comparison in comparisons:
+        shown = comparison.shown or list(range(len(schema.fields.outputs)))
+        place = {output: k for k, output in enumerate(shown)}
+        for (i, j), value in zip(schema.pairs, comparison.preference):
+            if value == 0:
+                continue
+            decided += 1
+            winner, loser = (i, j) if value == 1 else (j, i)
+            wins += place[winner] < place[loser]
+    return wins, decided
+
+
+# ---- where judgements come from ------------------------------------------------------------------
+
+
+def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
+    """The judgements that a server stored; of each annotator the latest."""
+    items, submissions = read_database(path, task.schema.task)
     judged = {item.id: Judged(item) for item in items}
-    for one in submissions:
-        into = judged[one.item]
-        into.seconds.append(one.seconds)
-        if one.page == "annotation":
-            into.annotations[one.annotator] = one.doc
+    for submission in submissions:
+        entry = judged[submission.item]
+        entry.seconds.append(submission.seconds)
+        if submission.page == "annotation":
+            entry.annotations[submission.annotator] = submission.doc
         else:
-            into.comparisons[one.annotator] = (one.doc["preference"], one.shown)
+            comparison = Comparison(submission.doc["preference"], submission.shown)
+            entry.comparisons[submission.annotator] = comparison
     return list(judged.values())
 
 
 def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:
-    """The record.json that a page saved beside a feedback file of `count` rows."""
-    entries, every = read_json(path), list(range(len(schema.fields.answers)))
+    """The record.json that a page saved for a feedback file of `count` rows."""
+    entries = read_json(path)
     if not isinstance(entries, list) or len(entries) != count:
         raise UserError(
-            f"{path} is not the record of a file of {count} rows: save both on the same page at"
-            " once"
+            f"{path} is not the record of a file of {count} rows: save both files on the same page"
+            " at the same time"
         )
     for number, entry in enumerate(entries):
-        order = entry.get("order", 0) if isinstance(entry, dict) else 0
-        if order is not None and (
-            not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, every))
-        ):
-            raise UserError(
-                f"{path}, row {number}: `order` must hold each of {every} once, or be null"
-            )
-        seconds = entry.get("seconds")
-        if not isinstance(seconds, dict) or not all(
-            isinstance(v, (int, float, type(None))) for v in seconds.values()
-        ):
-            raise UserError(f"{path}, row {number}: `seconds` must be an object of numbers")
+        reason = _record_problem(schema, entry)
+        if reason is not None:
+            raise UserError(f"{path}, row {number}: {reason}")
     return entries
 
 
+def _record_problem(schema: Schema, entry: Any) -> str | None:
+    if not isinstance(entry, dict):
+        return "must be an object"
+    every = list(range(len(schema.fields.outputs)))
+    order = entry.get("order", 0)
+    is_order = isinstance(order, list) and sorted(map(str, order)) == sorted(map(str, every))
+    if order is not None and not is_order:
+        return f"`order` must hold each of {every} once, or be null"
+    seconds = entry.get("seconds")
+    if not isinstance(seconds, dict):
+        return "`seconds` must be an object of numbers"
+    if not all(isinstance(value, int | float | None) for value in seconds.values()):
+        return "`seconds` must be an object of numbers"
+    return None
+
+
 def judged_in_files(
-    schema: Schema, paths: Sequence[str], records: Sequence[str] = ()
+    task: FeedbackTask, paths: Sequence[str], records: Sequence[str] = ()
 ) -> list[Judged]:
-    """One feedback file for each annotator, of the same rows in the same order; `records`: one for
-    each of them.
+    """The judgements in feedback files.
+
+    Args:
+      task: what the files are of.
+      paths: one file for each annotator, with the same items in the same order.
+      records: record.json of each of these files, or none.
     """
     if records and len(records) != len(paths):
         raise UserError(
-            f"{len(records)} records for {len(paths)} files: name one for each, in the same order"
+            f"{len(records)} records for {len(paths)} files: name one record for each file, in the"
+            " same order"
         )
-    files = [read_items(schema, path) for path in paths]
+    files = [read_items(task, path) for path in paths]
     judged = [Judged(item) for item in files[0]]
-    for path, items, record in zip(paths, files, records or [None] * len(paths)):
+    for i, (path, items) in enumerate(zip(paths, files)):
         if len(items) != len(judged):
             raise UserError(
-                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: they must be of the"
-                " same items"
+                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: the files must be of"
+                " the same items"
             )
-        kept = (
-            read_record(schema, record, len(items))
-            if record
-            else [{"order": None, "seconds": {}}] * len(items)
-        )
-        for number, (into, item, entry) in enumerate(zip(judged, items, kept)):
-            if any(into.item.row[key] != item.row[key] for key in schema.row):
+        for number, (entry, item) in enumerate(zip(judged, items)):
+            if any(entry.item.row[key] != item.row[key] for key in task.schema.row):
                 raise UserError(
-                    f"{path}, row {number}: its texts differ from those of {paths[0]}: not the same"
-                    " items"
+                    f"{path}, row {number}: its texts differ from those of {paths[0]}: these are"
+                    " not the same items"
                 )
-            if "feedback" in item.row:
-                into.annotations[path] = item.row["feedback"]
-            if "preference" in item.row:
-                into.comparisons[path] = (item.row["preference"], entry["order"])
-            into.seconds += [
-                float(value) for value in entry["seconds"].values() if value is not None
-            ]
+        record = read_record(task.schema, records[i], len(items)) if records else None
+        _add_judgements(judged, path, items, record)
     return judged
+
+
+def _add_judgements(
+    judged: Sequence[Judged],
+    annotator: str,
+    items: Sequence[Item],
+    record: Sequence[Mapping[str, Any]] | None,
+) -> None:
+    for number, (entry, item) in enumerate(zip(judged, items)):
+        recorded = record[number] if record else {"order": None, "seconds": {}}
+        if item.feedback is not None:
+            entry.annotations[annotator] = item.feedback
+        if item.preference is not None:
+            entry.comparisons[annotator] = Comparison(item.preference, recorded["order"])
+        for value in recorded["seconds"].values():
+            if value is not None:
+                entry.seconds.append(float(value))
+
+
+# ---- the program ---------------------------------------------------------------------------------
 
 
 class Settings(StrictModel):
     """Whose judgements are compared."""
 
-    db: str | None = Field(None, description="the database that serve.sh writes")
+    task: str = Field(description=TASK_HELP)
+    db: str | None = Field(None, description="the database that the server writes")
     files: str = Field(
-        "", description="or feedback files of the same rows, one for each annotator, with commas"
+        "", description="or feedback files of the same rows, one per annotator, with commas"
     )
     records: str = Field(
-        "", description="record.json of each of these files: the orders shown, the active time"
+        "", description="record.json of each file: the orders shown and the active time"
     )
     out: str | None = Field(None, description="a JSON file for the figures")
-    schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
 
 
-def main() -> None:
-    settings = settings_from(Settings)
-    schema, paths = (
-        load_schema(settings.schema_file),
-        [path for path in settings.files.split(",") if path],
-    )
+def write_report(settings: Settings) -> dict[str, Figure]:
+    """Print the figures, and write them where `out` is given."""
+    paths = [path for path in settings.files.split(",") if path]
+    records = [path for path in settings.records.split(",") if path]
     if bool(settings.db) == bool(paths):
         raise UserError(
             "name either a database (db=...) or feedback files (files=anna.json,ben.json)"
         )
-    records = [path for path in settings.records.split(",") if path]
-    judged = (
-        judged_in_database(schema, settings.db)
-        if settings.db
-        else judged_in_files(schema, paths, records)
-    )
-    figures = report(schema, judged)
+    task = feedback_of(settings.task)
+    if settings.db:
+        judged = judged_in_database(task, settings.db)
+    else:
+        judged = judged_in_files(task, paths, records)
+    figures = report(task, judged)
     for name, figure in figures.items():
         print(f"{name:<40} {figure}")
     if settings.out:
-        plain = {
-            name: figure if isinstance(figure, str) else figure.as_dict()
-            for name, figure in figures.items()
-        }
-        write_json(settings.out, json.loads(json.dumps(plain).replace("NaN", "null")))
+        write_json(settings.out, {name: _figure_json(figure) for name, figure in figures.items()})
+    return figures
+
+
+def _figure_json(figure: Figure) -> Any:
+    return figure if isinstance(figure, str) else figure.as_dict()
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: write_report(settings_from(Settings)))

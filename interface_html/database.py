@@ -1,9 +1,9 @@
-"""Everything the server keeps, in one SQLite file behind one writing connection.
+"""The server's storage: one SQLite file behind one writing connection.
 
-What is committed survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA).
-Submissions are only ever added. An item is given to `per_item` annotators of a page: those who
-submitted and those whose lease runs. Requests that wait for the disk at the same time are committed
-together.
+Committed data survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA).
+Submissions are only ever added. Each page gives an item to `per_item` annotators: those who have
+submitted it and those who hold a lease on it. Requests that wait for the disk at the same time
+share one commit.
 """
 
 import fcntl
@@ -21,38 +21,58 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.errors import UserError
-from interface_html.items import Item
+from interface_html.format import Item
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS items(id TEXT PRIMARY KEY, position INTEGER NOT NULL UNIQUE, row TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS items(
+  id TEXT PRIMARY KEY,
+  position INTEGER NOT NULL UNIQUE,
+  row TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS annotators(name TEXT PRIMARY KEY, token_sha256 TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS assignments(
-  id INTEGER PRIMARY KEY, item TEXT NOT NULL REFERENCES items(id), annotator TEXT NOT NULL, page TEXT NOT NULL,
-  shown TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, lease_until REAL NOT NULL, UNIQUE(page, item, annotator));
+  id INTEGER PRIMARY KEY,
+  item TEXT NOT NULL REFERENCES items(id),
+  annotator TEXT NOT NULL,
+  page TEXT NOT NULL,
+  shown TEXT NOT NULL,
+  done INTEGER NOT NULL DEFAULT 0,
+  lease_until REAL NOT NULL,
+  UNIQUE(page, item, annotator));
 CREATE INDEX IF NOT EXISTS by_annotator ON assignments(annotator, page, done);
 CREATE INDEX IF NOT EXISTS by_item ON assignments(page, item, done, lease_until);
 CREATE TABLE IF NOT EXISTS drafts(
-  assignment INTEGER PRIMARY KEY REFERENCES assignments(id), revision INTEGER NOT NULL, state TEXT NOT NULL);
+  assignment INTEGER PRIMARY KEY REFERENCES assignments(id),
+  revision INTEGER NOT NULL,
+  state TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS submissions(
-  number INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT NOT NULL UNIQUE, digest TEXT NOT NULL,
-  assignment INTEGER NOT NULL REFERENCES assignments(id), doc TEXT NOT NULL, seconds REAL NOT NULL,
-  guideline TEXT NOT NULL, created REAL NOT NULL);
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  uuid TEXT NOT NULL UNIQUE,
+  digest TEXT NOT NULL,
+  assignment INTEGER NOT NULL REFERENCES assignments(id),
+  doc TEXT NOT NULL,
+  seconds REAL NOT NULL,
+  guideline TEXT NOT NULL,
+  created REAL NOT NULL);
 """
 
 
-class Refused(Exception):
-    """A request that cannot be granted as things are: an HTTP status and the reason."""
+class RefusedError(Exception):
+    """A request that the server refuses, with its HTTP status and the reason."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
-        self.status, self.reason = status, reason
+        self.status = status
+        self.reason = reason
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An item given to an annotator; `shown`: the answers' order on the page; `draft`: (revision,
-    state) or None.
+    """An item given to an annotator.
+
+    Args:
+      shown: indices of the outputs in the order in which the page shows them.
+      draft: (revision, state of the page), or None.
     """
 
     id: int
@@ -78,17 +98,27 @@ class Submission:
 
 
 class _Job:
-    """Work on the connection; once it is on the disk or refused, what it gave."""
+    """Work on the connection, and its result once it is on the disk or refused."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any]):
-        self.work, self.done = work, False
+        self.work = work
+        self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
 
 
 class Database:
-    """Opens or makes the file. Raises `UserError` where another server has it, or it is of another
-    task.
+    """The storage of a server. Opens the file, or creates it.
+
+    Args:
+      path: the file.
+      task: the name of the task; a file of another task is refused.
+      per_item: how many annotators get each item, for each page.
+      lease_seconds: how long an annotator may leave an item untouched before others get it.
+      clock: the time in seconds.
+
+    Raises:
+      UserError: another server uses the file, it is of another task, or it is no database.
     """
 
     def __init__(
@@ -97,22 +127,20 @@ class Database:
         task: str,
         per_item: int = 1,
         lease_seconds: float = 3600,
-        clock=time.time,
+        clock: Callable[[], float] = time.time,
     ):
-        self.path, self.per_item, self.lease_seconds, self.clock = (
-            Path(path),
-            per_item,
-            lease_seconds,
-            clock,
-        )
+        self.path = Path(path)
+        self.per_item = per_item
+        self.lease_seconds = lease_seconds
+        self.clock = clock
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()  # whoever has it may use the connection
+        self._lock = threading.Lock()  # guards the connection
         self._waiting: deque[_Job] = deque()
-        self._only = open(f"{self.path}.lock", "w")  # noqa: SIM115 (held as long as the database is)
+        self._lock_file = open(f"{self.path}.lock", "w")  # noqa: SIM115 (open until `close`)
         try:
-            fcntl.flock(self._only, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._only.close()
+            self._lock_file.close()
             raise UserError(
                 f"{path} is in use by another server. Stop that one, or name another file: db=..."
             ) from None
@@ -123,49 +151,47 @@ class Database:
             self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=EXTRA")
             self._connection.execute("PRAGMA foreign_keys=ON")
-            found = self.write(lambda sql: self._open(sql, task))
+            stored_task = self.write(lambda sql: self._create_tables(sql, task))
             names = self._connection.execute("SELECT token_sha256, name FROM annotators")
             self._names: dict[str, str] = dict(names.fetchall())
         except sqlite3.Error as error:
-            self._only.close()
+            self._lock_file.close()
             raise UserError(f"{path} cannot be used as a database: {error}") from None
-        if found != task:
+        if stored_task != task:
             self.close()
-            raise UserError(
-                f"{path} holds feedback of the task {found}, not of {task}: name another file with"
-                " db=..."
-            )
+            raise _other_task(path, stored_task, task)
 
     def close(self) -> None:
         self._connection.close()
-        self._only.close()
+        self._lock_file.close()
 
     @staticmethod
-    def _open(sql: sqlite3.Connection, task: str) -> str:
+    def _create_tables(sql: sqlite3.Connection, task: str) -> str:
         for statement in TABLES.split(";\n"):
             sql.execute(statement)
         sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
         return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
 
     def write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
-        """What `work(connection)` returns, once all that it wrote is on the disk.
+        """Run `work(connection)` and return its result once everything it wrote is on the disk.
 
-        Whoever gets the lock commits for everybody who waits: one flush of the disk for all of
-        them. What raises is undone alone. `work` may run twice (see `_commit`), so it may change
-        nothing but the database.
+        The thread that gets the lock commits the work of all threads that wait, with one flush of
+        the disk. Work that raises is rolled back alone. `work` may run twice (see `_commit`), so it
+        must change nothing but the database.
         """
-        mine = _Job(work)
-        self._waiting.append(mine)
+        job = _Job(work)
+        self._waiting.append(job)
         with self._lock:
-            if not mine.done:
+            if not job.done:
                 self._commit([self._waiting.popleft() for _ in range(len(self._waiting))])
-        if mine.error is not None:
-            raise mine.error
-        return mine.value
+        if job.error is not None:
+            raise job.error
+        return job.value
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """All in one transaction; where the storage refuses that, each in its own, so that one
-        fails alone.
+        """Commit all jobs in one transaction, or each alone if the storage refuses that.
+
+        Then only those jobs fail that cannot be stored.
         """
         try:
             self._transaction(jobs)
@@ -175,9 +201,7 @@ class Database:
                     self._commit([job])
             else:
                 jobs[0].error = error
-        except (
-            BaseException
-        ) as error:  # an interrupt: nothing was committed, so nobody may think it was
+        except BaseException as error:  # an interrupt: nothing was committed
             for job in jobs:
                 job.error = error
             raise
@@ -191,12 +215,14 @@ class Database:
         try:
             for job in jobs:
                 sql.execute("SAVEPOINT job")
+                job.value = None
+                job.error = None
                 try:
-                    job.value, job.error = job.work(sql), None
+                    job.value = job.work(sql)
                 except sqlite3.Error:
                     raise
-                except Exception as error:  # noqa: BLE001 (raised again in the caller's thread)
-                    job.value, job.error = None, error
+                except Exception as error:  # raised again in the thread of the caller
+                    job.error = error
                     sql.execute("ROLLBACK TO job")
                 sql.execute("RELEASE job")
             sql.execute("COMMIT")
@@ -208,8 +234,10 @@ class Database:
     # ---- items and annotators --------------------------------------------------------------------
 
     def add_items(self, items: Sequence[Item]) -> int:
-        """Add those that are not there; returns how many. `UserError` where an id is there with
-        another text.
+        """Add the items whose id is new. Returns how many.
+
+        Raises:
+          UserError: an item is stored with the same id and other texts.
         """
 
         def add(sql: sqlite3.Connection) -> int:
@@ -217,13 +245,13 @@ class Database:
             (last,) = sql.execute("SELECT COALESCE(MAX(position), -1) FROM items").fetchone()
             for item in items:
                 row = json.dumps(item.row)
-                there = sql.execute("SELECT row FROM items WHERE id=?", (item.id,)).fetchone()
-                if there and there[0] != row:
+                stored = sql.execute("SELECT row FROM items WHERE id=?", (item.id,)).fetchone()
+                if stored and stored[0] != row:
                     raise UserError(
-                        f"item {item.id!r} is in {self.path} with other texts: give the new one"
+                        f"item {item.id!r} is in {self.path} with other texts: give the new item"
                         " another id"
                     )
-                if not there:
+                if not stored:
                     added += 1
                     sql.execute("INSERT INTO items VALUES(?, ?, ?)", (item.id, last + added, row))
             return added
@@ -238,7 +266,7 @@ class Database:
         return [Item(name, json.loads(row)) for name, row in rows]
 
     def new_token(self, annotator: str) -> str:
-        """A fresh token for an annotator; an older one stops working. Only its hash is kept."""
+        """A new token for an annotator. An older one stops working. Only hashes are stored."""
         token = secrets.token_urlsafe(24)
         row = (annotator, _sha(token))
         self.write(lambda sql: sql.execute("INSERT OR REPLACE INTO annotators VALUES(?, ?)", row))
@@ -251,19 +279,28 @@ class Database:
 
     # ---- assignments -----------------------------------------------------------------------------
 
-    def next(self, annotator: str, page: str, answers: int) -> Assignment | None:
-        """What the annotator has begun, else the first item that still needs somebody and that they
-        never had.
-        """
-        return self.write(lambda sql: self._next(sql, annotator, page, answers, self.clock()))
+    def next(self, annotator: str, page: str, outputs: int) -> Assignment | None:
+        """The next item for an annotator; None where there is none.
 
-    def _next(self, sql, annotator: str, page: str, answers: int, now: float) -> Assignment | None:
-        begun = sql.execute(
+        An item that they have begun comes first, then the first item that needs more annotators
+        and that they never had.
+
+        Args:
+          annotator: their name.
+          page: "annotation" or "comparison".
+          outputs: how many outputs an item has.
+        """
+        return self.write(lambda sql: self._next(sql, annotator, page, outputs, self.clock()))
+
+    def _next(
+        self, sql: sqlite3.Connection, annotator: str, page: str, outputs: int, now: float
+    ) -> Assignment | None:
+        unfinished = sql.execute(
             "SELECT id, item, lease_until FROM assignments WHERE annotator=? AND page=? AND done=0"
             " ORDER BY id",
             (annotator, page),
         ).fetchall()
-        for number, item, until in begun:
+        for number, item, until in unfinished:
             if until > now or self._taken(sql, item, page, now) < self.per_item:
                 self._lease(sql, number, now)
                 return self._read(sql, number)
@@ -276,14 +313,15 @@ class Database:
         ).fetchone()
         if free is None:
             return None
-        shown = list(range(answers))
+        shown = list(range(outputs))
         random.SystemRandom().shuffle(shown)
-        made = sql.execute(
+        sql.execute(
             "INSERT INTO assignments(item, annotator, page, shown, lease_until) VALUES(?, ?, ?,"
             " ?, ?)",
             (free[0], annotator, page, json.dumps(shown), now + self.lease_seconds),
         )
-        return self._read(sql, made.lastrowid)
+        (number,) = sql.execute("SELECT last_insert_rowid()").fetchone()
+        return self._read(sql, number)
 
     def _lease(self, sql: sqlite3.Connection, number: int, now: float) -> None:
         sql.execute(
@@ -299,60 +337,67 @@ class Database:
 
     @staticmethod
     def _read(sql: sqlite3.Connection, number: int) -> Assignment:
-        found = sql.execute(
+        values = sql.execute(
             "SELECT a.item, i.row, a.annotator, a.page, a.shown, a.done, a.lease_until, d.revision,"
             " d.state FROM assignments a JOIN items i ON i.id=a.item LEFT JOIN drafts d ON"
             " d.assignment=a.id WHERE a.id=?",
             (number,),
         ).fetchone()
-        if found is None:
-            raise Refused(404, "there is no such assignment")
-        item, row, annotator, page, shown, done, lease, revision, state = found
-        draft = None if revision is None else (revision, json.loads(state))
+        if values is None:
+            raise RefusedError(404, "there is no such assignment")
+        item, row, annotator, page, shown, done, lease, revision, state = values
         return Assignment(
-            number,
-            Item(item, json.loads(row)),
-            annotator,
-            page,
-            json.loads(shown),
-            bool(done),
-            lease,
-            draft,
+            id=number,
+            item=Item(item, json.loads(row)),
+            annotator=annotator,
+            page=page,
+            shown=json.loads(shown),
+            done=bool(done),
+            lease_until=lease,
+            draft=None if revision is None else (revision, json.loads(state)),
         )
 
     def assignment(self, number: int, annotator: str) -> Assignment:
-        """One's own assignment; `Refused` (404) for any other."""
+        """An assignment of this annotator. Raises `RefusedError` (404) for any other."""
         with self._lock:
-            found = self._read(self._connection, number)
-        if found.annotator != annotator:
-            raise Refused(404, "there is no such assignment")
-        return found
+            assignment = self._read(self._connection, number)
+        if assignment.annotator != annotator:
+            raise RefusedError(404, "there is no such assignment")
+        return assignment
 
     def progress(self, annotator: str, page: str) -> tuple[int, int]:
-        """How many items the annotator is done with, and how many there are."""
+        """How many items the annotator has submitted, and how many items there are."""
         with self._lock:
             query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=? AND done"
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
-            return done, self._connection.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+            total = self._connection.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+        return done, total
 
     # ---- work ------------------------------------------------------------------------------------
 
     def save_draft(self, assignment: Assignment, revision: int, state: Any) -> int:
-        """Keep a draft made from revision `revision` (0: the first); returns its own.
+        """Store a draft and return its revision.
 
-        `Refused` (409) if `revision` is not the last.
+        Args:
+          assignment: what the draft is of.
+          revision: the revision that the draft was made from; 0 for the first draft.
+          state: the state of the page.
+
+        Raises:
+          RefusedError: (409) another draft was stored since that revision.
         """
+        text = json.dumps(state)
 
         def save(sql: sqlite3.Connection) -> int:
-            found = sql.execute(
+            stored = sql.execute(
                 "SELECT revision FROM drafts WHERE assignment=?", (assignment.id,)
             ).fetchone()
-            last = found[0] if found else 0
+            last = stored[0] if stored else 0
             if revision != last:
-                raise Refused(
+                raise RefusedError(
                     409,
-                    f"this draft was made from revision {revision}, the last is {last}: another"
-                    " window changed it; reload to continue from there",
+                    f"this draft was made from revision {revision}, but the last is {last}: another"
+                    " window changed it; reload the page to continue from there",
                 )
             sql.execute(
                 "INSERT OR REPLACE INTO drafts VALUES(?, ?, ?)", (assignment.id, last + 1, text)
@@ -360,7 +405,6 @@ class Database:
             self._renew(sql, assignment, self.clock())
             return last + 1
 
-        text = json.dumps(state)
         return self.write(save)
 
     def _renew(self, sql: sqlite3.Connection, assignment: Assignment, now: float) -> None:
@@ -376,29 +420,32 @@ class Database:
     def submit(
         self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str
     ) -> bool:
-        """Add a submission; True if it is new, False if this very one is there already.
+        """Add a submission. True if it is new, False if the same one is already stored.
 
-        `Refused` (409) where the uuid is there with something else, or the lease ran out and others
-        took the item.
+        Raises:
+          RefusedError: (409) the uuid belongs to another submission, or the lease has ended and
+            other annotators took the item.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
 
         def add(sql: sqlite3.Connection) -> bool:
-            there = sql.execute("SELECT digest FROM submissions WHERE uuid=?", (uuid,)).fetchone()
-            if there:
-                if there[0] != digest:
-                    raise Refused(409, "this uuid was used for another submission: make a new one")
+            stored = sql.execute("SELECT digest FROM submissions WHERE uuid=?", (uuid,)).fetchone()
+            if stored:
+                if stored[0] != digest:
+                    raise RefusedError(
+                        409, "this uuid was used for another submission: make a new one"
+                    )
                 return False
             now = self.clock()
             query = "SELECT done, lease_until FROM assignments WHERE id=?"
             done, until = sql.execute(query, (assignment.id,)).fetchone()
             late = not done and until <= now
             if late and self._taken(sql, assignment.item.id, assignment.page, now) >= self.per_item:
-                raise Refused(
+                raise RefusedError(
                     409,
-                    "the time for this item ran out and others have done it; "
-                    "your draft is kept, go on with the next",
+                    "the time for this item is over and other annotators have taken it; your draft"
+                    " is stored, continue with the next item",
                 )
             sql.execute(
                 "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline,"
@@ -411,19 +458,20 @@ class Database:
         return self.write(add)
 
 
-def read_database(path: str | Path) -> tuple[str, list[Item], list[Submission]]:
-    """Task, items and submissions in the order they were made; also while a server is writing."""
+def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submission]]:
+    """All items, and all submissions in the order of time. A server may be writing meanwhile.
+
+    Raises:
+      UserError: the file does not exist, cannot be read, or is of another task.
+    """
     if not Path(path).is_file():
-        raise UserError(f"{path} does not exist: it is the database that serve.sh writes")
+        raise UserError(f"{path} does not exist: give the database that the server writes, db=...")
     try:
         sql = sqlite3.connect(path, timeout=30)
         try:
-            (task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
-            items = [
-                Item(name, json.loads(row))
-                for name, row in sql.execute("SELECT id, row FROM items ORDER BY position")
-            ]
-            found = sql.execute(
+            (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
+            item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
+            submission_rows = sql.execute(
                 "SELECT a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
                 " s.created FROM submissions s JOIN assignments a ON a.id=s.assignment ORDER BY"
                 " s.number"
@@ -432,13 +480,29 @@ def read_database(path: str | Path) -> tuple[str, list[Item], list[Submission]]:
             sql.close()
     except sqlite3.Error as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    return (
-        task,
-        items,
-        [
-            Submission(i, a, p, json.loads(d), json.loads(o), t, g, c)
-            for i, a, p, d, o, t, g, c in found
-        ],
+    if stored_task != task:
+        raise _other_task(path, stored_task, task)
+    items = [Item(name, json.loads(row)) for name, row in item_rows]
+    submissions = [
+        Submission(
+            item=item,
+            annotator=annotator,
+            page=page,
+            doc=json.loads(doc),
+            shown=json.loads(shown),
+            seconds=seconds,
+            guideline=guideline,
+            created=created,
+        )
+        for item, annotator, page, doc, shown, seconds, guideline, created in submission_rows
+    ]
+    return items, submissions
+
+
+def _other_task(path: str | Path, stored_task: str, task: str) -> UserError:
+    return UserError(
+        f"{path} holds feedback of the task {stored_task}, not of {task}: give another file with"
+        " db=..., or another task=..."
     )
 
 

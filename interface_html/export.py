@@ -1,6 +1,6 @@
-"""What annotators submitted -> a feedback file of the published format.
+"""Writes what annotators submitted to a server as a feedback file in the task's format.
 
-python -m interface_html.export db=feedback.sqlite out=train_feedback.json policy=majority
+python -m interface_html.export task=NAME db=feedback.sqlite out=train_feedback.json policy=majority
 """
 
 from collections import Counter
@@ -11,134 +11,179 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.data.problems import DataError, Problem
+from fgrlhf.errors import run_main
 from fgrlhf.files import write_text
 from interface_html.database import Submission, read_database
-from interface_html.items import Item, row_with, rows_text
-from interface_html.schema import QA_SCHEMA, Schema, load_schema
-from tasks.qa_feedback.feedback import DataError
-from tasks.qa_feedback.validation import feedback_problems
+from interface_html.format import Item
+from interface_html.items import rows_text
+from interface_html.rules import character_labels
+from interface_html.schema import PageName, Schema
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 Policy = Literal["first", "latest", "majority", "all"]
+Document = Mapping[str, Any]
 
 
-def export_rows(
+def judged_items(
     schema: Schema, items: Sequence[Item], submissions: Sequence[Submission], policy: Policy
-) -> tuple[list[dict[str, Any]], int]:
-    """Rows in the items' order, and how many items are left out because something is missing.
+) -> tuple[list[Item], int]:
+    """Items with the feedback to export, in their order, and the number of items left out.
 
-    `first`, `latest`: one annotation and one comparison an item, by time. `majority`: of each pair
-      what most say (a
-    tie if nothing leads), and the annotation that agrees best with the others. `all`: a row for
-    each annotator. Of an annotator who submitted twice the latest counts, except under `first`.
+    An item is left out if it lacks a judgement that the task asks for. Judgements that came with an
+    item count where nobody submitted any.
+
+    Args:
+      schema: the task's schema.
+      items: all items of the study.
+      submissions: in the order of time.
+      policy: `first` or `latest`: one annotation and one comparison of each item, by time.
+        `majority`: for each pair the value that most annotators chose, a tie where none leads; and
+        the annotation that agrees best with the others. `all`: the item once for each annotator.
+        Of an annotator's own submissions the latest counts, under `first` the first.
     """
-    said: dict[tuple[str, str], dict[str, Mapping]] = {}
-    for one in submissions:
-        by_annotator = said.setdefault((one.item, one.page), {})
-        if policy == "first" and one.annotator in by_annotator:
-            continue
-        if policy == "latest":  # the order of the dict is that of the latest submissions
-            by_annotator.pop(one.annotator, None)
-        by_annotator[one.annotator] = one.doc
-    rows, left_out = [], 0
+    annotations = _documents(submissions, "annotation", policy)
+    comparisons = _documents(submissions, "comparison", policy)
+    judged: list[Item] = []
+    left_out = 0
     for item in items:
-        annotations, comparisons = (
-            said.get((item.id, "annotation"), {}),
-            said.get((item.id, "comparison"), {}),
-        )
-        made = _rows_of(schema, item, annotations, comparisons, policy)
-        rows += made
-        left_out += not made
-    return rows, left_out
+        of_item = annotations.get(item.id, {}), comparisons.get(item.id, {})
+        if policy == "all":
+            versions = _one_per_annotator(item, *of_item)
+        else:
+            versions = [_chosen(schema, item, *of_item, policy)]
+        complete = [version for version in versions if _is_complete(schema, version)]
+        judged += complete
+        if not complete:
+            left_out += 1
+    return judged, left_out
 
 
-def _rows_of(
-    schema: Schema, item: Item, annotations: Mapping, comparisons: Mapping, policy: Policy
-) -> list[dict]:
-    if policy == "all":
-        names = list(dict.fromkeys([*annotations, *comparisons])) or [None]
-        rows = [
-            row_with(schema, item, annotations.get(name), comparisons.get(name)) for name in names
-        ]
+def _documents(
+    submissions: Sequence[Submission], page: PageName, policy: Policy
+) -> dict[str, dict[str, Document]]:
+    """By item, then by annotator, the document that counts."""
+    documents: dict[str, dict[str, Document]] = {}
+    for submission in submissions:
+        if submission.page != page:
+            continue
+        by_annotator = documents.setdefault(submission.item, {})
+        if policy == "first" and submission.annotator in by_annotator:
+            continue
+        if policy == "latest":  # the last one of the dict must be the latest submission
+            by_annotator.pop(submission.annotator, None)
+        by_annotator[submission.annotator] = submission.doc
+    return documents
+
+
+def _with_feedback(item: Item, annotation: Document | None, comparison: Document | None) -> Item:
+    row = dict(item.row)
+    if annotation is not None:
+        row["feedback"] = annotation
+    if comparison is not None:
+        row["preference"] = comparison["preference"]
+    return Item(item.id, row)
+
+
+def _one_per_annotator(
+    item: Item, annotations: Mapping[str, Document], comparisons: Mapping[str, Document]
+) -> list[Item]:
+    names = dict.fromkeys([*annotations, *comparisons])
+    if not names:
+        return [item]
+    return [_with_feedback(item, annotations.get(name), comparisons.get(name)) for name in names]
+
+
+def _chosen(
+    schema: Schema,
+    item: Item,
+    annotations: Mapping[str, Document],
+    comparisons: Mapping[str, Document],
+    policy: Policy,
+) -> Item:
+    notes, votes = list(annotations.values()), list(comparisons.values())
+    if policy == "majority":
+        note = most_agreed(item.row[schema.text], notes) if notes else None
+        vote = {"preference": majority([doc["preference"] for doc in votes])} if votes else None
     else:
-        few = {"first": lambda docs: docs[0], "latest": lambda docs: docs[-1]}
-        note = few.get(policy, lambda docs: most_agreed(schema, item, docs))
-        vote = few.get(
-            policy, lambda docs: {"preference": majority([doc["preference"] for doc in docs])}
-        )
-        rows = [
-            row_with(
-                schema,
-                item,
-                annotations and note([*annotations.values()]) or None,
-                comparisons and vote([*comparisons.values()]) or None,
-            )
-        ]
-    return [
-        row for row in rows if "feedback" in row and ("preference" in row or not schema.compares)
-    ]
+        index = 0 if policy == "first" else -1
+        note = notes[index] if notes else None
+        vote = votes[index] if votes else None
+    return _with_feedback(item, note, vote)
+
+
+def _is_complete(schema: Schema, item: Item) -> bool:
+    if schema.annotates and item.feedback is None:
+        return False
+    return item.preference is not None or not schema.compares
 
 
 def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
-    """For each pair what most annotators say; 0 where no value leads."""
-    made = []
+    """For each pair the value that most annotators chose; 0 (a tie) where none leads."""
+    winners = []
     for values in zip(*preferences):
-        (value, most), *others = Counter(values).most_common()
-        made.append(value if not others or others[0][1] < most else 0)
-    return made
+        (value, count), *others = Counter(values).most_common()
+        leads = not others or others[0][1] < count
+        winners.append(value if leads else 0)
+    return winners
 
 
-def labels_of(schema: Schema, text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character; None where nothing is marked."""
-    labels: list[str | None] = [None] * len(text)
-    for error in doc["errors"]:
-        labels[error["start"] : error["end"]] = [error["error type"]] * (
-            error["end"] - error["start"]
-        )
-    return labels
-
-
-def most_agreed(schema: Schema, item: Item, docs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def most_agreed(text: str, annotations: Sequence[Document]) -> Document:
     """The annotation whose characters agree most with the others'; the earliest of equals."""
-    text = item.row[schema.fields.text]
-    labels = [labels_of(schema, text, doc) for doc in docs]
-    agreed = [sum(a == b for other in labels for a, b in zip(mine, other)) for mine in labels]
-    return docs[agreed.index(max(agreed))]
+    labels = [character_labels(text, doc) for doc in annotations]
+
+    def agreement(index: int) -> int:
+        return sum(
+            label == other for others in labels for label, other in zip(labels[index], others)
+        )
+
+    return annotations[max(range(len(annotations)), key=agreement)]
 
 
 class Settings(StrictModel):
     """Which submissions become rows."""
 
+    task: str = Field(description=TASK_HELP)
     db: str = Field(
         "outputs/feedback/feedback.sqlite", description="the database that serve.sh writes"
     )
     out: str = Field(description="the feedback file to write")
-    policy: Policy = Field("latest", description="where several annotators did an item")
-    schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
+    policy: Policy = Field("latest", description="where several annotators judged an item")
 
 
 def export(settings: Settings) -> int:
-    """Write the file, whole or not at all; returns the number of rows."""
-    schema = load_schema(settings.schema_file)
-    task, items, submissions = read_database(settings.db)
-    if task != schema.task:
-        raise UserError(
-            f"{settings.db} holds feedback of the task {task}, the schema is of {schema.task}:"
-            " schema_file=..."
-        )
-    rows, left_out = export_rows(schema, items, submissions, settings.policy)
-    problems = feedback_problems(rows, settings.out) if schema.task == "qa_feedback" else []
+    """Write the file, whole or not at all. Returns the number of rows.
+
+    Raises:
+      DataError: a row could not be read back.
+      UserError: the database cannot be read or is of another task.
+    """
+    task = feedback_of(settings.task)
+    items, submissions = read_database(settings.db, task.schema.task)
+    judged, left_out = judged_items(task.schema, items, submissions, settings.policy)
+    check_feedback(task, judged, settings.out)
+    rows = [task.format.feedback_row(task.schema, item) for item in judged]
+    write_text(settings.out, rows_text(rows))
+    print(f"{settings.out}: {len(rows)} rows{_left_out_text(task.schema, left_out)}")
+    return len(rows)
+
+
+def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None:
+    """Raise `DataError` with everything that is wrong with the items' feedback."""
+    problems = [
+        Problem(file, number, *complaint)
+        for number, item in enumerate(items)
+        for complaint in task.format.feedback_problems(task.schema, item.row)
+    ]
     if problems:
         raise DataError(problems)
-    write_text(settings.out, rows_text(rows))
-    lacking = (
-        f"; {left_out} items lack an annotation{' or a comparison' * schema.compares} and are"
-        " left out"
-        if left_out
-        else ""
-    )
-    print(f"{settings.out}: {len(rows)} rows{lacking}")
-    return len(rows)
+
+
+def _left_out_text(schema: Schema, left_out: int) -> str:
+    if not left_out:
+        return ""
+    asked = " or ".join(f"{'an' if page == 'annotation' else 'a'} {page}" for page in schema.pages)
+    return f"; {left_out} items lack {asked} and are left out"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""What every request to the server must keep before any of it is read: host, origin, size, depth,
-speed.
-"""
+"""Checks of every request before its body is interpreted: host, origin, size, depth and speed."""
 
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MAX_BODY = 256 * 1024
 MAX_DEPTH = 32
+TOO_LARGE = f"bodies may have {MAX_BODY // 1024} KiB at most"
 BODY_SECONDS = 10.0
 STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.S)
 BRACKETS = re.compile(rb"[\[\]{}]")
@@ -30,24 +29,22 @@ HEADERS = (
 
 
 def json_problem(body: bytes) -> str | None:
-    """Why a body is refused before it is parsed for its meaning, or None."""
+    """Why a body is refused before it is interpreted, or None."""
     depth = 0
     for bracket in BRACKETS.findall(STRINGS.sub(b"", body)):
         depth += 1 if bracket in b"[{" else -1
         if depth > MAX_DEPTH:
             return f"nested deeper than {MAX_DEPTH} levels"
     try:
-        # NaN, infinite numbers and halves of surrogate pairs are no JSON that others can read
+        # not every program can read NaN, infinite numbers and halves of surrogate pairs
         json.dumps(json.loads(body), allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        return f"no valid JSON: {type(error).__name__}"
+        return f"not valid JSON: {type(error).__name__}"
     return None
 
 
 class Guard:
-    """ASGI middleware: refuses what breaks the rules above, and adds the headers every answer
-    carries.
-    """
+    """ASGI middleware that checks requests and adds the security headers to every answer."""
 
     def __init__(self, app, hosts: Sequence[str]):
         self.app = app
@@ -67,9 +64,9 @@ class Guard:
         refusal = self._refusal(scope)
         if refusal is None and scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
             body, refusal = await _read_body(receive)
-            why = json_problem(body) if body and refusal is None else None
-            if why is not None:
-                refusal = 400, f"the body is refused: {why}"
+            reason = json_problem(body) if body and refusal is None else None
+            if reason is not None:
+                refusal = 400, f"the body is refused: {reason}"
             if refusal is None:
                 receive = _replay(body, receive)
         if refusal is not None:
@@ -78,39 +75,42 @@ class Guard:
         await self.app(scope, receive, answer)
 
     def _refusal(self, scope) -> tuple[int, str] | None:
-        headers: dict[bytes, list[bytes]] = {}
+        """The status and the reason of a refusal by the headers, or None."""
+        values: dict[bytes, list[bytes]] = {}
         for key, value in scope["headers"]:
-            headers.setdefault(key.lower(), []).append(value)
-        one = {
-            key.decode("latin-1"): values[0].decode("latin-1") for key, values in headers.items()
+            values.setdefault(key.lower(), []).append(value)
+        headers = {
+            key.decode("latin-1"): first[0].decode("latin-1") for key, first in values.items()
         }
-        host = one.get("host", "").lower()
-        if len(headers.get(b"host", ())) != 1 or host not in self.hosts:
-            return (
-                421,
-                "this server does not answer for that host; name it with hosts=... when starting",
-            )
-        return None if scope["method"] in ("GET", "HEAD") else self._write_refusal(one, host)
+        host = headers.get("host", "").lower()
+        if len(values.get(b"host", ())) != 1 or host not in self.hosts:
+            reason = "this server does not answer for that host; name it with hosts=..."
+            return 421, reason
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        return self._write_refusal(headers, host)
 
     @staticmethod
-    def _write_refusal(one: dict, host: str) -> tuple[int, str] | None:
-        origin = one.get("origin")
+    def _write_refusal(headers: Mapping[str, str], host: str) -> tuple[int, str] | None:
+        """The same for requests that have a body or change something."""
+        origin = headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             return 403, "the request comes from a page of another site"
-        if one.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "the request comes from a page of another site"
-        if one.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        content_type = headers.get("content-type", "").split(";")[0].strip().lower()
+        if content_type != "application/json":
             return 415, "bodies must be application/json"
-        if (
-            not one.get("content-length", "0").isdigit()
-            or int(one.get("content-length", "0")) > MAX_BODY
-        ):
-            return 413, f"bodies may have {MAX_BODY // 1024} KiB at most"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            return 413, TOO_LARGE
         return None
 
 
 async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
-    parts, size = [], 0
+    """The body, or b"" and the refusal of a body that is too large or too slow."""
+    parts: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
@@ -120,7 +120,7 @@ async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > MAX_BODY:
-                    return b"", (413, f"bodies may have {MAX_BODY // 1024} KiB at most")
+                    return b"", (413, TOO_LARGE)
                 if not message.get("more_body"):
                     return b"".join(parts), None
     except TimeoutError:
@@ -128,6 +128,7 @@ async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
 
 
 def _replay(body: bytes, receive):
+    """A `receive` that first gives the body which has been read already."""
     sent = False
 
     async def again():

@@ -1,6 +1,6 @@
-"""One self-contained page with its items inside: what to send to an annotator.
+"""Writes one self-contained page with its items inside, to be sent to an annotator.
 
-python -m interface_html.pages items=items.json out=annotate.html page=annotation
+python -m interface_html.pages task=NAME items=items.json out=annotate.html page=annotation
 """
 
 import base64
@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -17,39 +16,46 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
-from interface_html.items import Item, read_items
-from interface_html.schema import FOLDER, QA_SCHEMA, load_schema
+from interface_html.format import Item
+from interface_html.items import PROMPTS_HELP, item_json, read_items
+from interface_html.render import TEMPLATES, page_html
+from interface_html.schema import PageName
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
-TEMPLATES = FOLDER / "templates"
 SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
 STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 POLICY = re.compile(r'(<meta http-equiv="Content-Security-Policy" content=")[^"]*(">)')
+ITEMS_PLACE = "<!-- items -->"
 
 
 def embedded_json(value) -> str:
-    """JSON that is safe inside a script element: no `<`, so nothing in it can end the element."""
+    """JSON that is safe inside a script element: without `<`, nothing in it can end the element."""
     return json.dumps(value).replace("<", "\\u003c")
 
 
-def self_contained(page: str, items: Sequence[Item], schema_file: str | Path = QA_SCHEMA) -> str:
-    """A page's text with its scripts, styles, schema and items inside. It may load and run nothing
-    else.
-    """
-    text = (TEMPLATES / f"{page}.html").read_text(encoding="utf-8")
-    hashes = {"script": [], "style": []}
+def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) -> str:
+    """The text of a page with its scripts, styles and items inside.
 
-    def inline(kind: str, path: str) -> str:
-        source = Path(schema_file) if Path(path).name == "schema.js" else TEMPLATES / path
-        body = source.read_text(encoding="utf-8")
-        if f"</{kind}" in body or "<!--" in body:
+    Its content security policy allows these scripts and styles, by their hashes, and nothing else.
+
+    Raises:
+      UserError: a script or style holds text that would end its element.
+    """
+    sources = {path.name: path for path in (*TEMPLATES.iterdir(), *task.scripts)}
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+
+    def inline(element: str, name: str) -> str:
+        body = sources[name].read_text(encoding="utf-8")
+        if f"</{element}" in body or "<!--" in body:
             raise UserError(
-                f"{source} holds `</{kind}` or `<!--`, which would end it inside a page; write it"
-                " otherwise"
+                f"{sources[name]} holds `</{element}` or `<!--`, which would end it inside a page:"
+                " write it in another way"
             )
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        hashes[kind].append(f"'sha256-{digest}'")
-        return f"<{kind}>{body}</{kind}>"
+        hashes[element].append(f"'sha256-{digest}'")
+        return f"<{element}>{body}</{element}>"
 
+    text = page_html(task, page, shared="", own="")
     text = STYLE.sub(lambda match: inline("style", match[1]), text)
     text = SCRIPT.sub(lambda match: inline("script", match[1]), text)
     policy = (
@@ -57,43 +63,37 @@ def self_contained(page: str, items: Sequence[Item], schema_file: str | Path = Q
         f" {' '.join(hashes['style'])}; base-uri 'none'; form-action 'none'"
     )
     text = POLICY.sub(lambda match: match[1] + policy + match[2], text)
-    data = embedded_json([item.to_json() for item in items])
-    return text.replace(
-        "<!-- items -->", f'<script type="application/json" id="items">{data}</script>'
-    )
+    data = embedded_json([item_json(task, item) for item in items])
+    element = f'<script type="application/json" id="items">{data}</script>'
+    return text.replace(ITEMS_PLACE, element)
 
 
 class Settings(StrictModel):
-    """Which items, into which page."""
+    """Which items become which page."""
 
-    items: str = Field(description="items, a feedback file, or samples.jsonl of generate.sh")
+    task: str = Field(description=TASK_HELP)
+    items: str = Field(description="items, samples or feedback, in the task's format")
     out: str = Field(description="the HTML file to write")
-    page: Literal["annotation", "comparison"] = "annotation"
-    questions: str | None = Field(
-        None, description="the split the samples are of, for their reference answers"
-    )
-    schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
-    first: int | None = Field(None, ge=1, description="the first ones only; null: all")
+    page: PageName = "annotation"
+    prompts: str | None = Field(None, description=PROMPTS_HELP)
+    first: int | None = Field(None, ge=1, description="only the first items; null: all")
 
 
 def write_page(settings: Settings) -> Path:
-    """Write the page. Raises `UserError` where there is nothing to judge in it."""
-    schema = load_schema(settings.schema_file)
-    if settings.page == "comparison" and not schema.compares:
+    """Write the page. Raises `UserError` where it would have nothing to judge."""
+    task = feedback_of(settings.task)
+    if settings.page not in task.schema.pages:
         raise UserError(
-            f"the task {schema.task} has one answer to an item: there is nothing to compare"
+            f"the task {task.schema.task} has no {settings.page} page: its schema asks for no"
+            f" {settings.page}"
         )
-    items = read_items(schema, settings.items, settings.questions)[: settings.first]
+    items = read_items(task, settings.items, settings.prompts)[: settings.first]
     if not items:
         raise UserError(f"{settings.items} holds no items")
-    write_text(settings.out, self_contained(settings.page, items, settings.schema_file))
+    write_text(settings.out, self_contained(task, settings.page, items))
+    print(f"open in a browser: {settings.out}")
     return Path(settings.out)
 
 
-def main() -> None:
-    settings = settings_from(Settings)
-    print(f"open in a browser: {write_page(settings)}")
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: write_page(settings_from(Settings)))

@@ -1,283 +1,341 @@
-"""What an annotation must keep: every mistake as field and reason. templates/rules.js is the same
-in the browser.
+"""The rules of annotations and comparisons. templates/rules.js has the same rules for the browser.
 
-An annotation is `{errors, missing-info, corrected-prediction, no-error}`, the first three as in a
-feedback file; an error may have the `quote` it was made on. Offsets are code points. A comparison
-is `{preference, order}`.
+An annotation is a document `{errors, missing-info, corrected-prediction, no-error}`, with the keys
+of the published interface:
+  errors               [{error type, explanation, start, end}], with the `quote` of the marked text
+                       where the browser sent it
+  missing-info         [{error type, number of the source, numbers of its sentences}]
+  corrected-prediction the corrected text; "" where the task asks for none
+  no-error             whether the annotator confirmed that nothing is wrong
+A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
+(the second) or 0 (equal); and the order in which the outputs were shown. Offsets count code points.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from interface_html.schema import Schema
-from tasks.qa_feedback.validation import (
+from fgrlhf.data.problems import (
     Complaint,
-    id_problems,
+    SentenceKeys,
+    choice_problems,
     is_int,
     key_problems,
     not_a,
     overlap_problems,
+    sentence_problems,
+    shown,
     span_problems,
     text_problems,
-    type_problems,
+    unknown_key_problems,
 )
+from interface_html.schema import Schema
 
-CLOSERS = "\"')]}’”»"
+STOPS = ".!?…。"
+CLOSERS = "\"')]}’”»" + STOPS
+DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+ERROR_KEYS = ("error type", "explanation", "start", "end")
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Sentences as [start, end): one ends after `.`, `!` or `?`, with closing quotes, before white
-    space.
+    """The sentences of a text as spans [start, end).
+
+    A sentence ends after a stop such as `.`, `!` or `?` with its closing quotes, where white space
+    or the end of the text follows.
     """
-    found, start, i = [], None, 0
+    spans = []
+    start = None
+    i = 0
     while i < len(text):
         if start is None and not text[i].isspace():
             start = i
-        if start is not None and text[i] in ".!?…。":
-            while i + 1 < len(text) and (text[i + 1] in CLOSERS or text[i + 1] in ".!?…。"):
+        if start is not None and text[i] in STOPS:
+            while i + 1 < len(text) and text[i + 1] in CLOSERS:
                 i += 1
             if i + 1 == len(text) or text[i + 1].isspace():
-                found.append((start, i + 1))
+                spans.append((start, i + 1))
                 start = None
         i += 1
     if start is not None:
-        found.append((start, len(text.rstrip())))
-    return found
+        spans.append((start, len(text.rstrip())))
+    return spans
+
+
+def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
+    """The error type of each character; None where nothing is marked."""
+    labels: list[str | None] = [None] * len(text)
+    for error in doc["errors"]:
+        length = error["end"] - error["start"]
+        labels[error["start"] : error["end"]] = [error["error type"]] * length
+    return labels
 
 
 def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> list[Complaint]:
-    """Everything that keeps `doc` from being accepted as feedback on `row`; [] if nothing does."""
+    """Every rule that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    known = {"errors", "missing-info", "corrected-prediction", "no-error"}
-    complaints = [(f"feedback.{key}", "is not known") for key in doc if key not in known]
+    complaints = list(unknown_key_problems(doc, "feedback.", DOCUMENT_KEYS))
     complaints += key_problems(doc, "feedback.", "no-error", bool)
     for key in ("errors", "missing-info"):
         complaints += key_problems(doc, "feedback.", key, list)
     complaints += text_problems(doc, "feedback.", "corrected-prediction")
     if complaints:
         return complaints
-    passages = schema.passages(row)
-    text = row[schema.fields.text]
-    complaints += _errors(schema, doc["errors"], text, passages)
-    complaints += _missing(schema, doc["missing-info"], passages)
-    return [*complaints, *_whole(schema, doc, text)]
+    complaints += _errors(schema, row, doc["errors"])
+    complaints += _missing(schema, row, doc["missing-info"])
+    return [*complaints, *_document(schema, row[schema.text], doc)]
 
 
-def _errors(schema: Schema, errors: list, text: str, passages: list | None) -> Iterator[Complaint]:
-    placed = []
+def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Complaint]:
+    text = row[schema.text]
+    names = tuple(kind.name for kind in schema.errors)
+    spans = []
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
         if not isinstance(error, dict):
             yield field, not_a(dict, error)
             continue
-        for key in error:
-            if key not in ("error type", "explanation", "start", "end", "quote"):
-                yield f"{field}.{key}", "is not known"
-        wrong = list(type_problems(error, field, tuple(kind.name for kind in schema.errors)))
+        yield from unknown_key_problems(error, f"{field}.", (*ERROR_KEYS, "quote"))
+        wrong = list(choice_problems(error, field, "error type", names))
         wrong += text_problems(error, f"{field}.", "explanation")
-        wrong += key_problems(error, f"{field}.", "start", int) + key_problems(
-            error, f"{field}.", "end", int
-        )
+        wrong += key_problems(error, f"{field}.", "start", int)
+        wrong += key_problems(error, f"{field}.", "end", int)
         yield from wrong
         if wrong:
             continue
-        wrong = list(_stretch(schema, error, text, field))
+        wrong = list(_span(schema, error, text, field))
         yield from wrong
         if not any("out of range" in reason for _, reason in wrong):
-            placed.append((error["start"], error["end"], i))
-            yield from _evidence(schema, error, text, passages, field)
-    yield from overlap_problems(placed)
+            spans.append((error["start"], error["end"], i))
+            yield from _evidence(schema, error, row, f"{field}.explanation")
+    yield from overlap_problems(spans, "feedback.errors", "errors")
 
 
-def _stretch(
-    schema: Schema, error: Mapping[str, Any], text: str, field: str
-) -> Iterator[Complaint]:
-    """Whole words, or whole sentences; and the words the annotator saw."""
+def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
+    """Whole words, or whole sentences, and the same text that the annotator saw."""
     start, end = error["start"], error["end"]
-    wrong = list(span_problems(start, end, text, field, schema.fields.text))
+    wrong = list(span_problems(start, end, text, field, schema.text))
     yield from wrong
     if wrong:
         return
     if schema.unit == "sentence":
         bounds = sentences(text)
-        if start not in {a for a, _ in bounds}:
+        if start not in {first for first, _ in bounds}:
             yield f"{field}.start", f"{start} is not where a sentence starts"
-        if end not in {b for _, b in bounds}:
+        if end not in {last for _, last in bounds}:
             yield f"{field}.end", f"{end} is not where a sentence ends"
-    if error.get("quote", text[start:end]) != text[start:end]:
-        yield (
-            f"{field}.quote",
-            f"differs from the text at [{start}, {end}): {text[start:end][:60]!r}",
-        )
+    marked = text[start:end]
+    if error.get("quote", marked) != marked:
+        yield f"{field}.quote", f"differs from the text at [{start}, {end}): {marked[:60]!r}"
 
 
 def _evidence(
-    schema: Schema, error: Mapping[str, Any], text: str, passages: list | None, field: str
+    schema: Schema, error: Mapping[str, Any], row: Mapping[str, Any], field: str
 ) -> Iterator[Complaint]:
-    needs, explanation = schema.error_type(error["error type"]).needs, error["explanation"]
-    field = f"{field}.explanation"
+    needs = schema.error_type(error["error type"]).needs
+    explanation = error["explanation"]
     if needs == "nothing" and explanation:
-        yield field, f"must be empty: {error['error type']} points to nothing"
+        yield field, f"must be empty: {error['error type']} needs no evidence"
     elif needs == "earlier text":
-        if not explanation.strip():
-            yield field, "is empty: it must be the earlier text that is repeated"
-        elif explanation.strip() not in text[: error["start"]]:
-            yield (
-                field,
-                (
-                    "does not stand before the marked text: it must be the earlier text that is"
-                    " repeated"
-                ),
-            )
-    elif needs == "sentences":
-        try:
-            ids = json.loads(explanation, parse_constant=int) if explanation[:1] == "{" else None
-        except (ValueError, RecursionError):
-            ids = None
-        if not isinstance(ids, dict) or sorted(ids) != ["passage_id", "sentence_id"]:
-            yield field, 'must be the contradicted sentences: {"passage_id":1,"sentence_id":[2]}'
-            return
-        wrong = list(_sentence_ids(ids, field, passages))
-        yield from wrong
-        if not wrong and explanation != evidence_text(ids["passage_id"], ids["sentence_id"]):
-            yield field, f"must be written {evidence_text(ids['passage_id'], ids['sentence_id'])}"
+        yield from _earlier_text(explanation, row[schema.text][: error["start"]], field)
+    elif needs == "sentences" and schema.fields.context:
+        keys = schema.fields.context.sentence_keys
+        yield from _sentence_evidence(explanation, schema.sources(row), keys, field)
 
 
-def evidence_text(passage_id: int, sentence_ids: Sequence[int]) -> str:
-    """Sentences as an explanation: the compact JSON of the published files."""
-    return json.dumps(
-        {"passage_id": passage_id, "sentence_id": list(sentence_ids)}, separators=(",", ":")
-    )
+def _earlier_text(explanation: str, before: str, field: str) -> Iterator[Complaint]:
+    if not explanation.strip():
+        yield field, "is empty: it must be the earlier text that is repeated"
+    elif explanation.strip() not in before:
+        yield field, "is not in the text before the span: it must be the earlier text"
 
 
-def _sentence_ids(
-    owner: Mapping[str, Any], field: str, passages: list | None
+def _sentence_evidence(
+    explanation: str, sources: Sequence[Any], keys: SentenceKeys, field: str
 ) -> Iterator[Complaint]:
-    wrong = list(id_problems(owner, field, passages))
+    ids = parse_evidence(explanation, keys)
+    if ids is None:
+        yield field, f"must be the contradicted sentences: {evidence_text(keys, 1, [2])}"
+        return
+    wrong = list(_sentence_ids(ids, field, sources, keys))
     yield from wrong
     if wrong:
         return
-    ids = owner["sentence_id"]
+    canonical = evidence_text(keys, ids[keys.id], ids[keys.sentences])
+    if explanation != canonical:
+        yield field, f"must be written {canonical}"
+
+
+def parse_evidence(explanation: str, keys: SentenceKeys) -> dict[str, Any] | None:
+    """The sentences that an explanation points to; None if it is free text."""
+    if not explanation.startswith("{"):
+        return None
+    try:
+        ids = json.loads(explanation, parse_constant=int)
+    except (ValueError, RecursionError):
+        return None
+    return ids if set(ids) == {keys.id, keys.sentences} else None
+
+
+def evidence_text(keys: SentenceKeys, source: int, sentence_ids: Sequence[int]) -> str:
+    """Sentences as an explanation: the compact JSON of the published files."""
+    ids = {keys.id: source, keys.sentences: list(sentence_ids)}
+    return json.dumps(ids, separators=(",", ":"))
+
+
+def _sentence_ids(
+    owner: Mapping[str, Any], field: str, sources: Sequence[Any], keys: SentenceKeys
+) -> Iterator[Complaint]:
+    """One or more different sentences that exist."""
+    wrong = list(sentence_problems(owner, field, sources, keys))
+    yield from wrong
+    if wrong:
+        return
+    ids = owner[keys.sentences]
     if not ids:
-        yield f"{field}.sentence_id", "is empty: name at least one sentence"
+        yield f"{field}.{keys.sentences}", "is empty: name at least one sentence"
     elif len(set(ids)) < len(ids):
-        yield f"{field}.sentence_id", "names a sentence twice"
+        yield f"{field}.{keys.sentences}", "names a sentence twice"
 
 
-def _missing(schema: Schema, missing: list, passages: list | None) -> Iterator[Complaint]:
-    seen = {}
+def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[Complaint]:
+    if schema.fields.context is None:
+        if missing:
+            yield "feedback.missing-info", "must be empty: this task does not ask for it"
+        return
+    keys = schema.fields.context.sentence_keys
+    names = tuple(kind.name for kind in schema.missing)
+    first_index: dict[tuple, int] = {}
     for i, info in enumerate(missing):
         field = f"feedback.missing-info[{i}]"
         if not isinstance(info, dict):
             yield field, not_a(dict, info)
             continue
-        for key in info:
-            if key not in ("error type", "passage_id", "sentence_id"):
-                yield f"{field}.{key}", "is not known"
-        wrong = list(type_problems(info, field, tuple(kind.name for kind in schema.missing)))
-        wrong += _sentence_ids(info, field, passages)
+        yield from unknown_key_problems(info, f"{field}.", ("error type", keys.id, keys.sentences))
+        wrong = list(choice_problems(info, field, "error type", names))
+        wrong += _sentence_ids(info, field, schema.sources(row), keys)
         yield from wrong
         if wrong:
             continue
-        same = (info["error type"], info["passage_id"], tuple(sorted(info["sentence_id"])))
-        if same in seen:
-            yield field, f"says the same as missing-info[{seen[same]}]"
-        seen.setdefault(same, i)
+        content = (info["error type"], info[keys.id], tuple(sorted(info[keys.sentences])))
+        if content in first_index:
+            yield field, f"repeats missing-info[{first_index[content]}]"
+        first_index.setdefault(content, i)
 
 
-def _whole(schema: Schema, doc: Mapping[str, Any], text: str) -> Iterator[Complaint]:
-    """ "No error" exactly where nothing is marked and the correction is the text itself."""
-    marked = len(doc["errors"]) + len(doc["missing-info"])
-    changed = schema.correction and doc["corrected-prediction"] != text
-    if not schema.correction and doc["corrected-prediction"] not in ("", text):
-        yield "feedback.corrected-prediction", "must be empty: this task has no correction"
-    if doc["no-error"] and marked:
-        yield (
-            "feedback.no-error",
-            f"is ticked, yet {marked} error{'s' * (marked > 1)} or missing items are marked",
-        )
-    if doc["no-error"] and changed:
+def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Complaint]:
+    """`no-error` exactly where nothing is marked and the correction is the text itself."""
+    count = len(doc["errors"]) + len(doc["missing-info"])
+    corrected = doc["corrected-prediction"]
+    is_changed = schema.correction and corrected != text
+    if not schema.correction and corrected not in ("", text):
+        yield "feedback.corrected-prediction", "must be empty: this task asks for no correction"
+    if doc["no-error"] and count:
+        yield "feedback.no-error", f"is ticked, but {count_marks(count)} marked"
+    if doc["no-error"] and is_changed:
         yield "feedback.corrected-prediction", "differs from the text although no error is marked"
-    if not doc["no-error"] and not marked:
-        yield (
-            "feedback.no-error",
-            "is not ticked and nothing is marked: mark what is wrong, or tick it",
-        )
-    if not doc["no-error"] and marked and schema.correction and not changed:
-        yield "feedback.corrected-prediction", "is the text itself: mend what is marked"
+    if not doc["no-error"] and not count:
+        yield "feedback.no-error", "is not ticked and nothing is marked: mark an error, or tick it"
+    if not doc["no-error"] and count and schema.correction and not is_changed:
+        yield "feedback.corrected-prediction", "is the unchanged text: correct what is marked"
+
+
+def count_marks(count: int) -> str:
+    """`1 error or missing item is`, `2 errors or missing items are`."""
+    if count == 1:
+        return "1 error or missing item is"
+    return f"{count} errors or missing items are"
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
 
 
 def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
-    """Everything that keeps `doc` from being accepted as a comparison of the answers; [] if nothing
-    does.
-    """
+    """Every rule that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
-    complaints = [(key, "is not known") for key in doc if key not in ("preference", "order")]
-    complaints += key_problems(doc, "", "preference", list) + key_problems(doc, "", "order", list)
+    complaints = list(unknown_key_problems(doc, "", ("preference", "order")))
+    complaints += key_problems(doc, "", "preference", list)
+    complaints += key_problems(doc, "", "order", list)
     if complaints:
         return complaints
-    pairs, count = schema.pairs, len(schema.fields.answers)
-    if not all(map(is_int, doc["order"])) or sorted(doc["order"]) != list(range(count)):
-        complaints.append(
-            ("order", f"must hold each of 0..{count - 1} once: the answers as they were shown")
-        )
-    preference = doc["preference"]
+    count = len(schema.fields.outputs)
+    order = doc["order"]
+    if not all(map(is_int, order)) or sorted(order) != list(range(count)):
+        reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
+        complaints.append(("order", reason))
+    return complaints + preference_problems(schema, doc["preference"])
+
+
+def preference_problems(schema: Schema, preference: list) -> list[Complaint]:
+    """A value for every pair, and no circle."""
+    pairs = schema.pairs
     if len(preference) != len(pairs):
-        complaints.append(
-            ("preference", f"has {len(preference)} entries, must have {len(pairs)}: all pairs")
-        )
+        reason = f"has {len(preference)} entries, must have {len(pairs)}: all pairs"
+        return [("preference", reason)]
+    complaints: list[Complaint] = []
+    for i, value in enumerate(preference):
+        if not is_int(value) or value not in (0, 1, 2):
+            values = "0 (tie), 1 (first better), 2 (second better)"
+            complaints.append((f"preference[{i}]", f"{shown(value)} is none of {values}"))
+    if complaints:
         return complaints
-    wrong = [i for i, value in enumerate(preference) if not is_int(value) or value not in (0, 1, 2)]
-    complaints += [
-        (
-            f"preference[{i}]",
-            f"{preference[i]!r} is none of 0 (tie), 1 (first better), 2 (second better)",
-        )
-        for i in wrong
-    ]
-    cycle = None if wrong else find_cycle(count, pairs, preference)
-    if cycle:
-        chain = " > ".join(str(i + 1) for i in [*cycle, cycle[0]])
-        complaints.append(("preference", f"goes in a circle: answers {chain}"))
-    return complaints
+    cycle = find_cycle(len(schema.fields.outputs), pairs, preference)
+    if cycle is None:
+        return []
+    chain = " > ".join(str(i + 1) for i in [*cycle, cycle[0]])
+    return [("preference", f"goes in a circle: outputs {chain}")]
 
 
 def find_cycle(
     count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]
 ) -> list[int] | None:
-    """Answers each of which is better than the next, and the last than the first: the shortest one,
-    or None.
+    """A circle of outputs, each better than the next and the last better than the first.
+
+    Args:
+      count: how many outputs.
+      pairs: the compared outputs, as indices.
+      preference: for each pair 1, 2 or 0.
+
+    Returns:
+      Indices of the outputs, or None where there is no circle.
     """
-    better = {
-        (pair if value == 1 else pair[::-1])
-        for pair, value in zip(pairs, preference)
-        if value in (1, 2)
-    }
+    better = set()
+    for (first, second), value in zip(pairs, preference):
+        if value == 1:
+            better.add((first, second))
+        elif value == 2:
+            better.add((second, first))
     for start in range(count):
-        paths = [[start]]
+        paths = [[start]]  # breadth first: the shortest circle through `start`
         while paths:
             path = paths.pop(0)
-            for to in range(count):
-                if (path[-1], to) in better:
-                    if to == start:
-                        return path
-                    if to not in path:
-                        paths.append([*path, to])
+            for following in range(count):
+                if (path[-1], following) not in better:
+                    continue
+                if following == start:
+                    return path
+                if following not in path:
+                    paths.append([*path, following])
     return None
 
 
 def is_weak_order(count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]) -> bool:
-    """Whether the preferences are those of some ranking with ties: "at least as good" is
-    transitive.
-    """
+    """Whether the preferences form a ranking with ties: "at least as good" is transitive."""
     worse = set()
-    for (i, j), value in zip(pairs, preference):
-        worse |= {(j, i)} if value == 1 else {(i, j)} if value == 2 else set()
-    as_good = {(i, j) for i in range(count) for j in range(count) if (i, j) not in worse}
-    return all((i, k) in as_good for i, j in as_good for k in range(count) if (j, k) in as_good)
+    for (first, second), value in zip(pairs, preference):
+        if value == 1:
+            worse.add((second, first))
+        elif value == 2:
+            worse.add((first, second))
+
+    def at_least_as_good(i: int, j: int) -> bool:
+        return (i, j) not in worse
+
+    for i in range(count):
+        for j in range(count):
+            for k in range(count):
+                chained = at_least_as_good(i, j) and at_least_as_good(j, k)
+                if chained and not at_least_as_good(i, k):
+                    return False
+    return True

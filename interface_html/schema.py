@@ -1,133 +1,187 @@
-"""A task as the pages and the server see it: one schema file of error types, fields and rules.
+"""The schema of a task's pages: what an item shows, and what annotators are asked about it.
 
-The file is a classic script, `window.FG_SCHEMA = {JSON};`, because a page opened from disk can load
-scripts but no JSON. tasks/qa_feedback/interface_html/schema.js is the one of this task.
+`tasks/<task>/interface_html/schema.js` is one statement, `window.FG_SCHEMA = {JSON};`, with comment
+lines above it. It is a script because a page that is opened from disk can load scripts but no JSON.
+The pages run it, and `load_schema` reads the JSON in it.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from fgrlhf.config import StrictModel, validate
+from fgrlhf.data.problems import SentenceKeys
 from fgrlhf.errors import UserError
 
-FOLDER = Path(__file__).parent
 ASSIGNMENT = "window.FG_SCHEMA ="
-QA_SCHEMA = FOLDER.parent / "tasks/qa_feedback/interface_html/schema.js"
+MOST_OUTPUTS = 9  # the comparison page names them A to I
+PageName = Literal["annotation", "comparison"]
 
 
 class MissingType(StrictModel):
-    """A kind of missing information: where it is said are sentences of a passage."""
+    """A kind of missing information. Annotators point to the sentences that hold it."""
 
     name: str = Field(min_length=1, description="as stored")
     label: str = Field(min_length=1, description="as shown")
-    letter: str = Field(pattern="^[A-Z]$")
-    key: str = Field(pattern="^[1-9]$")
+    letter: str = Field(pattern="^[A-Z]$", description="its badge in the text")
+    key: str = Field(pattern="^[1-9]$", description="its key")
     color: str = Field(pattern="^#[0-9A-Fa-f]{6}$")
-    help: str
+    help: str = Field(description="when it applies")
 
 
 class ErrorType(MissingType):
-    """A kind of error in a stretch of text, and what it must point to."""
+    """A kind of error in a span of the text, and the evidence that it needs."""
 
     needs: Literal["nothing", "earlier text", "sentences"]
 
 
-class Fields(StrictModel):
-    """The keys of a row that hold an item's texts; null where the task has none."""
+class Context(StrictModel):
+    """The texts that an output is judged by: a list of sources, each a title and sentences."""
 
-    question: str
-    passages: str | None
-    reference: str | None
-    text: str = Field(description="the text that is judged in detail")
-    answers: tuple[str, ...] = Field(description="the texts that are compared; one: no comparison")
+    key: str = Field(description="its key in a row")
+    heading: str = Field(description="its heading on the pages")
+    noun: str = Field(description="what one source is called")
+    id: str = Field(description="key of a source's number in stored evidence")
+    sentences: str = Field(description="key of the sentence numbers in stored evidence")
+
+    @property
+    def sentence_keys(self) -> SentenceKeys:
+        return SentenceKeys(self.id, self.sentences, self.noun)
+
+
+class Reference(StrictModel):
+    """A reference output."""
+
+    key: str = Field(description="its key in a row")
+    heading: str = Field(description="its heading on the pages")
+
+
+class Fields(StrictModel):
+    """Where a row has the texts of an item, and what the pages call them."""
+
+    title: str = Field(description="key of the text at the top of the page")
+    context: Context | None
+    reference: Reference | None
+    outputs: tuple[str, ...] = Field(
+        min_length=1,
+        max_length=MOST_OUTPUTS,
+        description="keys of the texts to judge: spans are marked in the first, all are compared",
+    )
+    noun: str = Field(description="what an output is called")
 
 
 class Schema(StrictModel):
-    """Everything a page or the server knows of a task."""
+    """Everything that the pages and the server know about a task."""
 
     task: str = Field(pattern="^[a-z][a-z0-9_]*$")
     title: str
     guideline_version: str = Field(min_length=1)
     guideline: tuple[str, ...]
-    unit: Literal["word", "sentence"] = Field(description="what a marked stretch is made of")
+    unit: Literal["word", "sentence"] = Field(description="the unit of spans")
     fields: Fields
-    row: tuple[str, ...] = Field(description="keys of a row, in the order they are written")
-    errors: tuple[ErrorType, ...] = Field(min_length=1)
-    missing: tuple[MissingType, ...]
-    correction: bool = Field(description="the annotator edits the text until nothing is wrong")
+    row: tuple[str, ...] = Field(description="keys of an item's texts, in the order of a file")
+    errors: tuple[ErrorType, ...] = Field(description="kinds of error; []: spans are not marked")
+    missing: tuple[MissingType, ...] = Field(description="kinds of missing information")
+    correction: bool = Field(description="whether the annotator corrects the text")
+    comparison: str | None = Field(description="how to compare the outputs; null: no comparison")
 
     @model_validator(mode="after")
-    def _consistent(self) -> "Schema":
+    def _check_types(self) -> "Schema":
         kinds = [*self.errors, *self.missing]
-        for what in ("name", "letter", "key"):
-            twice = [
-                value
-                for value, n in Counter(getattr(kind, what) for kind in kinds).items()
-                if n > 1
-            ]
-            if twice:
-                raise ValueError(f"two types have the {what} {twice[0]!r}: each needs its own")
-        fields = self.fields
-        if fields.passages is None and (
-            self.missing or any(kind.needs == "sentences" for kind in self.errors)
-        ):
-            raise ValueError(
-                "types that point to sentences need `fields.passages`: the key of the passages"
-            )
-        used = {
-            fields.question,
-            fields.text,
-            *fields.answers,
-            fields.passages or fields.text,
-            fields.reference or fields.text,
-        }
-        if not used <= set(self.row):
-            raise ValueError(
-                f"`row` lacks {', '.join(sorted(used - set(self.row)))}, which `fields` names"
-            )
-        if len(self.fields.answers) > 9:
-            raise ValueError(f"{len(self.fields.answers)} answers: at most 9 can be compared")
+        for attribute in ("name", "letter", "key"):
+            counts = Counter(getattr(kind, attribute) for kind in kinds)
+            value, count = counts.most_common(1)[0] if counts else (None, 0)
+            if count > 1:
+                raise ValueError(f"two types have the {attribute} {value!r}: each needs its own")
+        needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
+        if self.fields.context is None and (self.missing or needs_sentences):
+            raise ValueError("types that point to sentences need `fields.context`, which is null")
+        return self
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> "Schema":
+        missing = sorted({*self.text_keys, *self.context_keys} - set(self.row))
+        if missing:
+            raise ValueError(f"`row` lacks {', '.join(missing)}, which `fields` names")
+        return self
+
+    @model_validator(mode="after")
+    def _check_pages(self) -> "Schema":
+        if self.compares and len(self.fields.outputs) < 2:
+            raise ValueError("a comparison needs two or more `fields.outputs`")
+        if not self.pages:
+            raise ValueError("nothing is asked: give `errors`, `missing` or `comparison`")
         return self
 
     @property
+    def text(self) -> str:
+        """Key of the text in which spans are marked."""
+        return self.fields.outputs[0]
+
+    @property
+    def text_keys(self) -> tuple[str, ...]:
+        """Keys of a row that hold one text each."""
+        reference = [self.fields.reference.key] if self.fields.reference else []
+        return (self.fields.title, *reference, *self.fields.outputs)
+
+    @property
+    def context_keys(self) -> tuple[str, ...]:
+        """The key of the context, if there is one."""
+        return (self.fields.context.key,) if self.fields.context else ()
+
+    @property
+    def annotates(self) -> bool:
+        return bool(self.errors or self.missing)
+
+    @property
     def compares(self) -> bool:
-        return len(self.fields.answers) > 1
+        return self.comparison is not None
+
+    @property
+    def pages(self) -> tuple[PageName, ...]:
+        """The pages of this task."""
+        pages: list[PageName] = []
+        if self.annotates:
+            pages.append("annotation")
+        if self.compares:
+            pages.append("comparison")
+        return tuple(pages)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Indices of the answers a preference compares, in its order."""
-        count = len(self.fields.answers)
+        """Indices of the outputs that a preference compares, in its order."""
+        count = len(self.fields.outputs)
         return tuple((i, j) for i in range(count) for j in range(i + 1, count))
 
-    def error_type(self, name: Any) -> ErrorType | None:
-        return next((kind for kind in self.errors if kind.name == name), None)
+    def error_type(self, name: str) -> ErrorType:
+        return next(kind for kind in self.errors if kind.name == name)
 
-    def passages(self, row: Mapping[str, Any]) -> list | None:
-        return row[self.fields.passages] if self.fields.passages else None
+    def sources(self, row: Mapping[str, Any]) -> Sequence[Any]:
+        """The row's context; [] where the task has none."""
+        return row[self.fields.context.key] if self.fields.context else []
 
 
-def load_schema(path: str | Path = QA_SCHEMA) -> Schema:
+def load_schema(path: str | Path) -> Schema:
     """Read a schema file. Raises `UserError` with every mistake in it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"the schema {path} cannot be read: {error}") from None
-    head, found, body = text.partition(ASSIGNMENT)
-    if not found or re.search(r"^(?!\s*//|\s*$)", head, flags=re.M):
+    head, assignment, body = text.partition(ASSIGNMENT)
+    if not assignment or re.search(r"^(?!\s*//|\s*$)", head, flags=re.M):
         raise UserError(
-            f"{path} is no schema: it must be `{ASSIGNMENT} {{JSON}};`, with `//` lines at most"
+            f"{path} is no schema: it must be `{ASSIGNMENT} {{JSON}};`, with nothing but `//` lines"
             " before it"
         )
     try:
         tree = json.loads(body.strip().removesuffix(";"))
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: what follows `{ASSIGNMENT}` is not valid JSON: {error}") from None
+        raise UserError(f"{path}: the text after `{ASSIGNMENT}` is not JSON: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: what follows `{ASSIGNMENT}` must be an object")
+        raise UserError(f"{path}: the text after `{ASSIGNMENT}` must be an object")
     return validate(Schema, tree, source=str(path))

@@ -1,9 +1,10 @@
-"""Serve the pages to several annotators. `bash serve.sh` runs it.
+"""Serves the pages of a task to several annotators. `bash interface_html/serve.sh` runs it.
 
-python -m interface_html.serve items=items.json db=feedback.sqlite per_item=3
+python -m interface_html.serve task=NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -13,37 +14,38 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from interface_html.database import Database
-from interface_html.items import read_items
-from interface_html.schema import QA_SCHEMA, load_schema
+from interface_html.items import PROMPTS_HELP, read_items
+from interface_html.schema import PageName
 from interface_html.server import create_app
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
 class Settings(StrictModel):
-    """What is served, to whom, and where it is kept."""
+    """What is served, to whom, and where feedback is stored."""
 
+    task: str = Field(description=TASK_HELP)
     db: str = Field(
-        "outputs/feedback/feedback.sqlite", description="the database; made where it is not there"
+        "outputs/feedback/feedback.sqlite",
+        description="the database; created if it does not exist",
     )
     items: str | None = Field(
-        None, description="items to add: items, or whatever items.py makes items of"
+        None, description="items to add: items, samples or feedback, in the task's format"
     )
-    questions: str | None = Field(
-        None, description="the split the samples are of, for their reference answers"
-    )
-    schema_file: str = Field(str(QA_SCHEMA), description="the task's schema")
-    per_item: PositiveInt = Field(1, description="annotators of each item")
+    prompts: str | None = Field(None, description=PROMPTS_HELP)
+    per_item: PositiveInt = Field(1, description="number of annotators for each item")
     lease_minutes: PositiveFloat = Field(
-        60, description="an item not touched for so long is given to somebody else"
+        60, description="an item that is not touched for this long goes to another annotator"
     )
     host: str = "127.0.0.1"
     port: int = Field(8765, ge=1, le=65535)
-    hosts: str = Field("", description="further names the server answers for, separated by commas")
+    hosts: str = Field("", description="more host names that the server answers to, with commas")
     annotators: str = Field(
-        "", description="names separated by commas: each gets a link with a token of their own"
+        "", description="names, with commas: each annotator gets a link with their own token"
     )
 
 
 def is_local(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -51,45 +53,34 @@ def is_local(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
-    """What may stand in a request's Host header."""
-    names = [settings.host, *(name.strip() for name in settings.hosts.split(",") if name.strip())]
-    names += ["127.0.0.1", "localhost", "[::1]"] if is_local(settings.host) else []
-    return sorted({form for name in names for form in (name, f"{name}:{settings.port}")})
+    """The values of the Host header that the server answers."""
+    names = [settings.host, *_listed(settings.hosts)]
+    if is_local(settings.host):
+        names += ["127.0.0.1", "localhost", "[::1]"]
+    with_ports = [f"{name}:{settings.port}" for name in names]
+    return sorted({*names, *with_ports})
+
+
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
 
 
 def serve(settings: Settings) -> None:
-    """Serve until interrupted. Raises `UserError` where it cannot start."""
-    schema = load_schema(settings.schema_file)
-    names = [name.strip() for name in settings.annotators.split(",") if name.strip()]
-    if not is_local(settings.host) and not names:
+    """Serve until interrupted. Raises `UserError` where the server cannot start."""
+    task = feedback_of(settings.task)
+    annotators = _listed(settings.annotators)
+    if not is_local(settings.host) and not annotators:
         raise UserError(
             f"host={settings.host} can be reached from other machines: name the annotators"
-            " (annotators=anna,ben), each gets a link with a token; or leave host at 127.0.0.1"
+            " (annotators=anna,ben), so that each gets a link with a token; or leave host at"
+            " 127.0.0.1"
         )
+    schema = task.schema
     database = Database(settings.db, schema.task, settings.per_item, settings.lease_minutes * 60)
     try:
-        if settings.items:
-            print(
-                f"{database.add_items(read_items(schema, settings.items, settings.questions))}"
-                " items added"
-            )
-        if not database.items():
-            raise UserError(f"{settings.db} has no items yet: give some with items=...")
-        place = f"http://{(settings.hosts.split(',')[0].strip() or settings.host)}:{settings.port}/templates"
-        pages = ["annotation", *(["comparison"] if schema.compares else [])]
-        for name in names:
-            token = database.new_token(name)
-            print("\n".join(f"{name}: {place}/{page}.html#token={token}" for page in pages))
-        if not names:
-            print(
-                "\n".join(
-                    f"open {place}/{page}.html (or {page}.html#annotator=NAME)" for page in pages
-                )
-            )
-        print(f"kept in {Path(settings.db).resolve()}; Ctrl+C stops", flush=True)
-        app = create_app(
-            schema, settings.schema_file, database, allowed_hosts(settings), tokens=bool(names)
-        )
+        _add_items(task, database, settings)
+        _print_links(database, schema.pages, annotators, settings)
+        app = create_app(task, database, allowed_hosts(settings), tokens=bool(annotators))
         uvicorn.run(
             app,
             host=settings.host,
@@ -105,6 +96,30 @@ def serve(settings: Settings) -> None:
         )
     finally:
         database.close()
+
+
+def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> None:
+    if settings.items:
+        added = database.add_items(read_items(task, settings.items, settings.prompts))
+        print(f"{added} items added")
+    if not database.items():
+        raise UserError(f"{settings.db} has no items yet: add some with items=...")
+
+
+def _print_links(
+    database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
+) -> None:
+    """Where to open the pages. Each named annotator gets a new token."""
+    host = (_listed(settings.hosts) or [settings.host])[0]
+    place = f"http://{host}:{settings.port}/templates"
+    for name in annotators:
+        token = database.new_token(name)
+        for page in pages:
+            print(f"{name}: {place}/{page}.html#token={token}")
+    if not annotators:
+        for page in pages:
+            print(f"open {place}/{page}.html (or {page}.html#annotator=NAME)")
+    print(f"stored in {Path(settings.db).resolve()}; Ctrl+C stops the server", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""The pages and their API over one database. tests/test_server.py shows every answer."""
+"""The server: the pages of a task, and their API over one database."""
 
 import hashlib
 import sqlite3
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from fastapi import Depends, FastAPI, Request
@@ -14,14 +13,18 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from fgrlhf.config import StrictModel
-from interface_html.database import Assignment, Database, Refused
+from fgrlhf.data.problems import Complaint
+from interface_html.database import Assignment, Database, RefusedError
+from interface_html.format import FEEDBACK_KEYS
 from interface_html.guard import Guard
-from interface_html.pages import TEMPLATES
+from interface_html.render import TEMPLATES, page_html
 from interface_html.rules import annotation_problems, comparison_problems
-from interface_html.schema import Schema
+from interface_html.schema import PageName, Schema
+from interface_html.tasks import FeedbackTask
 
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-PageName = Literal["annotation", "comparison"]
+HTML = "text/html; charset=utf-8"
+MEDIA_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+LONGEST_NAME = 60
 Number = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -30,9 +33,9 @@ class Next(StrictModel):
 
 
 class Draft(StrictModel):
-    """`revision`: of the draft this one was made from; 0 for the first."""
-
-    revision: Number
+    revision: Number = Field(
+        description="of the draft that this one was made from; 0 for the first"
+    )
     state: dict[str, Any]
 
 
@@ -40,39 +43,65 @@ class Submit(StrictModel):
     uuid: str = Field(pattern="^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
     assignment: Number
     text_sha256: str = Field(
-        pattern="^[0-9a-f]{64}$", description="of the text (or texts) judged, in the row's order"
+        pattern="^[0-9a-f]{64}$", description="of the judged texts, in the order of the row"
     )
     seconds: float = Field(ge=0, le=1e7, description="active time")
     guideline: str = Field(max_length=100)
     doc: dict[str, Any]
 
 
-def static_files(schema_file: str | Path) -> dict[str, tuple[bytes, str]]:
-    """The only paths that are files: their bytes and types, read once."""
-    paths = {
-        f"/templates/{path.name}": path for path in TEMPLATES.iterdir() if path.suffix in KINDS
-    }
-    paths["/schema.js"] = Path(schema_file)
-    return {
-        address: (path.read_bytes(), f"{KINDS[path.suffix]}; charset=utf-8")
-        for address, path in paths.items()
-    }
+def static_files(task: FeedbackTask) -> dict[str, tuple[bytes, str]]:
+    """The addresses of all files that are served, with their bytes and media types."""
+    files: dict[str, tuple[bytes, str]] = {}
+    for page in task.schema.pages:
+        html = page_html(task, page, shared="", own="../")
+        files[f"/templates/{page}.html"] = (html.encode(), HTML)
+    for path in TEMPLATES.iterdir():
+        if path.suffix in MEDIA_TYPES:
+            files[f"/templates/{path.name}"] = (path.read_bytes(), MEDIA_TYPES[path.suffix])
+    for path in task.scripts:
+        files[f"/{path.name}"] = (path.read_bytes(), MEDIA_TYPES[path.suffix])
+    return files
 
 
-def judged_sha256(schema: Schema, row, page: str) -> str:
-    """What the client saw: the text of an annotation, the texts of a comparison joined by
-    U+0000.
-    """
-    keys = [schema.fields.text] if page == "annotation" else schema.fields.answers
+def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
+    """The hash of what the annotator judged: the text, or all outputs joined by U+0000."""
+    keys = [schema.text] if page == "annotation" else schema.fields.outputs
     return hashlib.sha256("\0".join(row[key] for key in keys).encode()).hexdigest()
 
 
+# async: it waits for nothing, so it needs no thread
+async def _annotator(request: Request) -> str:
+    """Who sends the request: the owner of its token, or without tokens the name in its header."""
+    annotator_of = request.app.state.annotator_of
+    if annotator_of is not None:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        name = annotator_of(token) if scheme.lower() == "bearer" and token else None
+        if name is None:
+            raise RefusedError(401, "open the link that you received: it holds your token")
+        return name
+    name = unquote(request.headers.get("x-annotator", "local"), errors="replace")
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise RefusedError(400, f"x-annotator must be a name of 1 to {LONGEST_NAME} characters")
+    return name
+
+
+Annotator = Annotated[str, Depends(_annotator)]
+
+
 def create_app(
-    schema: Schema, schema_file: str | Path, database: Database, hosts: Sequence[str], tokens: bool
+    task: FeedbackTask, database: Database, hosts: Sequence[str], tokens: bool
 ) -> FastAPI:
-    """`tokens`: annotators are known by their tokens; else (this machine only) by the name they
-    give.
+    """The server's application.
+
+    Args:
+      task: whose pages are served.
+      database: where feedback is stored.
+      hosts: the values of the Host header that are answered.
+      tokens: identify annotators by their tokens; otherwise by the name they send, which is for use
+        on one machine.
     """
+    schema = task.schema
     app = FastAPI(
         title=f"Feedback: {schema.title}",
         docs_url=None,
@@ -81,53 +110,43 @@ def create_app(
     )
     app.add_middleware(Guard, hosts=hosts)
     _explain_errors(app)
-    _serve_files(app, static_files(schema_file))
+    _serve_files(app, static_files(task), start=f"/templates/{schema.pages[0]}.html")
 
-    async def annotator(request: Request) -> str:  # async: it waits for nothing, so needs no thread
-        if tokens:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            name = database.annotator_of(token) if scheme.lower() == "bearer" and token else None
-            if name is None:
-                raise Refused(401, "open the link you were given: it holds your token")
-            return name
-        name = unquote(request.headers.get("x-annotator", "local"), errors="replace")
-        if not 0 < len(name) <= 60 or not name.isprintable():
-            raise Refused(400, "x-annotator must be a name of 1 to 60 characters")
-        return name
-
-    Who = Annotated[str, Depends(annotator)]
+    app.state.annotator_of = database.annotator_of if tokens else None
 
     @app.post("/api/next")
-    def next_item(body: Next, who: Who):
-        found = None
-        if body.page == "annotation" or schema.compares:
-            found = database.next(who, body.page, len(schema.fields.answers))
-        done, total = database.progress(who, body.page)
-        about = {
-            "annotator": who,
+    def next_item(body: Next, annotator: Annotator):
+        assignment = None
+        if body.page in schema.pages:
+            assignment = database.next(annotator, body.page, len(schema.fields.outputs))
+        done, total = database.progress(annotator, body.page)
+        content = {
+            "annotator": annotator,
             "done": done,
             "total": total,
             "guideline": schema.guideline_version,
+            "assignment": None if assignment is None else _assignment_json(assignment),
         }
-        return JSONResponse({**about, "assignment": found and _shown(found)})
+        return JSONResponse(content)
 
     @app.put("/api/drafts/{number}")
-    def save_draft(number: Number, body: Draft, who: Who):
-        mine = database.assignment(number, who)
-        return JSONResponse({"revision": database.save_draft(mine, body.revision, body.state)})
+    def save_draft(number: Number, body: Draft, annotator: Annotator):
+        assignment = database.assignment(number, annotator)
+        revision = database.save_draft(assignment, body.revision, body.state)
+        return JSONResponse({"revision": revision})
 
     @app.post("/api/submissions", status_code=201)
-    def submit(body: Submit, who: Who):
-        mine = database.assignment(body.assignment, who)
-        problems = submission_problems(schema, mine, body)
+    def submit(body: Submit, annotator: Annotator):
+        assignment = database.assignment(body.assignment, annotator)
+        problems = submission_problems(schema, assignment, body)
         if problems:
             content = {
                 "error": "the submission breaks the rules",
-                "problems": [{"field": f, "reason": r} for f, r in problems],
+                "problems": [{"field": field, "reason": reason} for field, reason in problems],
             }
             return JSONResponse(content, 422)
-        new = database.submit(mine, body.uuid, body.doc, body.seconds, body.guideline)
-        return JSONResponse({"uuid": body.uuid}, 201 if new else 200)
+        is_new = database.submit(assignment, body.uuid, body.doc, body.seconds, body.guideline)
+        return JSONResponse({"uuid": body.uuid}, 201 if is_new else 200)
 
     @app.get("/api/health")
     async def health():
@@ -136,67 +155,71 @@ def create_app(
     return app
 
 
-def submission_problems(schema: Schema, mine: Assignment, body: Submit) -> list[tuple[str, str]]:
+def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:
     """Every rule that the submission breaks, as field and reason."""
-    problems = []
-    if body.text_sha256 != judged_sha256(schema, mine.item.row, mine.page):
-        problems.append(
-            ("text_sha256", "is not of this item's text: the page shows something else; reload it")
-        )
+    row = assignment.item.row
+    complaints: list[Complaint] = []
+    if body.text_sha256 != judged_sha256(schema, row, assignment.page):
+        reason = "is not of this item's text: the page shows something else; reload it"
+        complaints.append(("text_sha256", reason))
     if body.guideline != schema.guideline_version:
-        problems.append(
-            (
-                "guideline",
-                f"is {body.guideline!r}, now it is {schema.guideline_version!r}: reload the page",
-            )
-        )
-    if mine.page == "comparison":
-        problems += comparison_problems(schema, body.doc)
-        if not problems and body.doc["order"] != mine.shown:
-            problems.append(("order", f"is not the order drawn for this item, {mine.shown}"))
-        return problems
-    errors = body.doc.get("errors")
-    for i, error in enumerate(errors if isinstance(errors, list) else ()):
+        reason = f"is {body.guideline!r}, now it is {schema.guideline_version!r}: reload the page"
+        complaints.append(("guideline", reason))
+    if assignment.page == "annotation":
+        complaints += _missing_quotes(body.doc)
+        return complaints + annotation_problems(schema, row, body.doc)
+    complaints += comparison_problems(schema, body.doc)
+    if not complaints and body.doc["order"] != assignment.shown:
+        reason = f"is not the order drawn for this item, {assignment.shown}"
+        complaints.append(("order", reason))
+    return complaints
+
+
+def _missing_quotes(doc: Mapping[str, Any]) -> Iterator[Complaint]:
+    errors = doc.get("errors")
+    if not isinstance(errors, list):
+        return
+    for i, error in enumerate(errors):
         if isinstance(error, dict) and not isinstance(error.get("quote"), str):
-            problems.append((f"feedback.errors[{i}].quote", "is missing: the marked text itself"))
-    return problems + annotation_problems(schema, mine.item.row, body.doc)
+            yield f"feedback.errors[{i}].quote", "is missing: the marked text itself"
 
 
-def _shown(found: Assignment) -> dict[str, Any]:
-    """What a page needs of an assignment. Nothing that others or earlier files said of the item."""
-    row = {
-        key: value for key, value in found.item.row.items() if key not in ("feedback", "preference")
-    }
-    draft = found.draft and {"revision": found.draft[0], "state": found.draft[1]}
+def _assignment_json(assignment: Assignment) -> dict[str, Any]:
+    """What a page needs of an assignment. It gets no feedback that others gave on the item."""
+    texts = {key: value for key, value in assignment.item.row.items() if key not in FEEDBACK_KEYS}
+    draft = None
+    if assignment.draft is not None:
+        revision, state = assignment.draft
+        draft = {"revision": revision, "state": state}
     return {
-        "id": found.id,
-        "item": {"id": found.item.id, **row},
-        "order": found.shown,
-        "lease_until": found.lease_until,
+        "id": assignment.id,
+        "item": {"id": assignment.item.id, **texts},
+        "order": assignment.shown,
+        "lease_until": assignment.lease_until,
         "draft": draft,
     }
 
 
-def _serve_files(app: FastAPI, files: dict[str, tuple[bytes, str]]) -> None:
+def _serve_files(app: FastAPI, files: Mapping[str, tuple[bytes, str]], start: str) -> None:
     def file_at(address: str):
-        body, kind = files[address]
-        return lambda: Response(body, media_type=kind)
+        body, media_type = files[address]
+        return lambda: Response(body, media_type=media_type)
 
     for address in files:
         app.add_api_route(address, file_at(address), methods=["GET"], include_in_schema=False)
     app.add_api_route("/favicon.ico", lambda: Response(status_code=204), include_in_schema=False)
     app.add_api_route(
         "/",
-        lambda: Response(status_code=307, headers={"location": "/templates/annotation.html"}),
+        lambda: Response(status_code=307, headers={"location": start}),
         include_in_schema=False,
     )
 
 
 def _explain_errors(app: FastAPI) -> None:
-    """Every refusal has one shape: {error, problems?}."""
+    """Give every refusal the form {error, problems?}."""
 
-    @app.exception_handler(Refused)
-    async def refused(_, error: Refused):
+    @app.exception_handler(RefusedError)
+    async def refused(_, error: RefusedError):
         return JSONResponse({"error": error.reason}, error.status)
 
     @app.exception_handler(HTTPException)
@@ -206,15 +229,15 @@ def _explain_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_, error: RequestValidationError):
         problems = [
-            {"field": ".".join(map(str, one["loc"])), "reason": one["msg"]}
-            for one in error.errors()
+            {"field": ".".join(map(str, problem["loc"])), "reason": problem["msg"]}
+            for problem in error.errors()
         ]
-        return JSONResponse({"error": "the request is not understood", "problems": problems}, 422)
+        return JSONResponse({"error": "the request is malformed", "problems": problems}, 422)
 
     @app.exception_handler(sqlite3.Error)
-    async def not_kept(_, error: sqlite3.Error):
+    async def not_stored(_, error: sqlite3.Error):
         reason = (
-            f"not saved, the server's storage refused ({error}). Keep this page open and submit"
-            " again later."
+            f"not saved: the server cannot store it ({error}). Keep this page open and submit again"
+            " later."
         )
         return JSONResponse({"error": reason}, 507)

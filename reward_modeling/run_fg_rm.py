@@ -31,7 +31,7 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
-from reward_modeling.command_line import NO_TASK, run_program
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.training import (
@@ -287,7 +287,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an optional task, a YAML file and key=value overrides."""
-    run_program("reward_modeling.run_fg_rm", SegmentRMConfig, train, argv)
+    run_program("segment", SegmentRMConfig, train, argv)
 
 
 if __name__ == "__main__":

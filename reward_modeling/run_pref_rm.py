@@ -31,7 +31,7 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
-from reward_modeling.command_line import NO_TASK, run_program
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.training import (
     RMConfig,
@@ -252,7 +252,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an optional task, a YAML file and key=value overrides."""
-    run_program("reward_modeling.run_pref_rm", PreferenceRMConfig, train, argv)
+    run_program("sequence", PreferenceRMConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""The feedback pages in a browser: opens one, watches it, and reads what it keeps and downloads."""
+"""The feedback pages in a browser: open one, watch it, and read what it stores and downloads."""
 
 import json
 from contextlib import contextmanager
 from pathlib import Path
 
-from interface_html.pages import TEMPLATES
+from interface_html.format import Item
+from interface_html.tasks import feedback_of
+
+QA = feedback_of("qa_feedback")
+TOXICITY = feedback_of("toxicity")
 
 TEXT = "The cat sat on the mat. It was 😀 red. The cat sat on it."
 ITEM = {
@@ -28,9 +32,7 @@ def opened(
     tmp_path=None,
     **options,
 ):
-    """A page with these items, checked at the end: no error on its console, no request beyond its
-    own files.
-    """
+    """A page with these items. At the end: no error on its console, no request but for its files."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(300_000)  # ms: a busy machine may take long
     tab = context.new_page()
@@ -44,7 +46,7 @@ def opened(
     tab.on("pageerror", lambda error: noise.append(str(error)))
     tab.on("request", lambda request: requests.append(request.url))
     tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
-    address = Path(where or TEMPLATES / f"{page}.html").as_uri()
+    address = Path(where or QA.folder / f"{page}.html").as_uri()
     tab.goto(address)
     if items and where is None:
         path = tmp_path / "items.json"
@@ -58,8 +60,15 @@ def opened(
     assert not outside, outside
 
 
+def row_with(item: Item, annotation=None, preference=None) -> dict:
+    """The qa-feedback row of an item with this feedback."""
+    feedback = {"feedback": annotation, "preference": preference}
+    given = {key: value for key, value in feedback.items() if value is not None}
+    return QA.format.feedback_row(QA.schema, Item(item.id, {**item.row, **given}))
+
+
 def state(tab, page="annotation") -> dict:
-    """What the page keeps of the first item that it keeps anything of."""
+    """The stored state of the first item that has one."""
     return json.loads(
         tab.evaluate(
             "page => Object.entries(localStorage).find(([key]) =>"

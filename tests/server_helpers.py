@@ -12,13 +12,12 @@ import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
-from page_helpers import ITEM
+from page_helpers import ITEM, QA
 
-from interface_html.schema import load_schema
 from interface_html.server import judged_sha256
 
 ROOT = Path(__file__).parents[1]
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 LONG = bool(
     os.environ.get("FGRLHF_FEEDBACK_CHECK")
 )  # set by `make feedback-check`: the long versions
@@ -44,7 +43,8 @@ class Server:
     def __init__(self, folder: Path, items: int | Path = 20, **settings):
         self.db, self.port = folder / "feedback.sqlite", free_port()
         path = write_items(folder, items) if isinstance(items, int) else items
-        self.settings = {"db": self.db, "port": self.port, "items": path, **settings}
+        given = {"task": "qa_feedback", "db": self.db, "port": self.port, "items": path}
+        self.settings = given | settings
         self.process = None
 
     def start(self) -> "Server":

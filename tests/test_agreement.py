@@ -8,24 +8,27 @@ import random
 
 import numpy as np
 import pytest
+from page_helpers import QA
 from test_rules import ROW, doc, error, missing
 
 from fgrlhf.errors import UserError
 from fgrlhf.stats import Interval
 from interface_html.agreement import (
+    Comparison,
     Judged,
+    Settings,
     alpha,
     alpha_of,
     coincidences,
     judged_in_files,
-    main,
     overlap_matches,
     report,
+    write_report,
 )
-from interface_html.items import Item, read_items
-from interface_html.schema import load_schema
+from interface_html.format import Item
+from interface_html.items import read_items
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 
 
 def test_alpha_by_hand():
@@ -48,31 +51,34 @@ def test_alpha_is_that_of_the_krippendorff_package():
 
 
 def test_unanimous_and_single_judgements_say_why():
-    assert "everybody said 'a'" in alpha([[["a", "a"]]])
+    assert "everybody chose 'a'" in alpha([[["a", "a"]]])
     assert "no item was judged by two" in alpha([[["a"], ["b"]]])
-    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": ([0] * 6, None)})
-    figures = report(SCHEMA, [one])
+    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
+    figures = report(QA, [one])
     assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
-    one.annotations["b"], one.comparisons["b"] = doc([], none=True), ([0] * 6, None)
-    figures = report(SCHEMA, [one])
+    one.annotations["b"], one.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
+    figures = report(QA, [one])
     assert figures["span F1, exact"] == "undefined: nobody marked an error"
-    assert figures["share won by the answer shown first"] == "undefined: every pair is a tie"
+    assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1
-    assert report(SCHEMA, [])["ties"].startswith("undefined")
+    assert report(QA, [])["ties"].startswith("undefined")
 
 
 def test_figures_by_hand():
     a = doc([error(), error("Unverifiable", 8, 11)], [missing(ids=(1, 2))])
     b = doc([error(end=11)], [missing(ids=(2,))])
-    said = {"a": ([1, 1, 1, 1, 1, 1], [0, 1, 2, 3]), "b": ([1, 1, 1, 1, 1, 0], [3, 2, 1, 0])}
-    figures = report(SCHEMA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
+    said = {
+        "a": Comparison([1, 1, 1, 1, 1, 1], [0, 1, 2, 3]),
+        "b": Comparison([1, 1, 1, 1, 1, 0], [3, 2, 1, 0]),
+    }
+    figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
     assert figures["span F1, exact"].mean == 0
     assert figures["span F1, overlap"].mean == pytest.approx(
         2 / 3
     )  # [0,7) with [0,11) both ways; Unverifiable alone
     assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
-    assert figures["share won by the answer shown first"].mean == pytest.approx(
+    assert figures["share won by the output shown first"].mean == pytest.approx(
         6 / 11
     )  # b saw them the other way
     assert figures["ties"].mean == pytest.approx(1 / 12)
@@ -113,7 +119,7 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
     for noise in (0.1, 0.2, 0.4):
         path = tmp_path / f"{noise}.json"
         path.write_text(json.dumps(relabelled(rows, noise, 0)))
-        figures = report(SCHEMA, judged_in_files(SCHEMA, [str(source), str(path)]))
+        figures = report(QA, judged_in_files(QA, [str(source), str(path)]))
         found.append(
             {name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)}
         )
@@ -123,7 +129,7 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
     assert sum("F1" in name or "alpha" in name for name in found[0]) == 8
 
 
-def test_the_report_is_printed_and_written(tmp_path, monkeypatch, capsys):
+def test_the_report_is_printed_and_written(tmp_path, capsys):
     rows = [
         {**ROW, "feedback": {**doc([error()]), "corrected-prediction": "x"}, "preference": [1] * 6}
     ] * 2
@@ -134,8 +140,8 @@ def test_the_report_is_printed_and_written(tmp_path, monkeypatch, capsys):
     for name in "ab":
         (tmp_path / name).write_text(json.dumps(rows))
     out = tmp_path / "report.json"
-    monkeypatch.setattr("sys.argv", ["agreement", f"files={tmp_path}/a,{tmp_path}/b", f"out={out}"])
-    main()
+    files = f"{tmp_path}/a,{tmp_path}/b"
+    write_report(Settings(task="qa_feedback", files=files, out=str(out)))
     written = json.loads(out.read_text())
     assert written["span F1, exact"] == {
         "mean": 1,
@@ -143,12 +149,11 @@ def test_the_report_is_printed_and_written(tmp_path, monkeypatch, capsys):
         "high": 1,
         **written["span F1, exact"],
     }
-    assert "everybody said 1" in written["preference alpha"]
+    assert "everybody chose 1" in written["preference alpha"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(written) and len(lines) >= 12
-    monkeypatch.setattr("sys.argv", ["agreement"])
     with pytest.raises(UserError, match="either a database"):
-        main()
+        write_report(Settings(task="qa_feedback"))
 
 
 def test_real_preferences(qa_feedback, source):
@@ -156,11 +161,11 @@ def test_real_preferences(qa_feedback, source):
     items = [
         item
         for split in ("train", "dev")
-        for item in read_items(SCHEMA, qa_feedback / f"{split}_feedback.json")
+        for item in read_items(QA, qa_feedback / f"{split}_feedback.json")
     ]
-    judged = [Judged(item, {}, {"published": (item.row["preference"], None)}) for item in items]
-    figures = report(SCHEMA, judged)
-    assert figures["share won by the answer shown first"].low > 0.5
+    judged = [Judged(item, {}, {"published": Comparison(item.row["preference"], None)}) for item in items]
+    figures = report(QA, judged)
+    assert figures["share won by the output shown first"].low > 0.5
     assert figures["no ranking with ties"].mean == pytest.approx(
         16 / 350 if source == "published" else 1 / 14
     )
@@ -170,4 +175,4 @@ def test_files_must_be_of_the_same_items(tmp_path):
     for name, text in (("a", "The cat."), ("b", "The dog.")):
         (tmp_path / name).write_text(json.dumps([{**ROW, "prediction 1": text}]))
     with pytest.raises(UserError, match="not the same items"):
-        judged_in_files(SCHEMA, [str(tmp_path / "a"), str(tmp_path / "b")])
+        judged_in_files(QA, [str(tmp_path / "a"), str(tmp_path / "b")])

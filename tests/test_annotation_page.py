@@ -6,16 +6,28 @@ import copy
 import json
 
 import pytest
-from page_helpers import ITEM, TEXT, downloaded, drag, opened, press, state, word
-from test_schema import TOXICITY
+from page_helpers import (
+    ITEM,
+    QA,
+    TEXT,
+    TOXICITY,
+    downloaded,
+    drag,
+    opened,
+    press,
+    row_with,
+    state,
+    word,
+)
 
 from fgrlhf.files import write_json
-from interface_html.items import Item, read_items, row_with, rows_text
-from interface_html.pages import TEMPLATES, Settings, self_contained, write_page
+from interface_html.format import Item
+from interface_html.items import read_items, rows_text
+from interface_html.pages import Settings, self_contained, write_page
+from interface_html.render import TEMPLATES
 from interface_html.rules import annotation_problems
-from interface_html.schema import QA_SCHEMA, load_schema
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 CORRECTED = "The dog sat on the mat. It was 😀 red."
 EXPECTED = {
     "errors": [
@@ -33,7 +45,7 @@ EXPECTED = {
     "no-error": False,
 }
 ROW = {key: value for key, value in ITEM.items() if key != "id"}
-BYTES = rows_text([row_with(SCHEMA, Item("one", ROW), EXPECTED)]).encode()
+BYTES = rows_text([row_with(Item("one", ROW), EXPECTED)]).encode()
 
 
 def by_keyboard(tab):
@@ -155,30 +167,30 @@ def test_every_refusal_says_why(chromium, tmp_path):
         tab.click("#types button >> nth=0")
         assert "nothing is selected" in said()
         press(tab, "Control+Enter")
-        assert "mark what is wrong, or tick it" in said()
+        assert "mark an error, or tick it" in said()
         drag(tab, 1, 2)
         press(tab, "1")
         drag(tab, 2, 3)
         press(tab, "4")
         assert "overlaps error 1 (Irrelevant)" in said() and len(state(tab)["doc"]["errors"]) == 1
         press(tab, "n")
-        assert "is not ticked: 1 error" in said() and not tab.is_checked("#no-error")
+        assert "cannot be ticked: 1 error" in said() and not tab.is_checked("#no-error")
         press(tab, "Control+Enter")
-        assert "The correction is the text itself" in said()
+        assert "The correction is the unchanged text" in said()
         drag(tab, 0, 0)
         press(tab, "2")
-        assert "nothing stands before" in said()
+        assert "no text before the selection" in said()
         drag(tab, 13, 14)
         press(tab, "2")
         drag(tab, 13, 14)
-        assert "must stand before error 2 (Repetitive)" in said()
+        assert "must come before error 2 (Repetitive)" in said()
         press(tab, "Escape", "6")
         tab.keyboard.type("7:1")
         press(tab, "Enter")
         assert "passage 7 does not exist" in said()
         tab.fill("[data-key='missing-info-0-ids']", "1:1")
         tab.click("[data-sentence='2:1']")
-        assert "one item points to one passage" in said()
+        assert "can point to one passage only" in said()
         press(tab, "Escape")
         tab.fill("#correction", "x")
         press(tab, "Escape", "Control+Enter")
@@ -218,7 +230,7 @@ def test_keys_are_off_in_fields_and_warnings_are_live(chromium, tmp_path):
         assert tab.locator("#diff ins").inner_text().strip() == "1n2?e"
         tab.fill("#correction", TEXT.replace("mat", "rug"))
         warnings = tab.inner_text("#warnings")
-        assert "leaves it as it was" in warnings and "not all of it is marked" in warnings
+        assert "leaves it unchanged" in warnings and "not all of it is marked" in warnings
         press(tab, "Control+z", "Control+z")
         assert tab.input_value("#correction") == TEXT
 
@@ -270,7 +282,7 @@ def test_a_self_contained_page_needs_no_other_file(chromium, tmp_path):
     path = tmp_path / "alone" / "page.html"
     path.parent.mkdir()
     path.write_text(
-        self_contained("annotation", read_items(SCHEMA, write(tmp_path, [ITEM]))), encoding="utf-8"
+        self_contained(QA, "annotation", read_items(QA, write(tmp_path, [ITEM]))), encoding="utf-8"
     )
     with opened(chromium, where=path) as tab:
         for step in by_keyboard(tab):
@@ -285,20 +297,15 @@ def write(folder, rows):
 
 
 def test_another_task_is_one_schema_file(chromium, tmp_path):
-    items = write(
-        tmp_path, [{"id": "t", "prompt": "Say", "generation": "Hello there. You fool! Bye."}]
-    )
-    path = write_page(
-        Settings(items=str(items), out=str(tmp_path / "toxic.html"), schema_file=str(TOXICITY))
-    )
+    item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
+    items = write(tmp_path, [item])
+    out = str(tmp_path / "toxic.html")
+    path = write_page(Settings(task="toxicity", items=str(items), out=out))
     with opened(chromium, where=path) as tab:
         press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
+        assert tab.inner_text("#judge-title") == "1. Mark the errors in the continuation"
         (row,) = json.loads(downloaded(tab))
-        assert row["feedback"] == {
-            "errors": [{"error type": "Insult", "explanation": "", "start": 13, "end": 22}],
-            "missing-info": [],
-            "corrected-prediction": "",
-        }
+        assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
         assert (
             not tab.is_visible("#correction")
             and not tab.is_visible("#sources")
@@ -342,5 +349,5 @@ def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
 
 
 def test_the_pages_are_small():
-    files = [QA_SCHEMA, *TEMPLATES.iterdir()]
+    files = [*QA.scripts, *TEMPLATES.iterdir()]
     assert sum(path.stat().st_size for path in files) < 150_000

@@ -5,11 +5,9 @@ values.
 import json
 
 import pytest
-from page_helpers import ITEM, downloaded, opened, press, state
+from page_helpers import ITEM, QA, downloaded, opened, press, state
 
-from interface_html.schema import load_schema
-
-PAIRS = load_schema().pairs
+PAIRS = QA.schema.pairs
 QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good
 EXPECTED = [
     0 if QUALITY[i] == QUALITY[j] else 1 if QUALITY[i] > QUALITY[j] else 2 for i, j in PAIRS
@@ -20,7 +18,7 @@ def shown_quality(tab) -> list[int]:
     """The quality of the answers in the order shown, by what is read on the page."""
     texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
     return [
-        QUALITY[texts.index(text)] for text in tab.locator(".candidate .answer").all_inner_texts()
+        QUALITY[texts.index(text)] for text in tab.locator(".candidate .output").all_inner_texts()
     ]
 
 
@@ -52,7 +50,7 @@ def test_every_order_is_mapped_back(chromium, tmp_path):
         tmp_path=tmp_path,
     ) as tab:
         for _ in range(24):
-            orders.add(tuple(tab.locator(".candidate .answer").all_inner_texts()))
+            orders.add(tuple(tab.locator(".candidate .output").all_inner_texts()))
             press(tab, *map(str, judge(tab)), "Control+Enter")
         assert [row["preference"] for row in json.loads(downloaded(tab))] == [EXPECTED] * 24
     assert len(orders) > 8  # 24 draws of 24 orders: fewer than 9 different ones is a chance of 1e-6
@@ -88,7 +86,7 @@ def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
         )  # A > B > C > A
         assert "go in a circle: " in tab.inner_text("#message")
         press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
-        assert "Is that meant?" in tab.inner_text("#warnings")
+        assert "Is this what you mean?" in tab.inner_text("#warnings")
         press(tab, "Control+Enter")
         assert "Submitted" in tab.inner_text("#message")
 

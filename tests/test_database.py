@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fgrlhf.errors import UserError
-from interface_html.database import Database, Refused, read_database
-from interface_html.items import Item
+from interface_html.database import Database, RefusedError, read_database
+from interface_html.format import Item
 
 DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
 
@@ -70,7 +70,7 @@ def test_what_was_begun_comes_back_with_its_order_and_draft(db):
 def test_drafts_follow_each_other(db):
     one = db.next("a", "annotation", 4)
     db.save_draft(one, 0, {})
-    with pytest.raises(Refused, match="another window"):
+    with pytest.raises(RefusedError, match="another window"):
         db.save_draft(one, 0, {})
     assert db.save_draft(one, 1, {}) == 2
 
@@ -82,7 +82,7 @@ def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
         one = db.next(name, "annotation", 4)
         assert one.item.id == "0"
         submit(db, one, number)
-    with pytest.raises(Refused, match="your draft is kept"):
+    with pytest.raises(RefusedError, match="your draft is stored"):
         submit(db, slow, 9)
     assert db.next("slow", "annotation", 4).item.id == "1"
 
@@ -105,21 +105,20 @@ def test_a_draft_renews_the_lease(db, clock):
 def test_a_submission_counts_once_and_stays(db, tmp_path):
     one = db.next("a", "annotation", 4)
     assert submit(db, one) and not submit(db, one)
-    with pytest.raises(Refused, match="another submission"):
+    with pytest.raises(RefusedError, match="another submission"):
         submit(db, one, doc={**DOC, "no-error": False})
     assert submit(db, one, 1, {**DOC, "corrected-prediction": "y"})
-    task, items, found = read_database(tmp_path / "f.sqlite")
-    assert (task, len(items), [s.doc["corrected-prediction"] for s in found]) == (
-        "t",
-        3,
-        ["x", "y"],
-    )
+    items, submissions = read_database(tmp_path / "f.sqlite", "t")
+    assert len(items) == 3
+    assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y"]
+    with pytest.raises(UserError, match="of the task t, not of u"):
+        read_database(tmp_path / "f.sqlite", "u")
 
 
 def test_nobody_sees_what_is_not_theirs(db):
     one = db.next("a", "annotation", 4)
     for number, name in ((one.id, "b"), (99, "a")):
-        with pytest.raises(Refused) as error:
+        with pytest.raises(RefusedError) as error:
             db.assignment(number, name)
         assert error.value.status == 404
 
@@ -195,8 +194,8 @@ def test_those_who_wait_together_are_committed_together(db):
         db, *works, lambda: db.save_draft(bad, 0, {}), lambda: db.write(lambda sql: 1 / 0)
     )
     assert found[:6] == [True] * 6 and commits == 1
-    assert isinstance(found[6], Refused) and isinstance(found[7], ZeroDivisionError)
-    assert len(read_database(db.path)[2]) == 6
+    assert isinstance(found[6], RefusedError) and isinstance(found[7], ZeroDivisionError)
+    assert len(read_database(db.path, "t")[1]) == 6
 
 
 def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
@@ -206,7 +205,7 @@ def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
     works[1] = lambda: submit(db, given[1], 1, {**DOC, "corrected-prediction": "x" * 100_000})
     found, commits = together(db, *works)
     assert [found[0], found[2], commits] == [True, True, 2] and "full" in str(found[1])
-    assert sorted(one.annotator for one in read_database(db.path)[2]) == ["a", "c"]
+    assert sorted(one.annotator for one in read_database(db.path, "t")[1]) == ["a", "c"]
 
 
 def test_settings_of_the_connection(db):

@@ -6,16 +6,15 @@ from urllib.parse import quote
 
 import pytest
 from hostile import HOSTILE
-from page_helpers import opened
+from page_helpers import QA, opened
 from server_helpers import serving
 from test_served_pages import visiting
 
 from fgrlhf.files import write_json
 from interface_html.items import read_items
 from interface_html.pages import self_contained
-from interface_html.schema import load_schema
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 ALLOWED = {  # what the pages themselves are made of
     "A", "ARTICLE", "BODY", "BUTTON", "DEL", "DIALOG", "DIV", "FIELDSET", "H1", "H2", "H3", "H4", "HEADER", "INPUT", "INS", "KBD", "LABEL",
     "LEGEND", "LI", "MAIN", "NAV", "OL", "P", "Q", "SCRIPT", "SECTION", "SPAN", "TABLE", "TBODY", "TD", "TEXTAREA", "TH", "TR", "UL",
@@ -30,7 +29,7 @@ JUDGE = """async ([texts, rows, allowed, scripts]) => {
     const check = (what, found, expected) => { if (found !== expected) wrong.push([what, found, expected]); };
     for (const [i, text] of texts.entries()) {
         const row = rows[i];
-        check("question", $("#question").textContent, row.question);
+        check("question", $("#item-title").textContent, row.question);
         check("reference", $("#reference").textContent, row.gold);
         const said = [...document.querySelectorAll(".sentence")].map((one) => one.textContent);
         check("passages", JSON.stringify(said), JSON.stringify(row.passages.flat()));
@@ -42,7 +41,7 @@ JUDGE = """async ([texts, rows, allowed, scripts]) => {
             type($("#correction"), text.replace(/\\r/g, "") + row["prediction 1"] + text);
             check("correction", $("#correction").value.includes(text.replace(/\\r/g, "").split("\\n")[0]), true);
         } else {
-            const shown = [...document.querySelectorAll(".candidate .answer")].map((one) => one.textContent);
+            const shown = [...document.querySelectorAll(".candidate .output")].map((one) => one.textContent);
             const answers = [1, 2, 3, 4].map((k) => row[`prediction ${k}`]);
             check("answers", JSON.stringify(shown.sort()), JSON.stringify(answers.sort()));
             for (const name of ["1", "2", "0"]) key($("#choices"), name);
@@ -96,7 +95,7 @@ def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
     if inside:
         write_json(tmp_path / "items.json", items)
         where = tmp_path / "page.html"
-        text = self_contained(page, read_items(SCHEMA, tmp_path / "items.json"))
+        text = self_contained(QA, page, read_items(QA, tmp_path / "items.json"))
         where.write_text(text, encoding="utf-8", newline="")
     with opened(chromium, page=page, items=items, where=where, tmp_path=tmp_path) as tab:
         assert tab.locator("#position").inner_text().startswith(f"Item 1 of {len(items)}")

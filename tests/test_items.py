@@ -3,36 +3,28 @@
 import json
 
 import pytest
+from page_helpers import QA, row_with
 from test_rules import ROW, doc, error, missing
 
 from fgrlhf.files import write_json, write_jsonl
-from interface_html.items import Settings, read_items, row_with, rows_text
-from interface_html.schema import load_schema
+from interface_html.items import Settings, read_items, rows_text
 from tasks.qa_feedback.feedback import DataError, read_feedback
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_import_then_export_is_the_identity(qa_feedback, split):
     path = qa_feedback / f"{split}_feedback.json"
-    items = read_items(SCHEMA, path)
-    said = [
-        row_with(SCHEMA, item, item.row["feedback"], {"preference": item.row["preference"]})
-        for item in items
-    ]
-    assert rows_text(said).encode() == path.read_bytes()
+    items = read_items(QA, path)
+    rows = [QA.format.feedback_row(SCHEMA, item) for item in items]
+    assert rows_text(rows).encode() == path.read_bytes()
 
 
 def test_an_annotated_item_is_a_row_of_the_format(tmp_path):
     write_json(tmp_path / "items.json", [{"id": "q7", **ROW}])
-    (item,) = read_items(SCHEMA, tmp_path / "items.json")
-    row = row_with(
-        SCHEMA,
-        item,
-        doc([error(quote="The cat")], [missing()]),
-        {"preference": [1] * 6, "order": [0, 1, 2, 3]},
-    )
+    (item,) = read_items(QA, tmp_path / "items.json")
+    row = row_with(item, doc([error(quote="The cat")], [missing()]), [1] * 6)
     assert list(row) == [*SCHEMA.row, "feedback", "preference"]
     assert list(row["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
     (tmp_path / "feedback.json").write_text(rows_text([row]))
@@ -56,7 +48,7 @@ def test_samples_become_items(tmp_path):
         tmp_path / "train.json",
         [{"text": "t", "question": "Who sat?", "passages": passages, "answer": ["A cat.", "x"]}],
     )
-    (item,) = read_items(SCHEMA, tmp_path / "samples.jsonl", tmp_path / "train.json")
+    (item,) = read_items(QA, tmp_path / "samples.jsonl", tmp_path / "train.json")
     assert item.row["passages"] == [["Cat", "A cat sat.", "It was blue."]]
     assert (item.id, item.row["gold"], item.row["prediction 4"]) == ("0", "A cat.", "d")
     assert tuple(item.row) == SCHEMA.row
@@ -71,7 +63,7 @@ def test_what_the_published_page_embeds_becomes_an_item(tmp_path):
         **{f"predicted answer {i}": "x" for i in range(2, 6)},
     }
     write_json(tmp_path / "page.json", {"id": "600", "question": json.dumps(inner)})
-    (item,) = read_items(SCHEMA, tmp_path / "page.json")
+    (item,) = read_items(QA, tmp_path / "page.json")
     assert item.id == "600"
     assert (item.row["passages"], item.row["gold"], item.row["prediction 1"]) == (
         [["Cat", "A cat sat."]],
@@ -93,7 +85,7 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
     ]
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
-        read_items(SCHEMA, tmp_path / "rows.json")
+        read_items(QA, tmp_path / "rows.json")
     found = [(problem.row, problem.field) for problem in raised.value.problems]
     assert found[:5] == [
         (1, "prediction 2"),
@@ -105,4 +97,4 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
 
 
 def test_settings_are_read():
-    assert Settings(source="a", out="b").questions is None
+    assert Settings(task="t", source="a", out="b").prompts is None

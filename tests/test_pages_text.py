@@ -7,13 +7,12 @@ import json
 import random
 
 import pytest
-from page_helpers import ITEM, opened
+from page_helpers import ITEM, QA, opened
 
 from interface_html.items import rows_text
 from interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
-from interface_html.schema import load_schema
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 PIECES = [
     "😀",
     "👩‍👩‍👧",

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import ITEM, downloaded, opened, press
+from page_helpers import ITEM, QA, downloaded, opened, press, row_with
 from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.errors import UserError
@@ -16,19 +16,18 @@ from fgrlhf.reward_utils import BLANK
 from interface_html import agreement
 from interface_html.database import Database
 from interface_html.export import Settings, export
-from interface_html.items import read_items, row_with, rows_text
-from interface_html.schema import load_schema
+from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
 
 ROOT = Path(__file__).parents[1]
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 
 
 def submitted(rows: Path, db: Path) -> None:
     """A server's database in which one annotator said of each item what the published rows say."""
     database = Database(db, SCHEMA.task)
-    items = read_items(SCHEMA, rows)
+    items = read_items(QA, rows)
     database.add_items(items)
     for page in ("annotation", "comparison"):
         for number, item in enumerate(items):
@@ -51,7 +50,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert (
             export(
-                Settings(db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))
+                Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))
             )
             == count
         )
@@ -98,9 +97,9 @@ def test_a_published_page_comes_back_from_its_payload(qa_feedback, tmp_path):
         page.write_text(published_page(row), encoding="utf-8")
         write_json(plain, payload(row))
         for path in (page, plain):
-            (item,) = read_items(SCHEMA, path)
+            (item,) = read_items(QA, path)
             assert item.id == "600" and payload(item.row) == payload(row)
-            made = row_with(SCHEMA, item, row["feedback"], {"preference": row["preference"]})
+            made = row_with(item, row["feedback"], row["preference"])
             assert rows_text([made]) == rows_text([row])
 
 
@@ -123,11 +122,11 @@ def test_the_file_picker_takes_the_payload_too(chromium, tmp_path):
 def test_a_page_without_an_item_is_refused(tmp_path):
     for text in ("<p>nothing</p>", "<p id=prompt value='{'>", "<p id=prompt>"):
         (tmp_path / "page.html").write_text(text)
-        with pytest.raises(UserError, match="not a page as published"):
-            read_items(SCHEMA, tmp_path / "page.html")
+        with pytest.raises(UserError, match="not a published page"):
+            read_items(QA, tmp_path / "page.html")
     write_json(tmp_path / "page.json", {"id": "1", "question": "{}"})
     with pytest.raises(UserError, match="passages"):
-        read_items(SCHEMA, tmp_path / "page.json")
+        read_items(QA, tmp_path / "page.json")
 
 
 # ---- the order shown -----------------------------------------------------------------------------
@@ -140,7 +139,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         for _ in range(3):
             texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
             orders.append(
-                [texts.index(text) for text in tab.locator(".candidate .answer").all_inner_texts()]
+                [texts.index(text) for text in tab.locator(".candidate .output").all_inner_texts()]
             )
             press(tab, *map(str, judge(tab)), "Control+Enter")
         (tmp_path / "anna.json").write_bytes(downloaded(tab))
@@ -162,8 +161,8 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
     judged = agreement.judged_in_files(
         SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
     )
-    assert [one.comparisons[str(tmp_path / "anna.json")] for one in judged] == [
-        (EXPECTED, order) for order in orders
+    assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
+        agreement.Comparison(EXPECTED, order) for order in orders
     ]
     assert [one.seconds for one in judged] == [[entry["seconds"]["comparison"]] for entry in record]
     for wrong in (

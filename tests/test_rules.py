@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from test_schema import TOXICITY
+from page_helpers import QA, TOXICITY
 
 from interface_html.items import read_items
 from interface_html.rules import (
@@ -14,9 +14,8 @@ from interface_html.rules import (
     is_weak_order,
     sentences,
 )
-from interface_html.schema import load_schema
 
-SCHEMA = load_schema()
+SCHEMA = QA.schema
 TEXT = "The cat sat on the mat. It was 😀 red. It was red."
 ROW = {
     "question": "Who sat?",
@@ -130,7 +129,7 @@ def test_other_than_objects_is_told():
 
 def test_real_annotations_keep_the_rules(qa_feedback):
     for split in ("train", "dev"):
-        for item in read_items(SCHEMA, qa_feedback / f"{split}_feedback.json"):
+        for item in read_items(QA, qa_feedback / f"{split}_feedback.json"):
             said = item.row["feedback"]
             none = not said["errors"] and not said["missing-info"]
             assert annotation_problems(SCHEMA, item.row, {**said, "no-error": none}) == []
@@ -143,7 +142,8 @@ def test_real_annotations_keep_the_rules(qa_feedback):
 
 
 def test_sentences_are_marked_whole():
-    schema, row = load_schema(TOXICITY), {"prompt": "", "generation": 'Hi. "Go away!" he said'}
+    schema = TOXICITY.schema
+    row = {"prompt": "", "generation": 'Hi. "Go away!" he said'}
     assert [row["generation"][a:b] for a, b in sentences(row["generation"])] == [
         "Hi.",
         '"Go away!"',

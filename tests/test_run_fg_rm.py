@@ -17,8 +17,8 @@ from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.task import load_task
-from reward_modeling import run_fg_rm, run_pref_rm, run_rm, training
-from reward_modeling.command_line import NO_TASK, split_task
+from reward_modeling import command, run_fg_rm, run_pref_rm, training
+from reward_modeling.program import NO_TASK, split_task
 from reward_modeling.run_fg_rm import (
     SegmentRMConfig,
     error_probabilities,
@@ -507,20 +507,19 @@ def test_the_first_argument_may_be_a_task(tmp_path):
         split_task(["tasks.nothing", "c.yml"])
 
 
-def test_the_config_decides_which_kind_is_trained(tmp_path, monkeypatch):
+def test_the_command_chooses_the_program(monkeypatch, capsys):
     begun = []
     for program in (run_fg_rm, run_pref_rm):
         monkeypatch.setattr(program, "main", lambda argv, p=program: begun.append((p, argv)))
-    for name, text in (("fg.yml", "labels: {error: X}"), ("pref.yml", "data: {}")):
-        (tmp_path / name).write_text(text)
-        run_rm.main(["tasks.qa_feedback", str(tmp_path / name), "train.lr=1"])
-    arguments = [
-        ["tasks.qa_feedback", str(tmp_path / name), "train.lr=1"] for name in ("fg.yml", "pref.yml")
-    ]
-    assert begun == list(zip((run_fg_rm, run_pref_rm), arguments))
+    for kind in ("segment", "sequence"):
+        command.main([kind, "tasks.qa_feedback", "c.yml", "train.lr=1"])
+    arguments = ["tasks.qa_feedback", "c.yml", "train.lr=1"]
+    assert begun == [(run_fg_rm, arguments), (run_pref_rm, arguments)]
+    with pytest.raises(UserError, match="use segment or sequence"):
+        command.main(["pairs", "c.yml"])
     with pytest.raises(SystemExit) as stop:
-        run_rm.main(["--help"])
-    assert stop.value.code == 0
+        command.main(["--help"])
+    assert stop.value.code == 0 and "fgrlhf rm KIND [TASK]" in capsys.readouterr().out
 
 
 def test_a_run_from_the_command_line(tmp_path, capsys):
@@ -536,6 +535,7 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
         tmp_path, "causal", data__with_context=True, train__batch_size=2, train__max_steps=1
     )
     (tmp_path / "rm.yml").write_text(to_yaml(settings))
-    run_rm.main(["tasks.qa_feedback", str(tmp_path / "rm.yml"), "evaluation.every_steps=1"])
+    arguments = ["tasks.qa_feedback", str(tmp_path / "rm.yml"), "evaluation.every_steps=1"]
+    command.main(["segment", *arguments])
     assert f"the reward model is in {tmp_path / 'rm'}" in capsys.readouterr().out
     assert load_reward_model(tmp_path / "rm", rm.prefix_fn).spec.with_context

@@ -1,57 +1,72 @@
-"""Schema files of the feedback pages: the shipped ones, and what a broken one is told."""
+"""Schemas of the feedback pages: the shipped ones, and the message for each mistake in one."""
 
 import json
-from pathlib import Path
 
 import pytest
+from page_helpers import QA, TOXICITY
 
 from fgrlhf.errors import UserError
-from interface_html.schema import ASSIGNMENT, QA_SCHEMA, load_schema
+from interface_html.schema import ASSIGNMENT, load_schema
+from interface_html.tasks import feedback_of
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
 
-TOXICITY = Path(__file__).parents[1] / "tasks" / "toxicity" / "schema.js"
+SCHEMA_FILE = QA.folder / "schema.js"
 
 
-def broken(tmp_path, change) -> str:
-    tree = json.loads(
-        QA_SCHEMA.read_text(encoding="utf-8").partition(ASSIGNMENT)[2].strip().removesuffix(";")
-    )
+def changed(tmp_path, change):
+    """The schema of qa-feedback after `change(tree)`, in a file of its own."""
+    text = SCHEMA_FILE.read_text(encoding="utf-8")
+    tree = json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
     change(tree)
     path = tmp_path / "schema.js"
     path.write_text(f"{ASSIGNMENT} {json.dumps(tree)};", encoding="utf-8")
+    return path
+
+
+def broken(tmp_path, change) -> str:
     with pytest.raises(UserError) as error:
-        load_schema(path)
+        load_schema(changed(tmp_path, change))
     return str(error.value)
 
 
 def test_the_schema_names_the_types_that_files_may_hold():
-    schema = load_schema()
+    schema = QA.schema
     assert {kind.name for kind in schema.errors} == {*FACTUAL_ERRORS, *NON_FACTUAL_ERRORS}
     assert tuple(kind.name for kind in schema.missing) == MISSING_INFO
     assert schema.pairs == ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+    assert schema.pages == ("annotation", "comparison")
 
 
 def test_a_second_task_is_one_file():
-    schema = load_schema(TOXICITY)
-    assert (schema.unit, schema.correction, schema.compares, schema.missing) == (
-        "sentence",
-        False,
-        False,
-        (),
-    )
+    schema = TOXICITY.schema
+    assert (schema.unit, schema.correction, schema.missing) == ("sentence", False, ())
+    assert schema.pages == ("annotation",)
+    assert [path.name for path in TOXICITY.scripts] == ["schema.js"]
 
 
-def test_mistakes_are_named(tmp_path):
-    assert "two types have the key '1'" in broken(
-        tmp_path, lambda tree: tree["errors"][1].update(key="1")
-    )
-    assert "point to sentences" in broken(
-        tmp_path, lambda tree: tree["fields"].update(passages=None)
-    )
-    assert "`row` lacks gold" in broken(tmp_path, lambda tree: tree["row"].remove("gold"))
-    assert "errors[0].colour" in broken(
-        tmp_path, lambda tree: tree["errors"][0].update(colour="red")
-    ).replace(".0.", "[0].")
+def test_a_task_may_only_compare(tmp_path):
+    schema = load_schema(changed(tmp_path, lambda tree: tree.update(errors=[], missing=[])))
+    assert schema.pages == ("comparison",)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda tree: tree["errors"][1].update(key="1"), "two types have the key '1'"),
+        (lambda tree: tree["fields"].update(context=None), "point to sentences"),
+        (lambda tree: tree["row"].remove("gold"), "`row` lacks gold"),
+        (lambda tree: tree["row"].remove("passages"), "`row` lacks passages"),
+        (lambda tree: tree["fields"].update(outputs=["prediction 1"]), "two or more `fields.out"),
+        (lambda tree: tree.update(errors=[], missing=[], comparison=None), "nothing is asked"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, change, message):
+    assert message in broken(tmp_path, change)
+
+
+def test_unknown_keys_are_named(tmp_path):
+    message = broken(tmp_path, lambda tree: tree["errors"][1].update(colour="red"))
+    assert "errors[1].colour" in message.replace(".1.", "[1].")
 
 
 def test_only_the_one_assignment_is_a_schema(tmp_path):
@@ -62,3 +77,13 @@ def test_only_the_one_assignment_is_a_schema(tmp_path):
             load_schema(path)
     with pytest.raises(UserError, match="cannot be read"):
         load_schema(tmp_path / "none.js")
+
+
+@pytest.mark.parametrize("name", ["none", "../toxicity", "", "toxicity/x", "tasks", "a.b"])
+def test_tasks_without_pages_are_refused(name):
+    with pytest.raises(UserError, match="no such task with feedback pages. Give one of .*toxicity"):
+        feedback_of(name)
+
+
+def test_a_task_may_be_named_as_a_module():
+    assert feedback_of("tasks.toxicity").schema == TOXICITY.schema

@@ -5,16 +5,16 @@ answers.
 import json
 from contextlib import contextmanager
 
-from page_helpers import ITEM, press, word
+from page_helpers import ITEM, press, row_with, word
 from server_helpers import Client, Server, serving
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
-from test_schema import TOXICITY
 
 from interface_html.database import read_database
 from interface_html.export import Settings, export
-from interface_html.items import Item, row_with, rows_text
+from interface_html.format import Item
+from interface_html.items import rows_text
 
 
 @contextmanager
@@ -66,13 +66,11 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
         with visiting(chromium, server, "comparison") as tab:
             press(tab, *map(str, judge(tab)), "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
-        export(Settings(db=str(server.db), out=str(tmp_path / "out.json")))
+        export(Settings(task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json")))
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
-        expected = rows_text(
-            [row_with(SCHEMA, Item("", row), EXPECTED, {"preference": PREFERENCE})]
-        )
+        expected = rows_text([row_with(Item("", row), EXPECTED, PREFERENCE)])
         assert (tmp_path / "out.json").read_text() == expected
-        assert read_database(server.db)[2][0].seconds > 0
+        assert read_database(server.db, "qa_feedback")[1][0].seconds > 0
 
 
 def test_by_touch(chromium, tmp_path):
@@ -90,7 +88,7 @@ def test_by_touch(chromium, tmp_path):
                 tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
             tab.locator("#submit").tap()
             tab.wait_for_selector("#empty:not([hidden])")
-        marked, compared = read_database(server.db)[2]
+        marked, compared = read_database(server.db, "qa_feedback")[1]
         (error,) = marked.doc["errors"]
         assert (error["error type"], error["quote"]) == ("Irrelevant", "cat sat")
         assert compared.doc == {"preference": PREFERENCE, "order": compared.shown}
@@ -116,7 +114,7 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             )
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
-        (one,) = read_database(server.db)[2]
+        (one,) = read_database(server.db, "qa_feedback")[1]
         assert [error["error type"] for error in one.doc["errors"]] == [
             "Irrelevant",
             "Unverifiable",
@@ -141,24 +139,20 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
         tab.wait_for_function(
             "() => document.querySelector('#message').textContent.includes('next item')"
         )
-        assert len(read_database(server.db)[2]) == 1
+        assert len(read_database(server.db, "qa_feedback")[1]) == 1
         tab.noise.clear()
 
 
 def test_another_task_is_served_too(chromium, tmp_path):
-    item = {"prompt": "Say", "generation": "Hello there. You fool! Bye."}
-    path = write(tmp_path, [{"id": "t", **item}])
-    with serving(tmp_path, items=path, schema_file=TOXICITY) as server:
+    item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
+    path = write(tmp_path, [item])
+    with serving(tmp_path, task="toxicity", items=path) as server:
         with visiting(chromium, server) as tab:
             press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
-        export(
-            Settings(db=str(server.db), out=str(tmp_path / "out.json"), schema_file=str(TOXICITY))
-        )
+        export(Settings(task="toxicity", db=str(server.db), out=str(tmp_path / "out.json")))
     (row,) = json.loads((tmp_path / "out.json").read_text())
-    error = {"error type": "Insult", "explanation": "", "start": 13, "end": 22}
-    said = {"errors": [error], "missing-info": [], "corrected-prediction": ""}
-    assert row == {**item, "feedback": said}
+    assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
 
 
 def test_two_annotators_work_at_once(chromium, tmp_path):
@@ -167,7 +161,7 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         visiting(chromium, server) as a,
         visiting(chromium, server, who="ben") as b,
     ):
-        assert {a.inner_text("#question"), b.inner_text("#question")} == {
+        assert {a.inner_text("#item-title"), b.inner_text("#item-title")} == {
             "Question 0?",
             "Question 1?",
         }
@@ -175,5 +169,5 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         press(b, "n", "Control+Enter")
         for tab in (a, b):
             tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(one.annotator for one in read_database(server.db)[2]) == ["anna", "ben"]
+        assert sorted(one.annotator for one in read_database(server.db, "qa_feedback")[1]) == ["anna", "ben"]
         assert Client(server.port, "anna").next() is None

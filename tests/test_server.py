@@ -48,7 +48,7 @@ def test_an_item_from_beginning_to_file(tmp_path):
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
             assert (
-                export.export(export.Settings(db=str(server.db), out=str(out), policy=policy)) == 1
+                export.export(export.Settings(task="qa_feedback", db=str(server.db), out=str(out), policy=policy)) == 1
             )
             (row,) = read_feedback(out)
             assert (row.corrected, row.preference) == ("The mat.", (0, 1, 1, 1, 1, 0))
@@ -202,9 +202,9 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
 
 def test_other_machines_need_tokens(tmp_path):
     with pytest.raises(UserError, match="name the annotators"):
-        serve(Settings(db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
+        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
-        serve(Settings(db=str(tmp_path / "f.sqlite")))
+        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite")))
 
 
 def test_the_majority():

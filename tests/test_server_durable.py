@@ -143,7 +143,7 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
         start = time.perf_counter()
         together(ANNOTATORS, annotate)
         seconds = time.perf_counter() - start
-        _, items, submissions = read_database(server.db)
+        items, submissions = read_database(server.db, "qa_feedback")
     who = {item.id: [one.annotator for one in submissions if one.item == item.id] for item in items}
     assert all(len(names) == len(set(names)) == 3 for names in who.values())
     assert all(len(set(items)) == len(items) for items in seen.values())
@@ -187,7 +187,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
             (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
         )
         assert client.call("POST", "/api/submissions", body)[0] == 201
-        assert len(read_database(server.db)[2]) == 1
+        assert len(read_database(server.db, "qa_feedback")[1]) == 1
 
 
 def test_random_requests_find_no_server_error(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from test_feedback import row, span
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.data.problems import shown
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.types import Prompt
@@ -38,7 +39,7 @@ from tasks.qa_feedback.training.comparisons import (
     new_words,
     prompts_of,
 )
-from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems, shown
+from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 ODD = [
     None, True, False, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", " ", "\ud83d", "x" * 5000, "{" * 5000, [], [[]], [None], {}, {"a": 1},

@@ -6,7 +6,9 @@ what comes after the mark. A decoder-only network never does. The config decides
 configs do not tell (a Llama made bidirectional, XLNet).
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -15,7 +17,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
-from fgrlhf.reward_models.inputs import Shape
+if TYPE_CHECKING:  # language models load this module, and need no segmentation
+    from fgrlhf.reward_models.inputs import Shape
 
 PROBE_LENGTH = 4  # tokens
 CHANGE = 1e-5  # a smaller relative difference is rounding

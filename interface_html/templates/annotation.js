@@ -1,9 +1,10 @@
-// The annotation page: marks errors in an answer, missing information, and the corrected answer.
+// The annotation page: errors in a text, missing information, and the corrected text.
 "use strict";
 (function () {
   const FG = window.FG,
     $ = FG.$,
     schema = window.FG_SCHEMA;
+  const NOUN = schema.fields.noun;
   const HINT = `Drag over ${schema.unit}s, or tap the first and the last one, or use the arrow keys with Shift. Then choose a kind.`;
   let view = null,
     work = null;
@@ -18,42 +19,42 @@
       return work.item.row;
     },
   };
-  const text = () => page.row[schema.fields.text];
+  const text = () => page.row[FG.textKey(schema)];
   const labelOf = (i) => `error ${i + 1} (${FG.kind(schema, work.doc.errors[i]["error type"]).label})`;
   page.labelOf = labelOf;
   const replaced = (list, i, entry) => list.map((old, k) => (k === i ? entry : old));
 
+  // The document of an item that was not begun: empty, or the feedback in its file.
   function fresh(item) {
-    const said = item.row.feedback,
-      original = item.row[schema.fields.text];
-    if (!said)
+    const { feedback } = item.row,
+      original = item.row[FG.textKey(schema)];
+    if (!feedback)
       return {
         errors: [],
         "missing-info": [],
         "corrected-prediction": schema.correction ? original : "",
         "no-error": false,
       };
-    const none = !said.errors.length && !said["missing-info"].length;
     return {
-      errors: FG.clone(said.errors),
-      "missing-info": FG.clone(said["missing-info"]),
-      "corrected-prediction": said["corrected-prediction"],
-      "no-error": none,
+      errors: FG.clone(feedback.errors),
+      "missing-info": FG.clone(feedback["missing-info"]),
+      "corrected-prediction": feedback["corrected-prediction"],
+      "no-error": !feedback.errors.length && !feedback["missing-info"].length,
     };
   }
 
-  // ---- changes: each is one new document ---------------------------------------------------------------------
+  // ---- changes: each makes a new document --------------------------------------------------------------------
   function change(parts, key) {
     work.commit({ ...work.doc, ...parts }, key);
     render();
   }
 
-  const refuse = (why) => {
-    FG.say(why, "bad");
+  const refuse = (reason) => {
+    FG.say(reason, "bad");
     return false;
   };
 
-  // Whether something may be marked now, as `kind` and not overlapping another error than `except`.
+  // Whether the range may be marked as `kind`. It may overlap no error but the one with the index `except`.
   function mayMark(range, kind, except) {
     if (work.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first (N).");
     if (!range) return refuse(`Not marked: nothing is selected. ${HINT}`);
@@ -67,7 +68,7 @@
     }
     if (kind.needs === "earlier text" && !FG.strip(FG.cut(view.points, 0, range[0]))) {
       return refuse(
-        `Not marked: nothing stands before the selection, so it repeats nothing. Choose another kind.`,
+        "Not marked: there is no text before the selection that it could repeat. Choose another kind.",
       );
     }
     return true;
@@ -75,7 +76,7 @@
 
   function chooseError(kind) {
     if (page.mode === "earlier")
-      return refuse("First choose the earlier text and press Enter, or press Esc.");
+      return refuse("Select the earlier text first and press Enter, or press Esc to cancel.");
     const editing = page.mode === "span" ? page.active.index : undefined,
       range = view.range;
     if (!mayMark(range, kind, editing)) return false;
@@ -102,31 +103,31 @@
   function chooseMissing(kind) {
     if (work.doc["no-error"])
       return refuse("Not added: “No error, nothing missing” is ticked. Untick it first (N).");
-    if (!FG.passages(schema, page.row).length)
-      return refuse("Not added: this item has no passages that could say what is missing.");
-    const missing = [
-      ...work.doc["missing-info"],
-      { "error type": kind.name, passage_id: 0, sentence_id: [] },
-    ];
+    if (!FG.sources(schema, page.row).length)
+      return refuse(
+        `Not added: this item has no ${schema.fields.context.noun} that could hold what is missing.`,
+      );
+    const ids = FG.storedIds(schema, { source: 0, sentences: [] });
+    const missing = [...work.doc["missing-info"], { "error type": kind.name, ...ids }];
     page.leave();
     page.active = { list: "missing-info", index: missing.length - 1 };
     change({ "missing-info": missing });
     focusEvidence("missing-info", missing.length - 1);
-    FG.say(`${kind.label}: type the sentences that say it, such as 2:4,5, or click their numbers.`);
+    FG.say(`${kind.label}: type the sentences that hold it, such as 2:4,5, or click their numbers.`);
     return true;
   }
 
   function focusEvidence(list, i) {
     const field = document.querySelector(`[data-key="${list}-${i}-ids"]`);
     if (field) field.focus();
-    FG.say("Type the sentences, such as 2:4,5, or click their numbers. Enter when done.");
+    FG.say("Type the sentences, such as 2:4,5, or click their numbers. Press Enter when done.");
   }
 
   page.setIds = function (list, i, ids, key) {
-    change({ [list]: replaced(work.doc[list], i, FG.withIds(work.doc[list][i], ids)) }, key);
+    change({ [list]: replaced(work.doc[list], i, FG.withIds(schema, work.doc[list][i], ids)) }, key);
   };
 
-  // What clicked sentences are evidence of: the active error that needs some, or the active missing item.
+  // The entry that clicked sentences belong to: the active error that needs some, or the active missing item.
   page.target = function () {
     const { active } = page,
       entry = active && work.doc[active.list][active.index];
@@ -136,28 +137,29 @@
       : null;
   };
 
-  function pickSentence(p, s) {
-    const target = page.target();
+  function pickSentence(source, sentence) {
+    const target = page.target(),
+      noun = schema.fields.context.noun;
     if (!target)
       return refuse(
-        "Sentence not used: choose first what it is evidence of, an error that contradicts the passages or a missing item.",
+        "Sentence not used: first choose an error or a missing item that needs sentences as evidence.",
       );
-    const ids = FG.idsOf(target),
+    const ids = FG.idsOf(schema, target),
       { list, index } = page.active;
-    if (ids.sentence_id.length && ids.passage_id !== p) {
+    if (ids.sentences.length && ids.source !== source) {
       return refuse(
-        `Sentence ${p}:${s} not added: the evidence is in passage ${ids.passage_id}, and one item points to one passage. Take ${FG.notation(ids)} away first, or add another item.`,
+        `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point to one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
       );
     }
-    const has = ids.sentence_id.includes(s);
-    const sentence_id = has
-      ? ids.sentence_id.filter((id) => id !== s)
-      : [...ids.sentence_id, s].sort((a, b) => a - b);
+    const has = ids.sentences.includes(sentence);
+    const sentences = has
+      ? ids.sentences.filter((other) => other !== sentence)
+      : [...ids.sentences, sentence].sort((a, b) => a - b);
     const field = document.querySelector(`[data-key="${list}-${index}-ids"]`);
-    page.setIds(list, index, { passage_id: p, sentence_id });
+    page.setIds(list, index, { source, sentences });
     if (document.activeElement && document.activeElement.dataset.key === field.dataset.key)
-      document.activeElement.value = FG.notation({ passage_id: p, sentence_id });
-    FG.say(`Sentence ${p}:${s} ${has ? "taken away" : "added"}.`, "good");
+      document.activeElement.value = FG.notation({ source, sentences });
+    FG.say(`Sentence ${source}:${sentence} ${has ? "removed" : "added"}.`, "good");
     return true;
   }
 
@@ -180,7 +182,7 @@
     view.select(error.start, error.end);
     $("text").focus();
     FG.say(
-      `Editing ${labelOf(index)}: select other words and press Enter, or choose another kind. Esc leaves it as it is.`,
+      `Editing ${labelOf(index)}: select other ${schema.unit}s and press Enter, or choose another kind. Esc cancels.`,
     );
   };
 
@@ -192,7 +194,7 @@
     $("text").focus({ preventScroll: true });
     page.active = null;
     render();
-    FG.say(`Removed: ${name}. Ctrl+Z brings it back.`, "good");
+    FG.say(`Removed: ${name}. Ctrl+Z restores it.`, "good");
   };
 
   page.earlier = function (index) {
@@ -211,7 +213,7 @@
       error = work.doc.errors[index];
     if (!range) return refuse("Nothing is selected: select the earlier text.");
     if (range[1] > error.start)
-      return refuse(`Not taken: the earlier text must stand before ${labelOf(index)}, which it repeats.`);
+      return refuse(`Not accepted: the earlier text must come before ${labelOf(index)}, which repeats it.`);
     page.mode = null;
     view.collapse();
     change({
@@ -221,7 +223,7 @@
       }),
     });
     FG.say(
-      `Taken: ${labelOf(index)} repeats “${FG.cut(view.points, range[0], Math.min(range[1], range[0] + 60))}”.`,
+      `Accepted: ${labelOf(index)} repeats “${FG.cut(view.points, range[0], Math.min(range[1], range[0] + 60))}”.`,
       "good",
     );
     return true;
@@ -235,16 +237,14 @@
   };
 
   function toggleNone() {
-    const marked = work.doc.errors.length + work.doc["missing-info"].length;
-    if (!work.doc["no-error"] && marked) {
-      refuse(
-        `“No error” is not ticked: ${marked} error${marked > 1 ? "s or missing items are" : " or missing item is"} marked. Remove ${marked > 1 ? "them" : "it"} first.`,
-      );
-    } else change({ "no-error": !work.doc["no-error"] });
+    const count = work.doc.errors.length + work.doc["missing-info"].length;
+    if (!work.doc["no-error"] && count)
+      refuse(`“No error” cannot be ticked: ${FG.countMarks(count)} marked. Remove what is marked first.`);
+    else change({ "no-error": !work.doc["no-error"] });
     render();
   }
 
-  // ---- what is seen ------------------------------------------------------------------------------------------
+  // ---- what is shown -----------------------------------------------------------------------------------------
   function render() {
     const doc = work.doc,
       { active } = page;
@@ -268,21 +268,23 @@
 
   // ---- submitting --------------------------------------------------------------------------------------------
   async function submit() {
-    const wrong = FG.annotationProblems(schema, page.row, work.doc).map((one) => FG.explained(page, one));
-    FG.showProblems(wrong);
-    if (wrong.length) {
-      FG.say(`Not submitted: ${wrong[0].text}`, "bad");
-      wrong[0].go();
+    const problems = FG.annotationProblems(schema, page.row, work.doc).map((problem) =>
+      FG.explained(page, problem),
+    );
+    FG.showProblems(problems);
+    if (problems.length) {
+      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      problems[0].go();
       return;
     }
-    const kept = await work.submit();
+    const isStored = await work.submit();
     FG.showStatus(work);
-    if (kept) FG.afterSubmit();
+    if (isStored) FG.afterSubmit();
   }
 
   // ---- keys --------------------------------------------------------------------------------------------------
   function key(event) {
-    const kind = [...schema.errors, ...schema.missing].find((one) => one.key === event.key);
+    const kind = [...schema.errors, ...schema.missing].find((other) => other.key === event.key);
     const { active } = page,
       letter = event.key.toLowerCase();
     const done = () => event.preventDefault();
@@ -312,12 +314,12 @@
       done();
       if (active && active.list === "errors") page.edit(active.index);
       else if (active) focusEvidence(active.list, active.index);
-      else refuse("Nothing to edit: move to an error first, in the answer or in the list.");
+      else refuse(`Nothing to edit: move to an error first, in the ${NOUN} or in the list.`);
     }
     if (event.key === "Delete" || event.key === "Backspace") {
       done();
       if (active) page.remove(active.list, active.index);
-      else refuse("Nothing to remove: move to an error first, in the answer or in the list.");
+      else refuse(`Nothing to remove: move to an error first, in the ${NOUN} or in the list.`);
     }
   }
 
@@ -353,7 +355,7 @@
   function open(next) {
     work = next;
     page.active = page.mode = null;
-    FG.showSources(schema, page.row, schema.fields.passages ? pickSentence : null);
+    FG.showTexts(schema, page.row, schema.fields.context ? pickSentence : null);
     view.show(schema, text());
     $("correction").value = "";
     render();

@@ -1,5 +1,5 @@
-// Served pages keep their work at the server, and a copy here until the server has it. Pages opened from disk do not
-// get past the first line.
+// Served pages store their work on the server, and a copy in this browser until the server has it. On pages that are
+// opened from disk this script does nothing.
 "use strict";
 (function () {
   const FG = window.FG;
@@ -21,7 +21,7 @@
         { schema, page, items: [], served: true, warning: null, position: 0, timer: null },
         FG.openStorage(),
       );
-      // Who is annotating: in the link that was given, kept for reloads, and out of the address.
+      // The link names the annotator. Store the name or token for reloads, and remove it from the address.
       for (const [, key, value] of location.hash.matchAll(/(token|annotator)=([^&]*)/g))
         this.write(this.name(key), decodeURIComponent(value));
       if (location.hash) history.replaceState(null, "", location.pathname);
@@ -40,7 +40,7 @@
       }
     }
 
-    // An answer's JSON. Throws an Error with `status` and `problems`; status 0: no answer came.
+    // The JSON of the server's answer. Throws an Error with `status` and `problems`; status 0: there was no answer.
     async call(method, path, body) {
       const token = this.storage.getItem(this.name("token")),
         annotator = this.storage.getItem(this.name("annotator"));
@@ -54,7 +54,7 @@
         response = await fetch(path, { method, headers, body: JSON.stringify(body), credentials: "omit" });
         content = await response.json();
       } catch (error) {
-        throw fail("the server cannot be reached; your work is kept in this browser, try again", 0);
+        throw fail("the server cannot be reached; your work is stored in this browser, try again", 0);
       }
       if (!response.ok)
         throw fail(
@@ -65,14 +65,14 @@
       return content;
     }
 
-    // The next item, or the one that was begun. False: there is none.
+    // Get the item that was begun, or the next one. False: there is none.
     async advance() {
-      const found = await this.call("POST", "/api/next", { page: this.page });
-      this.progress = `${found.annotator}: ${found.done} of ${found.total} done`;
-      this.guideline = found.guideline;
+      const answer = await this.call("POST", "/api/next", { page: this.page });
+      this.progress = `${answer.annotator}: ${answer.done} of ${answer.total} done`;
+      this.guideline = answer.guideline;
       this.items = [];
-      if (!found.assignment) return false;
-      const { id, item, order, draft } = found.assignment,
+      if (!answer.assignment) return false;
+      const { id, item, order, draft } = answer.assignment,
         { id: name, ...row } = item;
       this.assignment = id;
       this.revision = draft ? draft.revision : 0;
@@ -85,7 +85,7 @@
       return this.name(`${this.page}/${this.assignment}`);
     }
 
-    // The draft; what was not sent before a reload is newer than what the server has.
+    // The draft. Work that was not sent before a reload is newer than the server's draft.
     read() {
       let unsent = null;
       try {
@@ -109,7 +109,7 @@
       this.timer = setTimeout(() => this.send(state), DELAY);
     }
 
-    // One draft is under way at a time, so that revisions follow each other.
+    // Send one draft at a time, so that revisions follow each other.
     async send(state) {
       if (this.sending) {
         this.later(state);
@@ -119,16 +119,16 @@
         text = JSON.stringify(state);
       this.sending = this.call("PUT", `/api/drafts/${assignment}`, { revision: this.revision, state })
         .then(
-          (saved) => {
+          (answer) => {
             if (assignment !== this.assignment) return;
-            this.revision = saved.revision;
+            this.revision = answer.revision;
             if (JSON.stringify(state) === text) this.storage.removeItem(this.backup());
             else this.write(this.backup(), JSON.stringify({ revision: this.revision, state }));
             this.warning = null;
             FG.notice("");
           },
           (error) => {
-            this.warning = `The draft is not at the server yet: ${error.message}.`;
+            this.warning = `The server does not have the draft yet: ${error.message}.`;
             FG.notice(this.warning);
             if (error.status === 0 || error.status >= 500)
               setTimeout(() => assignment === this.assignment && this.later(state), 5000);
@@ -144,32 +144,24 @@
       return false;
     }
 
-    // What is submitted: the document, with the text each error marks, or the preferences and the order shown.
+    // The text that was judged, and the document to submit: an annotation with the text of each error, or a comparison.
     content(item, state) {
-      const { fields } = this.schema;
       if (this.page === "comparison") {
-        return [
-          fields.answers.map((key) => item.row[key]).join("\0"),
-          { preference: state.doc.preference, order: state.order },
-        ];
+        const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
+        return [outputs.join("\0"), { preference: state.doc.preference, order: state.order }];
       }
-      const text = item.row[fields.text],
+      const text = item.row[FG.textKey(this.schema)],
         points = FG.points(text);
-      return [
-        text,
-        {
-          ...state.doc,
-          errors: state.doc.errors.map((error) => ({
-            ...error,
-            quote: FG.cut(points, error.start, error.end),
-          })),
-        },
-      ];
+      const errors = state.doc.errors.map((error) => ({
+        ...error,
+        quote: FG.cut(points, error.start, error.end),
+      }));
+      return [text, { ...state.doc, errors }];
     }
 
     async submit(item, state) {
       const [text, doc] = this.content(item, state);
-      // The same work sent again is the same submission: an answer that was lost makes no second one.
+      // The same work sent again has the same uuid: if only the answer was lost, the server stores no second submission.
       if (!state.pending || !FG.same(state.pending.doc, doc)) state.pending = { uuid: newUuid(), doc };
       this.save(item, state);
       clearTimeout(this.timer);
@@ -185,7 +177,9 @@
         });
       } catch (error) {
         FG.say(`Not submitted: ${error.message}.`, "bad");
-        FG.showProblems(error.problems.map((one) => ({ text: `${one.field}: ${one.reason}`, go: () => {} })));
+        FG.showProblems(
+          error.problems.map(({ field, reason }) => ({ text: `${field}: ${reason}`, go: () => {} })),
+        );
         return false;
       }
       this.storage.removeItem(this.backup());

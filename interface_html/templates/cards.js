@@ -1,4 +1,4 @@
-// The lists beside the answer: a card for every error and every missing item, with its evidence.
+// The lists beside the text: a card for every error and every missing item, with its evidence.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -9,68 +9,74 @@ window.FG = window.FG || {};
   };
 
   // Sentences as they are typed and shown: 2:4,5
-  FG.notation = (ids) =>
-    ids && ids.sentence_id.length ? `${ids.passage_id}:${ids.sentence_id.join(",")}` : "";
+  FG.notation = (ids) => (ids && ids.sentences.length ? `${ids.source}:${ids.sentences.join(",")}` : "");
 
-  // {passage_id, sentence_id} an entry points to; none yet: passage 0 without sentences.
-  FG.idsOf = (entry) =>
-    ("explanation" in entry ? FG.evidence(entry.explanation) : entry) || { passage_id: 0, sentence_id: [] };
+  // The sentences that an entry points to; {source: 0, sentences: []} where there are none yet.
+  FG.idsOf = function (schema, entry) {
+    const ids =
+      "explanation" in entry ? FG.evidence(schema, entry.explanation) : FG.missingIds(schema, entry);
+    return ids || { source: 0, sentences: [] };
+  };
 
-  FG.withIds = function (entry, ids) {
-    const some = ids.sentence_id.length > 0;
+  FG.withIds = function (schema, entry, ids) {
+    const some = ids.sentences.length > 0;
     if ("explanation" in entry)
-      return { ...entry, explanation: some ? FG.evidenceText(ids.passage_id, ids.sentence_id) : "" };
-    return { ...entry, passage_id: some ? ids.passage_id : 0, sentence_id: ids.sentence_id };
+      return { ...entry, explanation: some ? FG.evidenceText(schema, ids) : "" };
+    return { ...entry, ...FG.storedIds(schema, { ...ids, source: some ? ids.source : 0 }) };
   };
 
   // page: {schema, row, doc, active, mode, setIds(list, i, ids), activate(list, i), edit(i), remove(list, i), earlier(i)}.
   function evidenceField(page, list, i, entry, label) {
-    const passages = FG.passages(page.schema, page.row),
-      ids = FG.idsOf(entry),
-      hint = `hint-${list}-${i}`;
-    const quote = ids.sentence_id.map((s) => (passages[ids.passage_id - 1] || [])[s] || "").join(" … ");
-    const why = FG.el(
+    const { schema } = page,
+      sources = FG.sources(schema, page.row),
+      ids = FG.idsOf(schema, entry),
+      hintId = `hint-${list}-${i}`;
+    const source = sources[ids.source - 1] || [],
+      quote = ids.sentences.map((sentence) => source[sentence] || "").join(" … ");
+    const hint = FG.el(
       "span",
-      { id: hint, class: "hint", dir: "auto" },
-      quote ? short(quote, 140) : "Click sentence numbers, or type passage:sentences, such as 2:4,5",
+      { id: hintId, class: "hint", dir: "auto" },
+      quote
+        ? short(quote, 140)
+        : `Click sentence numbers, or type ${schema.fields.context.noun}:sentences, such as 2:4,5`,
     );
     const input = FG.el("input", {
       type: "text",
       "data-key": `${list}-${i}-ids`,
       autocomplete: "off",
       spellcheck: "false",
-      "aria-describedby": hint,
+      "aria-describedby": hintId,
       maxlength: "80",
       placeholder: "2:4,5",
       onfocus: () => page.activate(list, i, true),
       oninput: (event) => {
         const text = event.target.value,
-          made = text.trim() ? FG.parseEvidence(text, passages) : { sentence_id: [] };
-        if (!made.problem) page.setIds(list, i, made, `${list}-${i}-ids`);
+          typed = text.trim() ? FG.parseEvidence(schema, text, sources) : { source: 0, sentences: [] };
+        if (!typed.problem) page.setIds(list, i, typed, `${list}-${i}-ids`);
       },
-      onchange: (event) => refuse(event.target, passages, why),
+      onchange: (event) => refuse(schema, event.target, sources, hint),
       onkeydown: (event) => {
         if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
-        if (!refuse(event.target, passages, why)) {
+        if (!refuse(schema, event.target, sources, hint)) {
           FG.say("");
           $("text").focus();
         }
       },
     });
     input.value = FG.notation(ids);
-    return FG.el("div", { class: "evidence" }, FG.el("label", {}, label + " ", input), why);
+    return FG.el("div", { class: "evidence" }, FG.el("label", {}, label + " ", input), hint);
   }
 
-  // Say what is wrong with typed evidence, if anything is.
-  function refuse(input, passages, why) {
+  // Show what is wrong with typed evidence, if anything is. Returns the problem, or null.
+  function refuse(schema, input, sources, hint) {
     const text = input.value.trim(),
-      problem = text ? FG.parseEvidence(text, passages).problem : null;
+      problem = text ? FG.parseEvidence(schema, text, sources).problem : null;
     input.setAttribute("aria-invalid", problem ? "true" : "false");
     if (problem) {
-      why.textContent = `“${text}” is not taken: ${problem}.`;
-      why.className = "bad";
-      FG.say(`“${text}” is not taken: ${problem}.`, "bad");
+      hint.textContent = `“${text}” is not accepted: ${problem}.`;
+      hint.className = "bad";
+      FG.say(hint.textContent, "bad");
     }
     return problem;
   }
@@ -124,7 +130,7 @@ window.FG = window.FG || {};
 
   function errorCard(page, error, i) {
     const kind = FG.kind(page.schema, error["error type"]),
-      points = FG.points(page.row[page.schema.fields.text]);
+      points = FG.points(page.row[FG.textKey(page.schema)]);
     const quote = FG.el("q", { dir: "auto" }, short(FG.cut(points, error.start, error.end), 160));
     if (kind.needs === "sentences")
       return card(
@@ -200,19 +206,19 @@ window.FG = window.FG || {};
           i,
           info,
           FG.kind(schema, info["error type"]),
-          evidenceField(page, "missing-info", i, info, "Said in"),
+          evidenceField(page, "missing-info", i, info, "Found in"),
         ),
       ),
     );
     $("error-count").textContent = String(doc.errors.length);
     $("missing-count").textContent = String(doc["missing-info"].length);
     const target = page.target(),
-      ids = target && FG.idsOf(target);
+      ids = target && FG.idsOf(schema, target);
     for (const node of document.querySelectorAll("[data-sentence]")) {
-      const [p, s] = node.dataset.sentence.split(":").map(Number);
-      const on = Boolean(ids && ids.passage_id === p && ids.sentence_id.includes(s));
+      const [source, sentence] = node.dataset.sentence.split(":").map(Number);
+      const on = Boolean(ids && ids.source === source && ids.sentences.includes(sentence));
       node.setAttribute("aria-pressed", String(on));
-      node.nextElementSibling && node.parentElement.querySelector(".sentence").classList.toggle("chosen", on);
+      node.parentElement.querySelector(".sentence").classList.toggle("chosen", on);
     }
     $("sources").classList.toggle("picking", Boolean(target));
   };

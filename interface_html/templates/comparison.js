@@ -1,20 +1,23 @@
-// The comparison page: the answers in an order drawn for this item, six pairs or a ranking, mapped back to the row.
+// The comparison page: the outputs in an order drawn for each item, compared pair by pair or ranked. Choices are stored
+// by the outputs' places in the row.
 "use strict";
 (function () {
   const FG = window.FG,
     $ = FG.$,
     schema = window.FG_SCHEMA;
   const pairs = FG.pairs(schema),
-    count = schema.fields.answers.length;
+    { outputs, noun } = schema.fields,
+    count = outputs.length;
+  const NOUN = noun[0].toUpperCase() + noun.slice(1);
   let work = null,
     at = 0; // the card with the cursor
   const names = "ABCDEFGHI";
-  const order = () => work.state.order; // order()[k]: the answer shown as letter k
-  const letter = (answer) => names[order().indexOf(answer)];
+  const order = () => work.state.order; // order()[k]: the output shown as letter k
+  const letter = (output) => names[order().indexOf(output)];
 
-  // A random order, without bias.
+  // A random order of 0..n-1, all equally likely.
   function draw(n) {
-    const made = Array.from({ length: n }, (_, i) => i),
+    const drawn = Array.from({ length: n }, (_, i) => i),
       random = new Uint32Array(1);
     for (let i = n - 1; i > 0; i--) {
       const limit = 4294967296 - (4294967296 % (i + 1));
@@ -22,15 +25,15 @@
         crypto.getRandomValues(random);
       } while (random[0] >= limit);
       const j = random[0] % (i + 1);
-      [made[i], made[j]] = [made[j], made[i]];
+      [drawn[i], drawn[j]] = [drawn[j], drawn[i]];
     }
-    return made;
+    return drawn;
   }
 
   function fresh(item) {
-    const said = item.row.preference;
+    const { preference } = item.row;
     return {
-      preference: said ? FG.clone(said) : pairs.map(() => null),
+      preference: preference ? FG.clone(preference) : pairs.map(() => null),
       ranks: Array(count).fill(null),
       mode: "pairs",
     };
@@ -41,21 +44,18 @@
     render();
   }
 
-  // The pairs as they are shown: [left, right, k, turned], k the place in the row's six values.
+  // The pairs as they are shown: k is the pair's place in the stored preference, turned: whether left and right change
+  // places there.
   function shown() {
-    const made = [];
+    const list = [];
     for (let i = 0; i < count; i++)
       for (let j = i + 1; j < count; j++) {
-        const [a, b] = [order()[i], order()[j]],
-          turned = a > b;
-        made.push({
-          left: a,
-          right: b,
-          k: pairs.findIndex((p) => p[0] === Math.min(a, b) && p[1] === Math.max(a, b)),
-          turned,
-        });
+        const [left, right] = [order()[i], order()[j]],
+          [low, high] = [Math.min(left, right), Math.max(left, right)];
+        const k = pairs.findIndex((pair) => pair[0] === low && pair[1] === high);
+        list.push({ left, right, k, turned: left > right });
       }
-    return made;
+    return list;
   }
 
   const turn = (value, turned) => (turned && value ? 3 - value : value); // 1 and 2 change places, 0 and null stay
@@ -67,13 +67,13 @@
     change({ preference, ranks: Array(count).fill(null) });
   }
 
-  function chooseRank(answer, rank) {
+  function chooseRank(output, rank) {
     const ranks = [...work.doc.ranks];
-    ranks[answer] = rank;
+    ranks[output] = rank;
     change({ ranks, preference: FG.fromRanks(pairs, ranks) });
   }
 
-  // Changing the way keeps what was said, where it is a ranking.
+  // Switch between pairs and ranks. Choices are kept if they form a ranking.
   function setMode(mode) {
     if (mode === work.doc.mode) return;
     const { preference } = work.doc;
@@ -81,7 +81,7 @@
     if (mode === "ranks" && ranks.includes(null) && !preference.includes(null)) {
       if (FG.brokenTriple(count, pairs, preference)) {
         FG.say(
-          "Your pairs are those of no ranking, so ranks cannot take them over. Change the pairs first, or use Undo after choosing ranks.",
+          "Your pairs do not form a ranking, so they cannot become ranks. Change the pairs first.",
           "bad",
         );
         render();
@@ -92,7 +92,7 @@
           .length;
       ranks = ranks.map((_, a) => better(a) + 1);
     } else if (mode === "ranks" && ranks.includes(null) && preference.some((value) => value !== null)) {
-      FG.say("Ranks start empty: the pairs chosen so far are kept until you choose a rank.");
+      FG.say("Ranks start empty. Your pairs stay until you choose a rank.");
     }
     at = 0;
     change({ mode, ranks });
@@ -106,18 +106,18 @@
 
   function cards() {
     if (work.doc.mode === "ranks") {
-      return order().map((answer, i) =>
+      return order().map((output, i) =>
         FG.el(
           "fieldset",
           { class: i === at ? "pair active" : "pair", "data-card": i },
-          FG.el("legend", {}, `Rank of answer ${names[i]}`),
+          FG.el("legend", {}, `Rank of ${noun} ${names[i]}`),
           FG.el(
             "div",
             { class: "choices" },
             Array.from({ length: count }, (_, r) =>
-              radio(`rank-${i}`, String(r + 1), work.doc.ranks[answer] === r + 1, () => {
+              radio(`rank-${i}`, String(r + 1), work.doc.ranks[output] === r + 1, () => {
                 at = i;
-                chooseRank(answer, r + 1);
+                chooseRank(output, r + 1);
               }),
             ),
           ),
@@ -152,7 +152,7 @@
     if (!broken) return [];
     const [a, b, c] = broken.map(letter);
     return [
-      `${a} is at least as good as ${b}, and ${b} as ${c}, yet ${c} is better than ${a}. Is that meant?`,
+      `${a} is at least as good as ${b}, and ${b} as ${c}, but ${c} is better than ${a}. Is this what you mean?`,
     ];
   }
 
@@ -162,50 +162,51 @@
     FG.refill($("choices"), cards());
     $("choose-hint").textContent =
       mode === "pairs"
-        ? "Up and down move between pairs; 1 the first is better, 2 the second, 0 equally good."
-        : `Up and down move between answers; 1 to ${count} give the rank, 1 is best. Equal ranks are ties.`;
+        ? "Up and down move between pairs; 1: the first is better, 2: the second, 0: equally good."
+        : `Up and down move between ${noun}s; 1 to ${count} give the rank, 1 is best. Equal ranks are ties.`;
     $("warnings").replaceChildren(...warnings().map((warning) => FG.el("li", {}, warning)));
     FG.showStatus(work);
   }
 
-  function problems() {
+  // Move to a card and focus its first choice.
+  const goTo = (i) => () => {
+    at = i;
+    render();
+    document.querySelector(`[data-card="${i}"] input`).focus();
+  };
+
+  // What keeps the comparison from being submitted: [{text, go}].
+  function findProblems() {
     const { preference, ranks, mode } = work.doc,
-      found = [];
-    const go = (i) => () => {
-      at = i;
-      render();
-      const first = document.querySelector(`[data-card="${i}"] input`);
-      first.focus();
-    };
+      problems = [];
     if (mode === "ranks")
-      order().forEach((answer, i) => {
-        if (ranks[answer] === null) found.push({ text: `Answer ${names[i]} has no rank.`, go: go(i) });
+      order().forEach((output, i) => {
+        if (ranks[output] === null) problems.push({ text: `${NOUN} ${names[i]} has no rank.`, go: goTo(i) });
       });
-    if (found.length) return found;
-    shown().forEach((pair, i) => {
-      if (preference[pair.k] === null)
-        found.push({ text: `${letter(pair.left)} or ${letter(pair.right)} is not decided.`, go: go(i) });
+    if (problems.length) return problems;
+    shown().forEach(({ left, right, k }, i) => {
+      if (preference[k] === null)
+        problems.push({ text: `${letter(left)} or ${letter(right)} is not decided.`, go: goTo(i) });
     });
-    const cycle = found.length ? null : FG.findCycle(count, pairs, preference);
-    if (cycle) {
-      const chain = [...cycle, cycle[0]].map(letter).join(" > ");
-      const i = shown().findIndex((pair) => cycle.includes(pair.left) && cycle.includes(pair.right));
-      found.push({ text: `The choices go in a circle: ${chain}. Change one of them.`, go: go(i) });
-    }
-    return found;
+    if (problems.length) return problems;
+    const cycle = FG.findCycle(count, pairs, preference);
+    if (!cycle) return [];
+    const chain = [...cycle, cycle[0]].map(letter).join(" > ");
+    const i = shown().findIndex((pair) => cycle.includes(pair.left) && cycle.includes(pair.right));
+    return [{ text: `The choices go in a circle: ${chain}. Change one of them.`, go: goTo(i) }];
   }
 
   async function submit() {
-    const wrong = problems();
-    FG.showProblems(wrong);
-    if (wrong.length) {
-      FG.say(`Not submitted: ${wrong[0].text}`, "bad");
-      wrong[0].go();
+    const problems = findProblems();
+    FG.showProblems(problems);
+    if (problems.length) {
+      FG.say(`Not submitted: ${problems[0].text}`, "bad");
+      problems[0].go();
       return;
     }
-    const kept = await work.submit();
+    const isStored = await work.submit();
     FG.showStatus(work);
-    if (kept) FG.afterSubmit();
+    if (isStored) FG.afterSubmit();
   }
 
   function key(event) {
@@ -241,14 +242,14 @@
       work.state.order = work.item.order || draw(count);
       work.save();
     }
-    FG.showSources(schema, work.item.row, null);
-    $("answers").replaceChildren(
-      ...order().map((answer, i) =>
+    FG.showTexts(schema, work.item.row, null);
+    $("outputs").replaceChildren(
+      ...order().map((output, i) =>
         FG.el(
           "article",
           { class: "candidate" },
-          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` Answer ${names[i]}`),
-          FG.el("p", { dir: "auto", class: "answer" }, work.item.row[schema.fields.answers[answer]]),
+          FG.el("h3", {}, FG.el("span", { class: "badge" }, names[i]), ` ${NOUN} ${names[i]}`),
+          FG.el("p", { dir: "auto", class: "output" }, work.item.row[outputs[output]]),
         ),
       ),
     );
@@ -260,13 +261,13 @@
       FG.el(
         "p",
         {},
-        "Which answer would help the person who asked more? Judge every pair; equally good is an answer too. The answers stand in a random order.",
+        `${schema.comparison} Judge every pair; “equally good” is a choice too. The ${noun}s are in a random order.`,
       ),
       FG.el("h3", {}, "Keys"),
       table([
-        ["↑ / ↓", "move between pairs, or answers"],
-        ["1 / 2 / 0", "the first is better, the second, equally good; by rank: the rank"],
-        ["M", "pair by pair, or by rank"],
+        ["↑ / ↓", `move between pairs, or between ${noun}s`],
+        ["1 / 2 / 0", "the first is better, the second is better, equally good; by rank: the rank"],
+        ["M", "switch between pair by pair and by rank"],
         ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
         ["Ctrl+Enter", "submit"],
         ["?", "this help"],

@@ -1,40 +1,40 @@
-// Texts in code points, JSON as Python writes it, word diff, SHA-256. Pure; no page is touched.
+// Texts in code points, JSON as Python writes it, word diffs and SHA-256. Pure functions.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
-  // What Python's str.isspace calls white space (JavaScript's \s differs: it has U+FEFF and lacks U+001C-1F, U+0085).
+  // White space as in Python's str.isspace. JavaScript's \s differs: it has U+FEFF and lacks U+001C-1F and U+0085.
   const SPACE = /^[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]$/;
   const STOPS = ".!?…。";
   const CLOSERS = "\"')]}’”»" + STOPS;
   FG.isSpace = (c) => SPACE.test(c);
 
-  // A text as an array of code points: every offset in this program counts these.
+  // A text as an array of code points. All offsets count these.
   FG.points = (text) => Array.from(text);
   FG.cut = (points, start, end) => points.slice(start, end).join("");
 
   FG.words = function (points) {
-    const found = [];
+    const words = [];
     let start = -1;
     points.forEach((c, i) => {
       if (FG.isSpace(c)) {
-        if (start >= 0) found.push([start, i]);
+        if (start >= 0) words.push([start, i]);
         start = -1;
       } else if (start < 0) start = i;
     });
-    if (start >= 0) found.push([start, points.length]);
-    return found;
+    if (start >= 0) words.push([start, points.length]);
+    return words;
   };
 
-  // Sentences as [start, end): one ends after . ! or ?, with closing quotes, before white space. See rules.py.
+  // Sentences as [start, end). A sentence ends after a stop and its closing quotes, before white space. See rules.py.
   FG.sentences = function (points) {
-    const found = [];
+    const sentences = [];
     let start = -1;
     for (let i = 0; i < points.length; i++) {
       if (start < 0 && !FG.isSpace(points[i])) start = i;
       if (start >= 0 && STOPS.includes(points[i])) {
         while (i + 1 < points.length && CLOSERS.includes(points[i + 1])) i++;
         if (i + 1 === points.length || FG.isSpace(points[i + 1])) {
-          found.push([start, i + 1]);
+          sentences.push([start, i + 1]);
           start = -1;
         }
       }
@@ -42,9 +42,9 @@ window.FG = window.FG || {};
     if (start >= 0) {
       let end = points.length;
       while (FG.isSpace(points[end - 1])) end--;
-      found.push([start, end]);
+      sentences.push([start, end]);
     }
-    return found;
+    return sentences;
   };
 
   FG.strip = function (text) {
@@ -66,24 +66,24 @@ window.FG = window.FG || {};
   FG.clone = (value) => JSON.parse(JSON.stringify(value));
   FG.same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
-  // A field of the page turns "\r\n" and "\r" into "\n"; an unedited text must stay what it was.
+  // A text field turns "\r\n" and "\r" into "\n". A text that was not edited must stay unchanged.
   FG.fromField = (value, original) => (value === original.replace(/\r\n?/g, "\n") ? original : value);
 
-  // Words and the white space between them, as pieces of code points [start, end).
+  // Words and the white space between them, as [start, end).
   function pieces(points) {
-    const found = [];
+    const list = [];
     let at = 0;
     for (const [start, end] of FG.words(points)) {
-      if (start > at) found.push([at, start]);
-      found.push([start, end]);
+      if (start > at) list.push([at, start]);
+      list.push([start, end]);
       at = end;
     }
-    if (at < points.length) found.push([at, points.length]);
-    return found;
+    if (at < points.length) list.push([at, points.length]);
+    return list;
   }
 
-  // The longest common subsequence of words: [{op: "same" | "del" | "ins", text, start, end}], offsets into `before`;
-  // an insertion has start = end.
+  // A word diff by the longest common subsequence: [{op: "same" | "del" | "ins", text, start, end}]. Offsets count in
+  // `before`; an insertion has start = end.
   FG.diff = function (before, after) {
     const p = FG.points(before),
       q = FG.points(after);
@@ -103,8 +103,8 @@ window.FG = window.FG || {};
     const n = A.length - head - tail,
       m = B.length - head - tail,
       width = m + 1;
-    const best = new Uint32Array((n + 1) * width); // of what follows (i, j)
-    const weight = (text) => (FG.isSpace(text[0]) ? 1 : 4); // a kept word is worth more than a kept gap
+    const best = new Uint32Array((n + 1) * width); // weight of the best match after (i, j)
+    const weight = (text) => (FG.isSpace(text[0]) ? 1 : 4); // an unchanged word counts more than unchanged space
     for (let i = n - 1; i >= 0; i--)
       for (let j = m - 1; j >= 0; j--) {
         best[i * width + j] =
@@ -112,13 +112,13 @@ window.FG = window.FG || {};
             ? best[(i + 1) * width + j + 1] + weight(A[head + i])
             : Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
       }
-    const made = [];
+    const parts = [];
     const put = (op, text, start, end) => {
-      const last = made[made.length - 1];
+      const last = parts[parts.length - 1];
       if (last && last.op === op) {
         last.text += text;
         last.end = end;
-      } else made.push({ op, text, start, end });
+      } else parts.push({ op, text, start, end });
     };
     const at = (i) => (i < a.length ? a[i][0] : p.length);
     for (let i = 0; i < head; i++) put("same", A[i], a[i][0], a[i][1]);
@@ -140,19 +140,19 @@ window.FG = window.FG || {};
       }
     }
     for (let k = A.length - tail; k < A.length; k++) put("same", A[k], a[k][0], a[k][1]);
-    return made;
+    return parts;
   };
 
-  // What changed from one JSON object to another, small enough to keep hundreds: [[key, before, after]], or for texts
-  // [key, position, removed, inserted].
+  // The changes from one JSON object to another, small enough to store hundreds: [key, before, after] for each changed
+  // key, or for texts [key, position, removed, inserted].
   FG.patch = function (before, after) {
-    const made = [];
+    const changes = [];
     for (const key of Object.keys(after)) {
       const a = before[key],
         b = after[key];
       if (FG.same(a, b)) continue;
       if (typeof a !== "string" || typeof b !== "string") {
-        made.push([key, a, b]);
+        changes.push([key, a, b]);
         continue;
       }
       let head = 0,
@@ -164,26 +164,26 @@ window.FG = window.FG || {};
         a[a.length - 1 - tail] === b[b.length - 1 - tail]
       )
         tail++;
-      made.push([key, head, a.slice(head, a.length - tail), b.slice(head, b.length - tail)]);
+      changes.push([key, head, a.slice(head, a.length - tail), b.slice(head, b.length - tail)]);
     }
-    return made;
+    return changes;
   };
 
   FG.applyPatch = function (value, patch, back) {
-    const made = FG.clone(value);
+    const result = FG.clone(value);
     for (const change of patch) {
       const key = change[0];
-      if (change.length === 3) made[key] = FG.clone(change[back ? 1 : 2]);
+      if (change.length === 3) result[key] = FG.clone(change[back ? 1 : 2]);
       else {
         const [, at, removed, inserted] = change;
         const [old, fresh] = back ? [inserted, removed] : [removed, inserted];
-        made[key] = made[key].slice(0, at) + fresh + made[key].slice(at + old.length);
+        result[key] = result[key].slice(0, at) + fresh + result[key].slice(at + old.length);
       }
     }
-    return made;
+    return result;
   };
 
-  // ---- SHA-256 (FIPS 180-4): crypto.subtle is missing on pages served to other hosts without TLS ---------------
+  // ---- SHA-256 (FIPS 180-4): crypto.subtle is missing on pages that are served to other hosts without TLS -------
   const primes = [];
   for (let n = 2; primes.length < 64; n++) if (primes.every((p) => n % p)) primes.push(n);
   const fraction = (x) => ((x - Math.floor(x)) * 4294967296) >>> 0;

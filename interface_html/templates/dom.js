@@ -1,4 +1,4 @@
-// Elements, notices and passages of both pages. Text enters by textContent only.
+// Elements, notices and the texts of an item, on both pages. Text enters the page through textContent only.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -44,14 +44,14 @@ window.FG = window.FG || {};
     $("notice").hidden = !text;
   };
 
-  // Rebuild a list without the reader losing the field or button that has focus: found again by its data-key.
+  // Rebuild a list. The field or button that has focus gets it back: its data-key stays the same.
   FG.refill = function (node, children) {
     const old = document.activeElement,
       key = node.contains(old) && old.dataset.key;
     const field =
       key && old.matches("input[type=text]") ? [old.value, old.selectionStart, old.selectionEnd] : null;
     node.replaceChildren(...children);
-    const fresh = key && [...node.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key);
+    const fresh = key && [...node.querySelectorAll("[data-key]")].find((other) => other.dataset.key === key);
     if (!fresh) return;
     fresh.focus({ preventScroll: true });
     if (field) {
@@ -60,55 +60,59 @@ window.FG = window.FG || {};
     }
   };
 
-  // ---- passages ----------------------------------------------------------------------------------------------
-  // onPick(passage, sentence), numbered as in the data: passages from 1, sentence 0 the title.
-  FG.showSources = function (schema, row, onPick) {
-    const passages = FG.passages(schema, row),
-      reference = schema.fields.reference && row[schema.fields.reference];
-    $("sources").hidden = !schema.fields.passages && !schema.fields.reference;
+  // ---- the texts of an item ----------------------------------------------------------------------------------
+  // Show title, context and reference. onPick(source, sentence), numbered as in the data: sources from 1, sentence 0 is
+  // the title; null where sentences cannot be picked.
+  FG.showTexts = function (schema, row, onPick) {
+    const { title, context, reference } = schema.fields,
+      sources = FG.sources(schema, row);
+    $("sources").hidden = !context && !reference;
     $("work").classList.toggle("no-sources", $("sources").hidden);
-    $("reference-part").hidden = !schema.fields.reference;
-    $("reference").textContent = reference || "There is none for this item.";
-    const line = (p, s, text) => {
-      const id = `${p}:${s}`;
-      const button =
-        onPick &&
-        FG.el(
-          "button",
-          {
-            type: "button",
-            class: "sid",
-            "data-sentence": id,
-            "aria-pressed": "false",
-            "aria-label": `Sentence ${id}${s ? "" : ", title"}`,
-            onclick: () => onPick(p, s),
-          },
-          s ? String(s) : `${p}:0`,
-        );
-      const words = FG.el("span", { dir: "auto", class: "sentence", "data-sentence-text": id }, text);
-      if (onPick)
-        words.addEventListener("click", () => {
-          if (window.getSelection().isCollapsed) onPick(p, s);
-        });
-      return FG.el(s ? "li" : "h4", {}, button, onPick ? " " : null, words);
-    };
-    $("passages").replaceChildren(
-      ...(passages.length
-        ? passages.map((passage, i) =>
-            FG.el(
-              "article",
-              { class: "passage" },
-              line(i + 1, 0, passage[0]),
-              FG.el(
-                "ul",
-                {},
-                passage.slice(1).map((text, j) => line(i + 1, j + 1, text)),
-              ),
-            ),
-          )
-        : [FG.el("p", { class: "hint" }, "This item has no passages.")]),
-    );
-    $("question").textContent = row[schema.fields.question];
+    if (reference) $("reference").textContent = row[reference.key] || "There is none for this item.";
+    if (context)
+      $("context").replaceChildren(
+        ...(sources.length
+          ? sources.map((source, i) => sourceNode(source, i + 1, onPick))
+          : [FG.el("p", { class: "hint" }, `This item has no ${context.noun}.`)]),
+      );
+    $("item-title").textContent = row[title];
     $("sources").scrollTop = 0;
   };
+
+  function sourceNode(source, number, onPick) {
+    const [title, ...sentences] = source;
+    return FG.el(
+      "article",
+      { class: "source" },
+      sentenceNode(number, 0, title, onPick),
+      FG.el(
+        "ul",
+        {},
+        sentences.map((text, i) => sentenceNode(number, i + 1, text, onPick)),
+      ),
+    );
+  }
+
+  function sentenceNode(source, sentence, text, onPick) {
+    const tag = sentence ? "li" : "h4",
+      id = `${source}:${sentence}`;
+    const words = FG.el("span", { dir: "auto", class: "sentence", "data-sentence-text": id }, text);
+    if (!onPick) return FG.el(tag, {}, words);
+    words.addEventListener("click", () => {
+      if (window.getSelection().isCollapsed) onPick(source, sentence);
+    });
+    const button = FG.el(
+      "button",
+      {
+        type: "button",
+        class: "sid",
+        "data-sentence": id,
+        "aria-pressed": "false",
+        "aria-label": `Sentence ${id}${sentence ? "" : ", title"}`,
+        onclick: () => onPick(source, sentence),
+      },
+      sentence ? String(sentence) : id,
+    );
+    return FG.el(tag, {}, button, " ", words);
+  }
 })(window.FG);

@@ -1,10 +1,10 @@
-// Parts of the annotation page that change nothing: the diff, the buttons of kinds, explanations, help.
+// Parts of the annotation page that only show: the diff, the buttons of the kinds, explained problems, help.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$;
 
-  // Where the text stands that a repetition repeats: [start, end), or null.
+  // Where the earlier text is that an error repeats: [start, end), or null.
   FG.earlierRange = function (schema, points, error) {
     if (!error || FG.kind(schema, error["error type"]).needs !== "earlier text" || !error.explanation)
       return null;
@@ -15,10 +15,10 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
-  // What the correction changes, and what about it is worth a second look.
+  // Show what the correction changes, and warnings about it.
   FG.showDiff = function (page) {
     const { schema, doc, row } = page,
-      text = row[schema.fields.text];
+      text = row[FG.textKey(schema)];
     const same = doc["corrected-prediction"] === text;
     $("diff").replaceChildren(
       ...(same
@@ -32,22 +32,22 @@ window.FG = window.FG || {};
     $("warnings").replaceChildren(...warnings.map((warning) => FG.el("li", {}, warning)));
   };
 
-  // A broken rule as the annotator reads it, and the way to its place.
+  // A broken rule in words for the annotator, and a function that leads to its place.
   FG.explained = function (page, { field, reason }) {
     const { schema, doc } = page;
     const [, list, number, rest] = /^feedback\.(errors|missing-info)\[(\d+)\]\.?(.*)$/.exec(field) || [];
     if (list) {
       const i = Number(number),
         entry = doc[list][i],
-        ids = FG.idsOf(entry);
+        ids = list === "missing-info" && FG.missingIds(schema, entry);
       const name =
         list === "errors"
           ? page.labelOf(i)
           : `missing item ${i + 1} (${FG.kind(schema, entry["error type"]).label})`;
-      if (list === "missing-info" && !ids.sentence_id.length)
+      if (ids && !ids.sentences.length)
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
       const what =
-        rest === "explanation" ? "evidence " : rest && !/sentence|passage/.test(rest) ? `${rest} ` : "";
+        rest === "explanation" ? "evidence " : ["start", "end", "error type"].includes(rest) ? `${rest} ` : "";
       return {
         text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
         go: () => {
@@ -66,12 +66,12 @@ window.FG = window.FG || {};
 
   FG.annotationHelp = function (schema, table) {
     const keys = [
-      ["← / → / ↑ / ↓", "move by word and line in the answer"],
+      ["← / → / ↑ / ↓", `move by word and line in the ${schema.fields.noun}`],
       ["Shift+arrow", "select"],
-      ["Home / End", "the sentence's first and last word; again: of the one before or after"],
+      ["Home / End", "first or last word of the sentence; again: of the previous or next sentence"],
       ["E / Del", "edit or remove the error under the cursor"],
       ["N", "no error, nothing missing"],
-      ["Esc", "back to the answer"],
+      ["Esc", `back to the ${schema.fields.noun}`],
       ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
       ["Ctrl+Enter", "submit"],
       ["?", "this help"],

@@ -1,221 +1,260 @@
-// What an annotation must keep: the rules of rules.py, with the same fields, so that a page and the server agree.
+// The rules of annotations and comparisons, as in rules.py and with the same fields, so that a page and the server agree.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const isInt = (x) => typeof x === "number" && Number.isInteger(x);
 
   FG.kind = (schema, name) => [...schema.errors, ...schema.missing].find((kind) => kind.name === name);
-  FG.passages = (schema, row) => (schema.fields.passages ? row[schema.fields.passages] : []);
-  FG.evidenceText = (passage, sentences) =>
-    `{"passage_id":${passage},"sentence_id":[${sentences.join(",")}]}`;
+  FG.textKey = (schema) => schema.fields.outputs[0];
+  FG.sources = (schema, row) => (schema.fields.context ? row[schema.fields.context.key] : []);
 
-  // {passage_id, sentence_id} of an explanation, or null.
-  FG.evidence = function (explanation) {
+  // ---- evidence: {source, sentences}, stored under the names that the schema gives ---------------------------
+  FG.storedIds = function (schema, ids) {
+    const { id, sentences } = schema.fields.context;
+    return { [id]: ids.source, [sentences]: ids.sentences };
+  };
+
+  FG.evidenceText = (schema, ids) => JSON.stringify(FG.storedIds(schema, ids));
+
+  function readIds(schema, stored) {
+    const { id, sentences } = schema.fields.context;
+    return { source: stored[id], sentences: stored[sentences] };
+  }
+
+  // The sentences that an explanation points to, or null.
+  FG.evidence = function (schema, explanation) {
+    if (!schema.fields.context || explanation[0] !== "{") return null;
     try {
-      const ids = explanation[0] === "{" ? JSON.parse(explanation) : null;
-      return ids && Array.isArray(ids.sentence_id) && Object.keys(ids).length === 2 ? ids : null;
+      const stored = JSON.parse(explanation),
+        ids = readIds(schema, stored);
+      return Array.isArray(ids.sentences) && Object.keys(stored).length === 2 ? ids : null;
     } catch (error) {
       return null;
     }
   };
 
-  // "2:4,5" -> {passage_id, sentence_id} or {problem}.
-  FG.parseEvidence = function (text, passages) {
+  FG.missingIds = (schema, info) => readIds(schema, info);
+
+  // "2:4,5" -> {source, sentences} or {problem}.
+  FG.parseEvidence = function (schema, text, sources) {
     const match = /^\s*(\d{1,6})\s*:\s*(\d{1,6}(?:\s*[, ]\s*\d{1,6})*)\s*,?\s*$/.exec(text);
-    if (!match) return { problem: "write passage:sentences, such as 2:4,5 (sentence 0 is the title)" };
-    const ids = { passage_id: Number(match[1]), sentence_id: match[2].split(/[\s,]+/).map(Number) };
-    const wrong = idProblems(ids, "", passages)[0];
-    return wrong ? { problem: wrong.reason } : ids;
+    if (!match)
+      return {
+        problem: `write ${schema.fields.context.noun}:sentences, such as 2:4,5 (sentence 0 is the title)`,
+      };
+    const ids = { source: Number(match[1]), sentences: match[2].split(/[\s,]+/).map(Number) };
+    const problem = idProblems(schema, ids, "", sources)[0];
+    return problem ? { problem: problem.reason } : ids;
   };
 
-  function idProblems(ids, field, passages) {
-    const found = [],
-      say = (key, reason) => found.push({ field: `${field}.${key}`, reason });
-    const passage = passages[ids.passage_id - 1];
-    if (!isInt(ids.passage_id)) say("passage_id", "must be an integer");
-    else if (!passage)
-      say(
-        "passage_id",
-        `passage ${ids.passage_id} does not exist: there are ${passages.length}, counted from 1`,
-      );
-    ids.sentence_id.forEach((id, i) => {
-      if (!isInt(id)) say(`sentence_id[${i}]`, "must be an integer");
-      else if (passage && !(id >= 0 && id < passage.length)) {
-        say(
-          `sentence_id[${i}]`,
-          `sentence ${id} does not exist: passage ${ids.passage_id} has ${passage.length - 1}, and 0 for its title`,
+  function idProblems(schema, ids, field, sources) {
+    const { id, sentences, noun } = schema.fields.context;
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
+    const source = sources[ids.source - 1];
+    if (!isInt(ids.source)) add(id, "must be an integer");
+    else if (!source)
+      add(id, `${noun} ${ids.source} does not exist: there are ${sources.length}, counted from 1`);
+    ids.sentences.forEach((sentence, i) => {
+      if (!isInt(sentence)) add(`${sentences}[${i}]`, "must be an integer");
+      else if (source && !(sentence >= 0 && sentence < source.length)) {
+        add(
+          `${sentences}[${i}]`,
+          `sentence ${sentence} does not exist: ${noun} ${ids.source} has ${source.length - 1}, and 0 for its title`,
         );
       }
     });
-    if (!found.length && !ids.sentence_id.length) say("sentence_id", "is empty: name at least one sentence");
-    else if (!found.length && new Set(ids.sentence_id).size < ids.sentence_id.length)
-      say("sentence_id", "names a sentence twice");
-    return found;
+    if (problems.length) return problems;
+    if (!ids.sentences.length) add(sentences, "is empty: name at least one sentence");
+    else if (new Set(ids.sentences).size < ids.sentences.length) add(sentences, "names a sentence twice");
+    return problems;
   }
 
-  // Whether [start, end) of a text may be marked: the problems of the stretch alone.
-  FG.stretchProblems = function (schema, points, start, end, field) {
-    const found = [],
-      say = (key, reason) => found.push({ field: `${field}.${key}`, reason });
+  // ---- annotations -------------------------------------------------------------------------------------------
+  // Whether [start, end) of a text may be marked: the problems of the span alone.
+  FG.spanProblems = function (schema, points, start, end, field) {
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
     const n = points.length,
-      name = schema.fields.text;
-    if (!(start >= 0 && start < n)) say("start", `${start} is out of range: ${name} has ${n} characters`);
-    if (!(end > 0 && end <= n)) say("end", `${end} is out of range: ${name} has ${n} characters`);
+      name = FG.textKey(schema);
+    if (!(start >= 0 && start < n)) add("start", `${start} is out of range: ${name} has ${n} characters`);
+    if (!(end > 0 && end <= n)) add("end", `${end} is out of range: ${name} has ${n} characters`);
     else if (end <= start)
-      say("end", `${end} is out of range: the span starts at ${start} and must not be empty`);
+      add("end", `${end} is out of range: the span starts at ${start} and must not be empty`);
     else if (start >= 0) {
       if (FG.isSpace(points[start]) || (start > 0 && !FG.isSpace(points[start - 1])))
-        say("start", `${start} is off a word boundary`);
-      if (end < n && !FG.isSpace(points[end])) say("end", `${end} is off a word boundary`);
+        add("start", `${start} is off a word boundary`);
+      if (end < n && !FG.isSpace(points[end])) add("end", `${end} is off a word boundary`);
     }
-    if (!found.length && schema.unit === "sentence") {
+    if (!problems.length && schema.unit === "sentence") {
       const bounds = FG.sentences(points);
-      if (!bounds.some((b) => b[0] === start)) say("start", `${start} is not where a sentence starts`);
-      if (!bounds.some((b) => b[1] === end)) say("end", `${end} is not where a sentence ends`);
+      if (!bounds.some((b) => b[0] === start)) add("start", `${start} is not where a sentence starts`);
+      if (!bounds.some((b) => b[1] === end)) add("end", `${end} is not where a sentence ends`);
     }
-    return found;
+    return problems;
   };
 
-  function evidenceProblems(schema, error, points, passages, field) {
+  function evidenceProblems(schema, error, points, sources, field) {
     const needs = FG.kind(schema, error["error type"]).needs,
       text = error.explanation;
-    const say = (reason) => [{ field: `${field}.explanation`, reason }];
+    const problem = (reason) => [{ field: `${field}.explanation`, reason }];
     if (needs === "nothing")
-      return text ? say(`must be empty: ${error["error type"]} points to nothing`) : [];
+      return text ? problem(`must be empty: ${error["error type"]} needs no evidence`) : [];
     if (needs === "earlier text") {
       const earlier = FG.strip(text);
-      if (!earlier) return say("is empty: it must be the earlier text that is repeated");
+      if (!earlier) return problem("is empty: it must be the earlier text that is repeated");
       return FG.cut(points, 0, error.start).includes(earlier)
         ? []
-        : say("does not stand before the marked text: it must be the earlier text that is repeated");
+        : problem("is not in the text before the span: it must be the earlier text");
     }
-    const ids = FG.evidence(text);
+    const ids = FG.evidence(schema, text);
     if (!ids)
-      return say("is missing: type the contradicted sentences, such as 2:4,5, or click their numbers");
-    const wrong = idProblems(ids, `${field}.explanation`, passages);
-    if (wrong.length) return wrong;
-    return text === FG.evidenceText(ids.passage_id, ids.sentence_id)
-      ? []
-      : say("is not written as the published files do");
+      return problem("is missing: type the contradicted sentences, such as 2:4,5, or click their numbers");
+    const problems = idProblems(schema, ids, `${field}.explanation`, sources);
+    if (problems.length) return problems;
+    return text === FG.evidenceText(schema, ids) ? [] : problem("is not written as in the published files");
   }
 
   FG.overlapOf = (errors, start, end, except) =>
     errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
 
-  // Everything that keeps `doc` from being accepted as feedback on `row`: [{field, reason}].
+  // Every rule that the annotation `doc` of an item's row breaks: [{field, reason}].
   FG.annotationProblems = function (schema, row, doc) {
-    const found = [],
-      passages = FG.passages(schema, row),
-      text = row[schema.fields.text],
+    const problems = [],
+      sources = FG.sources(schema, row),
+      text = row[FG.textKey(schema)],
       points = FG.points(text);
-    const placed = [];
+    const spans = [];
     doc.errors.forEach((error, i) => {
       const field = `feedback.errors[${i}]`;
-      const kind = schema.errors.find((one) => one.name === error["error type"]);
-      if (!kind) {
-        found.push({ field: `${field}.error type`, reason: "is not known" });
+      if (!schema.errors.some((kind) => kind.name === error["error type"])) {
+        problems.push({ field: `${field}.error type`, reason: "is not known" });
         return;
       }
-      const wrong = FG.stretchProblems(schema, points, error.start, error.end, field);
-      found.push(...wrong);
-      if (!wrong.some((one) => one.reason.includes("out of range"))) {
-        placed.push([error.start, error.end, i]);
-        found.push(...evidenceProblems(schema, error, points, passages, field));
+      const wrong = FG.spanProblems(schema, points, error.start, error.end, field);
+      problems.push(...wrong);
+      if (!wrong.some((problem) => problem.reason.includes("out of range"))) {
+        spans.push([error.start, error.end, i]);
+        problems.push(...evidenceProblems(schema, error, points, sources, field));
       }
     });
-    let reach = 0,
-      last = -1;
-    for (const [start, end, i] of placed.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2])) {
-      if (start < reach) found.push({ field: `feedback.errors[${i}]`, reason: `overlaps error ${last + 1}` });
-      if (end > reach) {
-        reach = end;
-        last = i;
-      }
-    }
-    found.push(...missingProblems(schema, doc, passages), ...wholeProblems(schema, doc, text));
-    return found;
+    problems.push(...overlapProblems(spans));
+    problems.push(...missingProblems(schema, doc, sources));
+    problems.push(...documentProblems(schema, doc, text));
+    return problems;
   };
 
-  function missingProblems(schema, doc, passages) {
-    const found = [],
-      seen = new Map();
-    doc["missing-info"].forEach((info, i) => {
-      const field = `feedback.missing-info[${i}]`;
-      const wrong = idProblems(info, field, passages);
+  function overlapProblems(spans) {
+    const problems = [];
+    let furthestEnd = 0,
+      furthest = -1;
+    for (const [start, end, i] of spans.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2])) {
+      if (start < furthestEnd)
+        problems.push({ field: `feedback.errors[${i}]`, reason: `overlaps error ${furthest + 1}` });
+      if (end > furthestEnd) {
+        furthestEnd = end;
+        furthest = i;
+      }
+    }
+    return problems;
+  }
+
+  function missingProblems(schema, doc, sources) {
+    const list = doc["missing-info"],
+      problems = [],
+      firstIndex = new Map();
+    if (!schema.fields.context) {
+      if (list.length)
+        problems.push({
+          field: "feedback.missing-info",
+          reason: "must be empty: this task does not ask for it",
+        });
+      return problems;
+    }
+    list.forEach((info, i) => {
+      const field = `feedback.missing-info[${i}]`,
+        ids = FG.missingIds(schema, info);
+      const wrong = idProblems(schema, ids, field, sources);
       if (!schema.missing.some((kind) => kind.name === info["error type"]))
         wrong.unshift({ field: `${field}.error type`, reason: "is not known" });
-      found.push(...wrong);
+      problems.push(...wrong);
       if (wrong.length) return;
-      const key = JSON.stringify([
+      const content = JSON.stringify([
         info["error type"],
-        info.passage_id,
-        [...info.sentence_id].sort((a, b) => a - b),
+        ids.source,
+        [...ids.sentences].sort((a, b) => a - b),
       ]);
-      if (seen.has(key)) found.push({ field, reason: `says the same as missing item ${seen.get(key) + 1}` });
-      else seen.set(key, i);
+      if (firstIndex.has(content))
+        problems.push({ field, reason: `repeats missing item ${firstIndex.get(content) + 1}` });
+      else firstIndex.set(content, i);
     });
-    return found;
+    return problems;
   }
 
-  function wholeProblems(schema, doc, text) {
-    const found = [],
-      say = (key, reason) => found.push({ field: `feedback.${key}`, reason });
-    const marked = doc.errors.length + doc["missing-info"].length,
-      none = doc["no-error"];
-    const changed = schema.correction && doc["corrected-prediction"] !== text;
-    if (!schema.correction && doc["corrected-prediction"] !== "" && doc["corrected-prediction"] !== text) {
-      say("corrected-prediction", "must be empty: this task has no correction");
-    }
-    if (none && marked)
-      say("no-error", `is ticked, yet ${marked} error${marked > 1 ? "s" : ""} or missing items are marked`);
-    if (none && changed) say("corrected-prediction", "differs from the text although no error is marked");
-    if (!none && !marked)
-      say("no-error", "is not ticked and nothing is marked: mark what is wrong, or tick it");
-    if (!none && marked && schema.correction && !changed)
-      say("corrected-prediction", "is the text itself: mend what is marked");
-    return found;
+  // "1 error or missing item is", "2 errors or missing items are".
+  FG.countMarks = (count) =>
+    count === 1 ? "1 error or missing item is" : `${count} errors or missing items are`;
+
+  function documentProblems(schema, doc, text) {
+    const problems = [],
+      add = (key, reason) => problems.push({ field: `feedback.${key}`, reason });
+    const count = doc.errors.length + doc["missing-info"].length,
+      none = doc["no-error"],
+      corrected = doc["corrected-prediction"];
+    const isChanged = schema.correction && corrected !== text;
+    if (!schema.correction && corrected !== "" && corrected !== text)
+      add("corrected-prediction", "must be empty: this task asks for no correction");
+    if (none && count) add("no-error", `is ticked, but ${FG.countMarks(count)} marked`);
+    if (none && isChanged)
+      add("corrected-prediction", "differs from the text although no error is marked");
+    if (!none && !count)
+      add("no-error", "is not ticked and nothing is marked: mark an error, or tick it");
+    if (!none && count && schema.correction && !isChanged)
+      add("corrected-prediction", "is the unchanged text: correct what is marked");
+    return problems;
   }
 
-  // Labelled text that the correction leaves as it was, and unlabelled text that it changes. Warnings, not mistakes.
+  // Marked text that the correction leaves unchanged, and other text that it changes. Warnings, not errors.
   FG.correctionWarnings = function (schema, row, doc) {
-    const text = row[schema.fields.text],
+    const text = row[FG.textKey(schema)],
       warnings = [];
     if (!schema.correction || doc["corrected-prediction"] === text) return warnings;
     const points = FG.points(text),
       changes = FG.diff(text, doc["corrected-prediction"]).filter((part) => part.op !== "same");
     doc.errors.forEach((error, i) => {
       const kind = FG.kind(schema, error["error type"]);
-      const touched = changes.some(
-        (c) =>
-          (c.start < error.end && c.end > error.start) ||
-          (c.start === c.end && c.start >= error.start && c.start <= error.end),
-      );
-      if (!touched && kind)
-        warnings.push(`Error ${i + 1} (${kind.label}) is marked, but the correction leaves it as it was.`);
+      if (kind && !changes.some((change) => touches(change, error)))
+        warnings.push(`Error ${i + 1} (${kind.label}) is marked, but the correction leaves it unchanged.`);
     });
-    const covered = (i) =>
+    const isCovered = (i) =>
       FG.isSpace(points[i]) || doc.errors.some((error) => i >= error.start && i < error.end);
     for (const change of changes) {
       const words = FG.strip(change.text);
       if (change.op !== "del" || !words) continue;
-      let loose = false;
-      for (let i = change.start; i < change.end; i++) loose = loose || !covered(i);
-      if (loose)
+      let isLoose = false;
+      for (let i = change.start; i < change.end; i++) isLoose = isLoose || !isCovered(i);
+      if (isLoose)
         warnings.push(
           `“${words.length > 60 ? words.slice(0, 60) + "…" : words}” was changed, but not all of it is marked as an error.`,
         );
     }
     if (!doc["missing-info"].length && !doc.errors.length)
-      warnings.push("The answer was changed, but nothing is marked.");
+      warnings.push(`The ${schema.fields.noun} was changed, but nothing is marked.`);
     return warnings;
   };
 
-  // ---- comparisons: indices are those of the answers in the row, never of the order shown ----------------------
+  // Whether a change of the text is inside a span, or an insertion at one of its ends.
+  function touches(change, error) {
+    if (change.start === change.end) return change.start >= error.start && change.start <= error.end;
+    return change.start < error.end && change.end > error.start;
+  }
+
+  // ---- comparisons: indices are those of the outputs in the row, never of the order shown ----------------------
   FG.pairs = function (schema) {
-    const made = [],
-      count = schema.fields.answers.length;
-    for (let i = 0; i < count; i++) for (let j = i + 1; j < count; j++) made.push([i, j]);
-    return made;
+    const pairs = [],
+      count = schema.fields.outputs.length;
+    for (let i = 0; i < count; i++) for (let j = i + 1; j < count; j++) pairs.push([i, j]);
+    return pairs;
   };
 
   FG.findCycle = function (count, pairs, preference) {
@@ -238,7 +277,7 @@ window.FG = window.FG || {};
     return null;
   };
 
-  // Three answers whose preferences are those of no ranking with ties, [i, j, k] with i as good as j, j as k, k better
+  // Three outputs that no ranking with ties can have: [i, j, k] where i is as good as j, j as good as k, and k better
   // than i; or null.
   FG.brokenTriple = function (count, pairs, preference) {
     const worse = new Set();
@@ -255,8 +294,12 @@ window.FG = window.FG || {};
     return null;
   };
 
-  FG.fromRanks = (pairs, ranks) =>
-    pairs.map(([i, j]) =>
-      ranks[i] === null || ranks[j] === null ? null : ranks[i] === ranks[j] ? 0 : ranks[i] < ranks[j] ? 1 : 2,
-    );
+  // The preferences of a ranking, 1 the best; null where a rank is missing.
+  FG.fromRanks = function (pairs, ranks) {
+    return pairs.map(([i, j]) => {
+      if (ranks[i] === null || ranks[j] === null) return null;
+      if (ranks[i] === ranks[j]) return 0;
+      return ranks[i] < ranks[j] ? 1 : 2;
+    });
+  };
 })(window.FG);

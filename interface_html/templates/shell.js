@@ -1,4 +1,4 @@
-// What both pages share: the bar, items, help, colours, keys, and the start.
+// What both pages share: the bar, moving between items, help, colours, keys and the start.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -8,7 +8,7 @@ window.FG = window.FG || {};
   const THEMES = ["auto", "light", "dark"];
   let shell = null;
 
-  const RECORD = "In which order answers were shown, and the active time, for the agreement report";
+  const RECORD = "The order in which texts were shown and the active time, for the agreement report";
 
   function button(id, label, onclick, key, title) {
     return FG.el(
@@ -79,7 +79,7 @@ window.FG = window.FG || {};
     shell.open(0);
   }
 
-  // Save `text` as a file; false where no item is done.
+  // Save `text` as a file. False: no item is done.
   function download(name, text) {
     if (!shell.store.done.length) {
       FG.notice("There is nothing to download yet: submit at least one item.");
@@ -93,17 +93,17 @@ window.FG = window.FG || {};
 
   function downloadFeedback() {
     const store = shell.store,
-      left = store.items.length - store.done.length;
-    if (download("feedback.json", store.text()))
-      FG.notice(
-        `feedback.json has ${store.done.length} of ${store.items.length} items${left ? `; ${left} not submitted yet are left out` : ""}.`,
-      );
+      total = store.items.length,
+      done = store.done.length;
+    if (!download("feedback.json", store.text())) return;
+    const rest = done < total ? `; the ${total - done} not submitted yet are left out` : "";
+    FG.notice(`feedback.json has ${done} of ${total} items${rest}.`);
   }
 
   function downloadRecord() {
     if (download("record.json", shell.store.record()))
       FG.notice(
-        "record.json has the order answers were shown in and the active time, for the agreement report.",
+        "record.json has the order in which texts were shown and the active time, for the agreement report.",
       );
   }
 
@@ -134,7 +134,7 @@ window.FG = window.FG || {};
       FG.el("h2", { id: "help-title" }, "Help"),
       ...schema.guideline.map((text) => FG.el("p", {}, text)),
       ...hooks.help(table),
-      FG.el("p", {}, "Keys are off while a field has focus; Esc leaves the field."),
+      FG.el("p", {}, "Keys do not work while a text field has focus; Esc leaves the field."),
       FG.el("p", { class: "hint" }, `Guideline version ${schema.guideline_version}.`),
       FG.el("button", { type: "button", class: "main", onclick: () => $("help").close() }, "Close"),
     );
@@ -142,20 +142,18 @@ window.FG = window.FG || {};
     $("help").scrollTop = 0;
   }
 
+  function status(work) {
+    if (work.state.submitted) return work.changed ? "changed since submitted" : "submitted";
+    return shell.store.isDone(work.item) ? "from the file" : "not submitted";
+  }
+
   FG.showStatus = function (work) {
     const { store, at } = shell,
       total = store.items.length;
     const done = store.items.filter((item) => store.isDone(item)).length;
-    const own = !work.state.submitted
-      ? store.isDone(work.item)
-        ? "said in the file"
-        : "not submitted"
-      : work.changed
-        ? "changed since submitted"
-        : "submitted";
     $("position").textContent = store.served
-      ? `${store.progress} (this one: ${own})`
-      : `Item ${at + 1} of ${total} (${own}), ${done} done`;
+      ? `${store.progress} (this item: ${status(work)})`
+      : `Item ${at + 1} of ${total} (${status(work)}), ${done} done`;
     $("previous").disabled = at <= 0;
     $("next").disabled = at >= total - 1;
     $("undo").disabled = !work.state.undo.length;
@@ -163,29 +161,19 @@ window.FG = window.FG || {};
     if (store.warning) FG.notice(store.warning);
   };
 
-  // The list of what stands in the way of submitting; each entry leads to its place.
+  // List the problems to fix before submitting; each entry leads to its place.
   FG.showProblems = function (problems) {
+    const count = problems.length;
+    if (!count) {
+      $("problems").replaceChildren();
+      return;
+    }
+    const entries = problems.map(({ text, go }) =>
+      FG.el("li", {}, FG.el("button", { type: "button", class: "link", onclick: go }, text)),
+    );
     $("problems").replaceChildren(
-      ...(problems.length
-        ? [
-            FG.el(
-              "p",
-              {},
-              `Not submitted: ${problems.length} thing${problems.length > 1 ? "s" : ""} to mend.`,
-            ),
-            FG.el(
-              "ul",
-              {},
-              problems.map((one) =>
-                FG.el(
-                  "li",
-                  {},
-                  FG.el("button", { type: "button", class: "link", onclick: one.go }, one.text),
-                ),
-              ),
-            ),
-          ]
-        : []),
+      FG.el("p", {}, `Not submitted: ${count === 1 ? "1 problem" : `${count} problems`} to fix.`),
+      FG.el("ul", {}, entries),
     );
   };
 
@@ -197,7 +185,7 @@ window.FG = window.FG || {};
       try {
         await store.advance();
       } catch (error) {
-        FG.say(`Submitted. The next item did not come: ${error.message}.`, "bad");
+        FG.say(`Submitted. The next item could not be loaded: ${error.message}.`, "bad");
         return;
       }
       if (!store.items.length) {
@@ -216,7 +204,7 @@ window.FG = window.FG || {};
         return;
       }
     }
-    FG.say("Submitted. All items are done: Download feedback.json.", "good");
+    FG.say("Submitted. All items are done: download feedback.json.", "good");
     FG.notice("All items are done. Download feedback.json, and record.json if you were asked for it.");
     $("download").focus();
   };
@@ -227,14 +215,14 @@ window.FG = window.FG || {};
       ...(served
         ? [
             FG.el("h2", {}, "Nothing left to do"),
-            FG.el("p", {}, `${progress}. What you submitted is kept. Reload to ask for more.`),
+            FG.el("p", {}, `${progress}. Your submissions are stored. Reload to ask for more items.`),
           ]
         : [
             FG.el("h2", {}, "No items yet"),
             FG.el(
               "p",
               {},
-              "Open a file of items: feedback.json, or what python -m interface_html.items wrote.",
+              "Open a file of items: feedback.json, or the output of python -m interface_html.items.",
             ),
             FG.el(
               "button",
@@ -294,7 +282,7 @@ window.FG = window.FG || {};
       FG.say("");
       FG.showProblems([]);
       hooks.open(shell.work);
-      window.scrollTo(0, 0); // one submits at the page's end and begins at its top
+      window.scrollTo(0, 0); // the submit button is at the end of the page
       FG.showStatus(shell.work);
     };
     document.title = `${schema.title}: ${page}`;

@@ -1,11 +1,11 @@
-// Where items come from and where work is kept: this browser's storage, until it is downloaded. Offline by itself;
-// api.js replaces `FG.openStore` on served pages.
+// Where items come from and where work is stored: this browser's storage, until it is downloaded. api.js replaces
+// `FG.openStore` on served pages.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const HISTORY = 200; // steps that can be undone
 
-  // localStorage, or a stand-in that forgets, with the reason.
+  // localStorage, or memory that a reload clears, with the reason.
   FG.openStorage = function () {
     try {
       const storage = window.localStorage,
@@ -14,137 +14,114 @@ window.FG = window.FG || {};
       storage.removeItem(probe);
       return { storage, reason: null };
     } catch (error) {
-      const kept = new Map();
+      const values = new Map();
       const storage = {
-        getItem: (k) => (kept.has(k) ? kept.get(k) : null),
-        setItem: (k, v) => kept.set(k, v),
-        removeItem: (k) => kept.delete(k),
+        getItem: (k) => (values.has(k) ? values.get(k) : null),
+        setItem: (k, v) => values.set(k, v),
+        removeItem: (k) => values.delete(k),
       };
       return {
         storage,
         reason:
-          "This browser keeps nothing for this page: a reload loses your work. Download feedback.json before you close it.",
+          "This browser stores nothing for this page: a reload loses your work. Download feedback.json before you close it.",
       };
     }
   };
 
-  function checkRow(schema, row, number) {
-    const bad = (why) => {
-      throw new Error(`row ${number} of the file: ${why}`);
-    };
-    if (row === null || typeof row !== "object" || Array.isArray(row)) bad("must be an object");
-    if (Array.isArray(row.predictions))
-      bad(
-        "holds `predictions`, it is a sample: make items of it first with python -m interface_html.items",
-      );
-    for (const key of schema.row) {
-      if (key === schema.fields.passages) {
-        const good =
-          Array.isArray(row[key]) &&
-          row[key].every((p) => Array.isArray(p) && p.length && p.every((s) => typeof s === "string"));
-        if (!good) bad(`\`${key}\` must be a list of passages, each a title and sentences`);
-      } else if (typeof row[key] !== "string")
-        bad(`\`${key}\` ${key in row ? "must be text" : "is missing"}`);
-    }
-    for (const key of schema.fields.answers)
-      if (!FG.strip(row[key])) bad(`\`${key}\` is empty: there is nothing to judge`);
-    if ("feedback" in row && !saidWell(schema, row.feedback))
-      bad("`feedback` is not of the form that this page writes: open the file without it, or mend it");
-    if ("preference" in row && !preferredWell(schema, row.preference))
-      bad(`\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`);
+  // ---- items of a file ---------------------------------------------------------------------------------------
+  function textKeys({ fields }) {
+    const reference = fields.reference ? [fields.reference.key] : [];
+    return [fields.title, ...reference, ...fields.outputs];
   }
 
-  // Whether earlier feedback has the shape that can be shown; whether it keeps the rules is told on submitting.
-  function saidWell(schema, said) {
-    const list = (x, good) =>
-      Array.isArray(x) && x.every((one) => one && typeof one === "object" && good(one));
-    const kind = (kinds, one) => kinds.some((k) => k.name === one["error type"]);
-    const error = (e) =>
-      kind(schema.errors, e) &&
-      typeof e.explanation === "string" &&
-      Number.isInteger(e.start) &&
-      Number.isInteger(e.end);
-    const missing = (m) =>
-      kind(schema.missing, m) &&
-      Number.isInteger(m.passage_id) &&
-      Array.isArray(m.sentence_id) &&
-      m.sentence_id.every(Number.isInteger);
+  const isContext = (sources) =>
+    Array.isArray(sources) &&
+    sources.every(
+      (source) =>
+        Array.isArray(source) && source.length && source.every((sentence) => typeof sentence === "string"),
+    );
+
+  // Throws an Error with the reason where the texts or the feedback of an item have the wrong form.
+  function checkItemRow(schema, row) {
+    const { context, outputs, noun } = schema.fields;
+    for (const key of textKeys(schema))
+      if (typeof row[key] !== "string")
+        throw new Error(`\`${key}\` ${row[key] === undefined ? "is missing" : "must be text"}`);
+    if (context && !isContext(row[context.key]))
+      throw new Error(
+        `\`${context.key}\` must be a list: for each ${context.noun} a list of its title and its sentences`,
+      );
+    for (const key of outputs)
+      if (!FG.strip(row[key])) throw new Error(`\`${key}\` is empty: there is no ${noun} to judge`);
+    if ("feedback" in row && !isAnnotation(schema, row.feedback))
+      throw new Error(
+        "`feedback` does not have the form that this page writes: correct it, or open the file without it",
+      );
+    if ("preference" in row && !isPreference(schema, row.preference))
+      throw new Error(
+        `\`preference\` must have a 0, 1 or 2 for each of the ${FG.pairs(schema).length} pairs`,
+      );
+  }
+
+  // Whether earlier feedback has a form that can be shown. The rules are checked when it is submitted.
+  function isAnnotation(schema, feedback) {
+    const isList = (list, isEntry) =>
+      Array.isArray(list) && list.every((entry) => entry && typeof entry === "object" && isEntry(entry));
+    const isOf = (kinds, entry) => kinds.some((kind) => kind.name === entry["error type"]);
+    const isError = (error) =>
+      isOf(schema.errors, error) &&
+      typeof error.explanation === "string" &&
+      Number.isInteger(error.start) &&
+      Number.isInteger(error.end);
+    const isMissing = (info) => {
+      if (!schema.fields.context || !isOf(schema.missing, info)) return false;
+      const { source, sentences } = FG.missingIds(schema, info);
+      return Number.isInteger(source) && Array.isArray(sentences) && sentences.every(Number.isInteger);
+    };
     return Boolean(
-      said &&
-      list(said.errors, error) &&
-      list(said["missing-info"], missing) &&
-      typeof said["corrected-prediction"] === "string",
+      feedback &&
+      isList(feedback.errors, isError) &&
+      isList(feedback["missing-info"], isMissing) &&
+      typeof feedback["corrected-prediction"] === "string",
     );
   }
 
-  const preferredWell = (schema, preference) =>
+  const isPreference = (schema, preference) =>
     Array.isArray(preference) &&
     preference.length === FG.pairs(schema).length &&
     preference.every((value) => [0, 1, 2].includes(value));
 
-  // {id, question: "{JSON of the texts}"}, as published, to a row; other rows stay. See items.py.
-  function publishedRow(row) {
-    const { id, question, ...rest } = row || {};
-    if (typeof question !== "string" || question[0] !== "{" || Object.keys(rest).length) return row;
-    const inner = JSON.parse(question),
-      passage = (p) => (p && Array.isArray(p.content) ? [p.wikipage, ...p.content] : p),
-      passages = Array.isArray(inner.passages) && inner.passages.map(passage);
-    const made = { id, question: inner.question, passages, gold: inner["gold answer"] };
-    for (let i = 1; i < 5; i++)
-      made[`prediction ${i}`] = inner[i === 1 ? "predicted answer" : `predicted answer ${i}`];
-    return made;
+  function readItem(schema, row, number) {
+    try {
+      if (row === null || typeof row !== "object" || Array.isArray(row)) throw new Error("must be an object");
+      const { id, ...rest } = row,
+        itemRow = FG.format.itemRow(schema, rest);
+      checkItemRow(schema, itemRow);
+      return { id: typeof id === "string" ? id : String(number), row: itemRow };
+    } catch (error) {
+      throw new Error(`row ${number} of the file: ${error.message}`);
+    }
   }
 
-  // The items of a file's text: [{id, key, row}]. Throws with row and reason.
+  // The items of a file's text: [{id, key, row}]. Throws an Error with row and reason.
   FG.readItems = function (schema, text) {
     let rows;
     if (/^\s*</.test(text))
-      throw new Error(
-        "it is a page: make items of it first with python -m interface_html.items",
-      );
+      throw new Error("it is a page: make items of it first with python -m interface_html.items");
     try {
-      rows = [JSON.parse(text)].flat().map(publishedRow);
+      rows = [JSON.parse(text)].flat();
     } catch (error) {
       throw new Error(`the file is not valid JSON (${error.message})`);
     }
-    if (!Array.isArray(rows) || !rows.length)
-      throw new Error("the file must hold a JSON array with at least one row");
-    const seen = new Map();
-    return rows.map((row, i) => {
-      checkRow(schema, row, i);
-      const { id, ...rest } = row;
+    if (!rows.length) throw new Error("the file must hold a JSON array with at least one row");
+    const copies = new Map(); // two rows with the same content are two items
+    return rows.map((values, number) => {
+      const { id, row } = readItem(schema, values, number);
       const content = FG.sha256(JSON.stringify(schema.row.map((key) => row[key]))).slice(0, 16);
-      const copies = seen.get(content) || 0; // two rows of one content are two items
-      seen.set(content, copies + 1);
-      return {
-        id: typeof id === "string" ? id : String(i),
-        key: copies ? `${content}.${copies}` : content,
-        row: rest,
-      };
+      const copy = copies.get(content) || 0;
+      copies.set(content, copy + 1);
+      return { id, key: copy ? `${content}.${copy}` : content, row };
     });
-  };
-
-  // A row with what was said of it, keys as the published files order them. See items.py.
-  FG.rowWith = function (item, annotation, preference) {
-    const { feedback, preference: before, ...row } = item.row;
-    if (annotation) {
-      row.feedback = {
-        errors: annotation.errors.map((e) => ({
-          "error type": e["error type"],
-          explanation: e.explanation,
-          start: e.start,
-          end: e.end,
-        })),
-        "missing-info": annotation["missing-info"].map((m) => ({
-          "error type": m["error type"],
-          passage_id: m.passage_id,
-          sentence_id: m.sentence_id,
-        })),
-        "corrected-prediction": annotation["corrected-prediction"],
-      };
-    } else if (feedback !== undefined) row.feedback = feedback;
-    if (preference || before !== undefined) row.preference = preference || before;
-    return row;
   };
 
   class DiskStore {
@@ -154,10 +131,10 @@ window.FG = window.FG || {};
       const inline = document.getElementById("items");
       if (inline) this.items = FG.readItems(schema, inline.textContent);
       else {
-        const kept = this.storage.getItem(this.name("items"));
-        if (kept)
+        const stored = this.storage.getItem(this.name("items"));
+        if (stored)
           try {
-            this.items = FG.readItems(schema, kept);
+            this.items = FG.readItems(schema, stored);
           } catch (error) {
             this.storage.removeItem(this.name("items"));
           }
@@ -177,21 +154,24 @@ window.FG = window.FG || {};
         return true;
       } catch (error) {
         this.warning =
-          "This browser's storage is full: what you do now is lost on reload. Download feedback.json, then clear finished work.";
+          "This browser's storage is full: a reload loses what you do from now on. Download feedback.json, then clear finished work.";
         return false;
       }
     }
 
-    // Take a picked file's text. Returns a notice, or null.
+    // Open the text of a file. Returns a notice, or null.
     take(text) {
       this.items = FG.readItems(this.schema, text);
-      const kept = JSON.stringify(this.items.map((item) => ({ id: item.id, ...item.row })));
+      const rows = this.items.map((item) => ({
+        id: item.id,
+        ...FG.format.feedbackRow(this.schema, item),
+      }));
       try {
-        this.storage.setItem(this.name("items"), kept);
+        this.storage.setItem(this.name("items"), JSON.stringify(rows));
         return null;
       } catch (error) {
         this.storage.removeItem(this.name("items"));
-        return "The file is too large to be kept here: open it again after a reload. What you annotate is kept.";
+        return "The file is too large for this browser's storage: open it again after a reload. Your annotations are stored.";
       }
     }
 
@@ -213,42 +193,47 @@ window.FG = window.FG || {};
       this.write(this.name(`${this.page}/position`), String(i));
     }
 
-    // What was said of an item, by this page, by the other one, or before: {annotation, preference}.
-    submitted(item) {
-      const a = this.read(item, "annotation"),
-        c = this.read(item, "comparison");
-      return { annotation: a && a.submitted, preference: c && c.submitted ? c.submitted.preference : null };
+    // An item with the feedback on it: what either page submitted, or else what the file had.
+    judged(item) {
+      const annotation = this.read(item, "annotation"),
+        comparison = this.read(item, "comparison"),
+        row = { ...item.row };
+      if (annotation && annotation.submitted) row.feedback = annotation.submitted;
+      if (comparison && comparison.submitted) row.preference = comparison.submitted.preference;
+      return { ...item, row };
     }
 
     isDone(item) {
-      const own = this.page === "annotation" ? "feedback" : "preference",
+      const feedbackKey = this.page === "annotation" ? "feedback" : "preference",
         state = this.read(item);
-      return Boolean(state && state.submitted) || item.row[own] !== undefined;
+      return Boolean(state && state.submitted) || item.row[feedbackKey] !== undefined;
     }
 
     get done() {
       return this.items.filter((item) => this.isDone(item));
     }
 
-    // The rows that this page is done with, as a feedback file.
+    // The rows that are done on this page, as a feedback file.
     text() {
       return FG.pythonJson(
-        this.done.map((item) => {
-          const said = this.submitted(item);
-          return FG.rowWith(item, said.annotation, said.preference);
-        }),
+        this.done.map((item) => FG.format.feedbackRow(this.schema, this.judged(item))),
       );
     }
 
-    // What the format has no place for, of the same rows: the order the answers were shown in, the active seconds.
+    // What a feedback file has no place for, for the same rows: the order in which outputs were shown, and active seconds.
     record() {
       const seconds = (state) => (state && state.submitted ? Math.round(state.seconds * 10) / 10 : null);
-      const made = this.done.map((item) => {
-        const [a, c] = ["annotation", "comparison"].map((page) => this.read(item, page));
-        const order = c && c.submitted ? c.order : null;
-        return { id: item.id, order, seconds: { annotation: seconds(a), comparison: seconds(c) } };
+      const entries = this.done.map((item) => {
+        const annotation = this.read(item, "annotation"),
+          comparison = this.read(item, "comparison");
+        const order = comparison && comparison.submitted ? comparison.order : null;
+        return {
+          id: item.id,
+          order,
+          seconds: { annotation: seconds(annotation), comparison: seconds(comparison) },
+        };
       });
-      return JSON.stringify(made, null, 2);
+      return JSON.stringify(entries, null, 2);
     }
 
     submit(item, state) {
@@ -259,18 +244,12 @@ window.FG = window.FG || {};
 
   FG.openStore = (schema, page) => Promise.resolve(new DiskStore(schema, page));
 
-  // One item's work: the document, steps to undo and redo, active seconds. `doc` is replaced, never changed in place.
+  // The work on one item: the document, steps to undo and redo, active seconds. `doc` is replaced, never changed in place.
   FG.Work = class {
     constructor(store, item, fresh) {
-      const kept = store.read(item);
-      Object.assign(this, {
-        store,
-        item,
-        state:
-          kept && kept.doc
-            ? kept
-            : { doc: fresh, undo: [], redo: [], seconds: 0, submitted: null, ...(kept || {}) },
-      });
+      const stored = store.read(item) || {},
+        empty = { doc: fresh, undo: [], redo: [], seconds: 0, submitted: null };
+      Object.assign(this, { store, item, state: stored.doc ? stored : { ...empty, ...stored } });
       this.before = null;
     }
 
@@ -281,7 +260,7 @@ window.FG = window.FG || {};
       return !FG.same(this.state.doc, this.state.submitted);
     }
 
-    // Make `after` the document. Changes with one `key` within a second and a half are one step.
+    // Make `after` the document. Changes with the same `key` within a second and a half are one step.
     commit(after, key) {
       const state = this.state,
         now = Date.now();
@@ -311,7 +290,7 @@ window.FG = window.FG || {};
       return true;
     }
 
-    // Time in which something was done: gaps of more than half a minute do not count.
+    // Count active time: gaps of more than half a minute do not count.
     tick() {
       const now = Date.now(),
         gap = now - (this.moved || now);

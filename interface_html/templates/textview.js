@@ -1,9 +1,9 @@
-// The answer as words: a word cursor, a selection by drag, taps or Shift+arrows, and the marks of errors.
+// The text as words or sentences (units): a cursor, a selection by drag, taps or Shift+arrows, and the marked errors.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   FG.TextView = class {
-    // onTap(unit): a single word was tapped; onDrag(): several were dragged over; both after the selection is made.
+    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both are called after the selection changed.
     constructor(node, onChange, onTap, onDrag) {
       Object.assign(this, {
         node,
@@ -43,7 +43,7 @@ window.FG = window.FG || {};
       this.node.replaceChildren(head, ...this.spans.flatMap((span, i) => [span, this.gaps[i]]));
     }
 
-    // The selected stretch [start, end) in code points, or null. Without a selection it is the word under the cursor.
+    // The selection [start, end) in code points, or null. Without a selection it is the unit under the cursor.
     get range() {
       if (this.cursor < 0) return null;
       const from = this.anchor === null ? this.cursor : this.anchor;
@@ -72,7 +72,7 @@ window.FG = window.FG || {};
       this.onChange();
     }
 
-    // The first or last word of the sentence; from there, that of the sentence before or after.
+    // The first or last unit of the sentence; from there, of the previous or next sentence.
     sentenceEdge(last) {
       const edges = this.sentences.map(([a, b]) =>
         last ? this.units.findLastIndex((unit) => unit[0] < b) : this.units.findIndex((unit) => unit[1] > a),
@@ -81,7 +81,7 @@ window.FG = window.FG || {};
       return to === undefined ? this.cursor : to;
     }
 
-    // The word nearest to the cursor in the line above or below.
+    // The unit nearest to the cursor in the line above or below.
     vertical(down) {
       const box = this.spans[Math.max(this.cursor, 0)].getClientRects()[0],
         middle = (box.left + box.right) / 2;
@@ -123,7 +123,7 @@ window.FG = window.FG || {};
       return span.classList.contains("w") ? this.spans.indexOf(span) : this.gaps.indexOf(span);
     }
 
-    // The end of a drag, or a tap: the first tap is one end of the selection, the next the other.
+    // The end of a drag, or a tap. The first tap is one end of the selection, the second tap the other.
     pointer(event) {
       const chosen = window.getSelection();
       if (chosen && !chosen.isCollapsed && chosen.rangeCount) {
@@ -153,7 +153,7 @@ window.FG = window.FG || {};
       }
     }
 
-    // Whether a native selection holds at least a character of a word.
+    // Whether a native selection holds at least one character of a unit.
     overlaps(range, span) {
       const text = span.firstChild;
       return (
@@ -165,12 +165,12 @@ window.FG = window.FG || {};
       );
     }
 
-    // marks: [{start, end, kind, active}], earlier: [start, end) that a repetition repeats, or null.
+    // marks: [{start, end, kind, active}]; earlier: the repeated text [start, end), or null.
     paint(marks, earlier) {
       const range = this.range,
         inside = (unit, r) => r && unit[0] >= r[0] && unit[1] <= r[1];
       this.units.forEach((unit, i) => {
-        const mark = marks.find((one) => unit[0] < one.end && one.start < unit[1]);
+        const mark = marks.find((span) => unit[0] < span.end && span.start < unit[1]);
         const span = this.spans[i],
           gap = this.gaps[i];
         const joined = mark && this.units[i + 1] && this.units[i + 1][1] <= mark.end;

@@ -14,17 +14,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.data.problems import DataError, json_name
+from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl, write_text
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.validation import (
-    Problem,
-    example_problems,
-    feedback_problems,
-    json_name,
-    sample_problems,
-)
+from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 PAIRS = (
     (0, 1),
@@ -159,30 +154,6 @@ class FeedbackRow:
 
     def with_preference(self, preference: Sequence[int]) -> "FeedbackRow":
         return FeedbackRow({**self.raw, "preference": list(preference)})
-
-
-class DataError(UserError):
-    """Malformed rows. `problems` has every mistake; the message lists the first of them."""
-
-    def __init__(self, problems: Sequence[Problem]):
-        self.problems = tuple(problems)
-        rows = len({(problem.file, problem.row) for problem in problems})
-        places = (
-            "file, line"
-            if all(problem.place == "line" for problem in problems)
-            else "file, row counted from 0"
-        )
-        head = (
-            f"{_counted(len(problems), 'mistake')} in {_counted(rows, 'row')} of the data"
-            f" ({places}, field, reason):"
-        )
-        lines = "\n  ".join([head, *first_problems([str(problem) for problem in problems])])
-        super().__init__(f"{lines}\nCorrect or remove these rows; nothing was written.")
-
-
-def _counted(number: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _read_rows(path: str | Path) -> list:

@@ -1,20 +1,20 @@
-// The task of the two pages and the server: what is judged, which errors there are, what each must say. JSON after `=`.
+// Long-form question answering: what the feedback pages show and ask. JSON after `=`.
 window.FG_SCHEMA = {
   "task": "qa_feedback",
   "title": "Long-form question answering",
   "guideline_version": "1",
   "guideline": [
-    "Mark what is wrong in the answer, as short as possible and in whole words. One kind for each stretch of text; where several apply, the first in this order: irrelevant, repetitive, inconsistent, unverifiable, incoherent.",
-    "Add what the answer leaves out, with the passage sentences that say it. The answer itself is missing when the passages have it; auxiliary information when the passages and the reference have it.",
-    "Then edit the answer as little as possible, so that everything you marked is mended. Tick \"no error\" only if there is nothing to mend."
+    "Mark the errors in the answer, with spans of whole words that are as short as possible. Give each span one kind; if several apply, take the first in this order: irrelevant, repetitive, inconsistent, unverifiable, incoherent.",
+    "Add what the answer leaves out, with the passage sentences that hold it. The answer itself counts as missing if the passages have it; auxiliary information if both the passages and the reference have it.",
+    "Then edit the answer as little as possible, so that everything you marked is corrected. Tick \"no error\" only if there is nothing to correct."
   ],
   "unit": "word",
   "fields": {
-    "question": "question",
-    "passages": "passages",
-    "reference": "gold",
-    "text": "prediction 1",
-    "answers": ["prediction 1", "prediction 2", "prediction 3", "prediction 4"]
+    "title": "question",
+    "context": {"key": "passages", "heading": "Passages", "noun": "passage", "id": "passage_id", "sentences": "sentence_id"},
+    "reference": {"key": "gold", "heading": "Reference answer"},
+    "outputs": ["prediction 1", "prediction 2", "prediction 3", "prediction 4"],
+    "noun": "answer"
   },
   "row": ["question", "passages", "gold", "prediction 1", "prediction 2", "prediction 3", "prediction 4"],
   "errors": [
@@ -37,5 +37,6 @@ window.FG_SCHEMA = {
     {"name": "Missing-Minor-Auxiliary", "label": "Missing Minor Auxiliary Info", "letter": "N", "key": "8", "color": "#0041C2",
      "help": "less important; in the reference and the passages"}
   ],
-  "correction": true
+  "correction": true,
+  "comparison": "Which answer would help the person who asked more?"
 };

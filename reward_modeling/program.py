@@ -1,8 +1,6 @@
-"""Command lines of the training programs: an optional task, a config, overrides of its keys.
+"""Command line of a training program: an optional task, a config, overrides of its keys.
 
     python -m reward_modeling.run_fg_rm [TASK] config.yml key=value ...
-    python -m reward_modeling.run_pref_rm [TASK] config.yml key=value ...
-    fgrlhf rm [TASK] config.yml key=value ...
 
 The task decides what a reward model reads before a response, and may have file formats of its own.
 Without a task that is the prompt's text, and files have the format of the library.
@@ -28,8 +26,7 @@ NO_TASK = Task(name="none")
 def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
     """The task that the first argument names, and the other arguments.
 
-    The first argument is a task where the second one is neither an override nor missing: then the
-    second one is the config.
+    The first argument is a task where a second one follows that is not an override: the config.
 
     Raises:
       UserError: there is no such task.
@@ -41,7 +38,7 @@ def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
 
 
 def run_program(
-    program: str,
+    kind: str,
     config_class: type[Config],
     train: Callable[[Config, Task], Path],
     argv: Sequence[str] | None,
@@ -50,6 +47,6 @@ def run_program(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, arguments = split_task(sys.argv[1:] if argv is None else argv)
-    usage = f"usage: python -m {program} [TASK] <config.yml> [section.key=value ...]"
+    usage = f"usage: fgrlhf rm {kind} [TASK] config.yml [section.key=value ...]"
     config = parse_cli(config_class, arguments, usage)
     say(f"the reward model is in {train(config, task)}")

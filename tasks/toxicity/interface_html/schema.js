@@ -1,13 +1,19 @@
-// Sentence-level toxicity of a continuation: a second task of the pages and the server. JSON after `=`.
+// Sentence-level toxicity of continuations: what the feedback pages show and ask. JSON after `=`.
 window.FG_SCHEMA = {
   "task": "toxicity",
   "title": "Toxicity of continuations",
   "guideline_version": "1",
   "guideline": [
-    "Mark every sentence that a reader would find toxic, with the one kind that fits best. Tick \"no error\" if there is none."
+    "Mark every sentence that a reader would find toxic, with the kind that fits best. Tick \"no error\" if there is none."
   ],
   "unit": "sentence",
-  "fields": {"question": "prompt", "passages": null, "reference": null, "text": "generation", "answers": ["generation"]},
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": null,
+    "outputs": ["generation"],
+    "noun": "continuation"
+  },
   "row": ["prompt", "generation"],
   "errors": [
     {"name": "Insult", "label": "Insult", "letter": "I", "key": "1", "color": "#AA6C39", "needs": "nothing",
@@ -18,5 +24,6 @@ window.FG_SCHEMA = {
      "help": "obscene words, aimed at nobody"}
   ],
   "missing": [],
-  "correction": false
+  "correction": false,
+  "comparison": null
 };

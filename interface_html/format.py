@@ -1,0 +1,112 @@
+"""How a task's files hold items and feedback.
+
+The pages, the server and the reports work with items and with the documents that
+interface_html/rules.py describes. A format reads them from files and writes them to files.
+interface_html/row_format.py is the default. A task whose files look different gives its own
+`FeedbackFormat` as `Task.feedback`; tasks/<task>/interface_html/format.js is its counterpart in the
+browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fgrlhf.data.problems import Complaint
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl
+
+if TYPE_CHECKING:
+    from interface_html.schema import Schema
+
+FEEDBACK_KEYS = ("feedback", "preference")
+
+
+class ItemError(ValueError):
+    """A row that is no item, with every complaint about it."""
+
+    def __init__(self, complaints: Iterable[Complaint]):
+        self.complaints = tuple(complaints)
+        super().__init__("; ".join(f"{field}: {reason}" for field, reason in self.complaints))
+
+
+@dataclass(frozen=True)
+class Item:
+    """The texts that annotators judge, with the feedback on them.
+
+    Args:
+      id: unique among the items of a study.
+      row: the texts under the keys of `Schema.row`, and other keys of the file's row. If the item
+        was judged, `feedback` (an annotation, where `no-error` may be missing) and `preference`.
+    """
+
+    id: str
+    row: Mapping[str, Any]
+
+    @property
+    def feedback(self) -> Mapping[str, Any] | None:
+        return self.row.get("feedback")
+
+    @property
+    def preference(self) -> list[int] | None:
+        return self.row.get("preference")
+
+
+class FeedbackFormat(Protocol):
+    """The rows of a task's files."""
+
+    def read(self, path: str | Path) -> list[Any]:
+        """The rows of a file of items, samples or feedback. Raises `UserError`."""
+        ...
+
+    def references(self, path: str | Path) -> Mapping[str, str]:
+        """The reference outputs of a prompts file, by the ids of the prompts.
+
+        Raises:
+          UserError: the file cannot be read or is malformed.
+        """
+        ...
+
+    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+        """`Item.row` of a file's row.
+
+        Args:
+          schema: the task's schema.
+          row: the file's row, without its `id`.
+          reference: the reference output of a sample, which its row does not hold.
+
+        Raises:
+          ItemError: the row is no item. The texts themselves are checked by the caller.
+        """
+        ...
+
+    def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
+        """What is wrong with the feedback in an `Item.row` whose texts are right."""
+        ...
+
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
+        """The row of a feedback file for an item and its feedback, if it has any."""
+        ...
+
+    def segment_labels(
+        self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Sequence[Sequence[str]]]:
+        """The labels that annotations give to the segments of the text, for the agreement report.
+
+        Returns:
+          For each way of cutting the text, by its name in the report: the segments, each with one
+          label per annotation.
+        """
+        ...
+
+
+def read_rows(path: str | Path) -> list[Any]:
+    """The rows of a JSON array or of JSON lines; a single object is one row."""
+    rows = read_jsonl(path) if str(path).endswith(".jsonl") else read_json(path)
+    if isinstance(rows, dict):
+        return [rows]
+    if not isinstance(rows, list):
+        raise UserError(f"{path} must hold an array of rows")
+    return rows

@@ -1,0 +1,57 @@
+"""The HTML of a task's pages, from the templates in interface_html/templates.
+
+The same page is opened from the task's folder, served by the server, or sent as one file. Only the
+addresses of its scripts differ.
+"""
+
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from interface_html.schema import PageName
+from interface_html.tasks import FeedbackTask
+
+TEMPLATES = Path(__file__).parent / "templates"
+STYLE = "page.css"
+SHARED_SCRIPTS = ("core.js", "rules.js", "rows.js")
+PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
+    "annotation": ("textview.js", "cards.js", "panels.js", "annotation.js"),
+    "comparison": ("comparison.js",),
+}
+STORE_SCRIPTS = ("store.js", "api.js", "dom.js", "shell.js")
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
+    """The HTML of a page.
+
+    Args:
+      task: what the page is of.
+      page: which of its pages.
+      shared: what comes before the name of a file of interface_html/templates in its address.
+      own: the same for the task's own scripts.
+    """
+    task_scripts = [own + path.name for path in task.scripts]
+    schema, *formats = task_scripts
+    scripts = [
+        schema,
+        *(shared + name for name in SHARED_SCRIPTS),
+        *formats,  # after the default format, which it replaces
+        *(shared + name for name in (*STORE_SCRIPTS, *PAGE_SCRIPTS[page])),
+    ]
+    template = _ENVIRONMENT.get_template(f"{page}.html.j2")
+    return template.render(
+        schema=task.schema,
+        page=page,
+        scripts=scripts,
+        style=shared + STYLE,
+        noun=task.schema.fields.noun,
+    )

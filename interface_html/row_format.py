@@ -1,0 +1,217 @@
+"""The default rows of feedback. templates/rows.js has the same in the browser.
+
+    {"id": "7", "prompt": "...", "response": "...", "responses": ["...", "..."],
+     "spans": [{"start": 0, "end": 12, "label": "Insult"}], "preferences": [1]}
+
+  context      sources, each [title, sentence, ...]    where the schema has a context
+  references   [reference output]                      where the schema has a reference
+  response     the first output, in which spans are marked
+  responses    all outputs                             where there are several
+  spans        errors, with the `evidence` that their type needs
+  missing      missing information, with its evidence  where the schema asks for it
+  correction   the corrected response                  where the schema asks for it
+  preferences  1, 2 or 0 for each pair of outputs      where the outputs were compared
+
+`fgrlhf.data.formats` reads these rows as they are, as spans and as comparisons. Other keys of a row
+are kept.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.problems import Complaint, key_problems, not_a, text_problems
+from fgrlhf.errors import UserError
+from interface_html.format import FEEDBACK_KEYS, Item, ItemError, read_rows
+from interface_html.rules import (
+    annotation_problems,
+    character_labels,
+    preference_problems,
+    sentences,
+)
+from interface_html.schema import Schema
+
+# How a document's fields are called in a row, for messages.
+ROW_NAMES = {
+    "feedback.errors": "spans",
+    "feedback.missing-info": "missing",
+    "feedback.corrected-prediction": "correction",
+    ".error type": ".label",
+    ".explanation": ".evidence",
+}
+
+
+class RowFormat:
+    """The format of tasks that have no other."""
+
+    def read(self, path: str | Path) -> list[Any]:
+        return read_rows(path)
+
+    def references(self, path: str | Path) -> Mapping[str, str]:
+        references = {}
+        for number, row in enumerate(read_rows(path)):
+            texts = row.get("references") if isinstance(row, dict) else None
+            if texts is None or not _is_text_list(texts):
+                raise UserError(f"{path}, row {number}: `references` must be an array of strings")
+            references[str(row.get("id", number))] = texts[0]
+        return references
+
+    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+        complaints = [*_texts_problems(schema, row), *_name_problems(schema, row)]
+        if complaints:
+            raise ItemError(complaints)
+        fields = schema.fields
+        texts = {fields.title: row["prompt"], **dict(zip(fields.outputs, _outputs(row)))}
+        if fields.context:
+            texts[fields.context.key] = row.get("context")
+        if fields.reference:
+            texts[fields.reference.key] = row.get("references", [reference])[0]
+        item = {key: texts[key] for key in schema.row}
+        item |= {key: row[key] for key in row if key not in _row_keys(schema)}
+        if "spans" in row:
+            item["feedback"] = _document(row)
+        if "preferences" in row:
+            item["preference"] = row["preferences"]
+        return item
+
+    def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
+        if "feedback" in row:
+            feedback = row["feedback"]
+            is_empty = not feedback["errors"] and not feedback["missing-info"]
+            doc = {**feedback, "no-error": is_empty}
+            for field, reason in annotation_problems(schema, row, doc):
+                yield _row_field(field), reason
+        if "preference" in row:
+            wrong = key_problems(row, "", "preference", list)
+            for field, reason in wrong or preference_problems(schema, row["preference"]):
+                yield field.replace("preference", "preferences"), reason
+
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
+        fields = schema.fields
+        outputs = [item.row[key] for key in fields.outputs]
+        row: dict[str, Any] = {"id": item.id, "prompt": item.row[fields.title]}
+        if fields.context:
+            row["context"] = item.row[fields.context.key]
+        if fields.reference:
+            row["references"] = [item.row[fields.reference.key]]
+        row["response"] = outputs[0]
+        if len(outputs) > 1:
+            row["responses"] = outputs
+        if item.feedback is not None:
+            row["spans"] = [_span(schema, error) for error in item.feedback["errors"]]
+            if schema.missing:
+                row["missing"] = [_labelled(info) for info in item.feedback["missing-info"]]
+            if schema.correction:
+                row["correction"] = item.feedback["corrected-prediction"]
+        if item.preference is not None:
+            row["preferences"] = list(item.preference)
+        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        return row | {key: value for key, value in item.row.items() if key not in own_keys}
+
+    def segment_labels(
+        self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Sequence[Sequence[str]]]:
+        """The first label in each sentence; "none" where nothing in it is marked."""
+        text = item.row[schema.text]
+        labels = [character_labels(text, doc) for doc in annotations]
+        segments = []
+        for start, end in sentences(text):
+            segments.append([_first_label(characters[start:end]) for characters in labels])
+        return {"sentences": segments}
+
+
+# ---- from a file ---------------------------------------------------------------------------------
+
+
+def _row_keys(schema: Schema) -> list[str]:
+    """The keys that this format gives a meaning, for a task with this schema."""
+    keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction"]
+    keys.append("preferences")
+    if schema.fields.context:
+        keys.append("context")
+    if schema.fields.reference:
+        keys.append("references")
+    return keys
+
+
+def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
+    yield from text_problems(row, "", "prompt")
+    outputs = _outputs(row)
+    count = len(schema.fields.outputs)
+    if not isinstance(outputs, list):
+        yield "responses", not_a(list, outputs)
+    elif len(outputs) != count:
+        yield "responses", f"has {len(outputs)} entries, must have {count}"
+    if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):
+        yield "references", "must be an array of strings"
+
+
+def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Other keys of a row must not be those of the item's texts."""
+    for key in row:
+        if key not in _row_keys(schema) and key in (*schema.row, *FEEDBACK_KEYS):
+            yield key, "has the name of a key that the pages of this task use: rename it"
+
+
+def _outputs(row: Mapping[str, Any]) -> Any:
+    """The texts to judge: all `responses`, or the one `response`."""
+    if "responses" not in row and "response" in row:
+        return [row["response"]]
+    return row.get("responses")
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+
+
+def _document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotation in a row, to be checked by `feedback_problems`."""
+    spans, missing = row["spans"], row.get("missing", [])
+    if isinstance(spans, list):
+        spans = [_error(span) for span in spans]
+    if isinstance(missing, list):
+        missing = [_info(info) for info in missing]
+    return {
+        "errors": spans,
+        "missing-info": missing,
+        "corrected-prediction": row.get("correction", ""),
+    }
+
+
+def _error(span: Any) -> Any:
+    if not isinstance(span, dict):
+        return span
+    renamed = {"error type": span.get("label"), "explanation": span.get("evidence", "")}
+    return renamed | {key: span[key] for key in span if key not in ("label", "evidence")}
+
+
+def _info(info: Any) -> Any:
+    if not isinstance(info, dict):
+        return info
+    return {"error type": info.get("label")} | {key: info[key] for key in info if key != "label"}
+
+
+def _row_field(field: str) -> str:
+    """The place of a problem in the row: `spans[0].label` for `feedback.errors[0].error type`."""
+    for name, row_name in ROW_NAMES.items():
+        field = field.replace(name, row_name)
+    return field
+
+
+# ---- to a file -----------------------------------------------------------------------------------
+
+
+def _span(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
+    span = {"start": error["start"], "end": error["end"], "label": error["error type"]}
+    if schema.error_type(error["error type"]).needs != "nothing":
+        span["evidence"] = error["explanation"]
+    return span
+
+
+def _labelled(info: Mapping[str, Any]) -> dict[str, Any]:
+    ids = {key: value for key, value in info.items() if key != "error type"}
+    return {"label": info["error type"], **ids}
+
+
+def _first_label(labels: Iterable[str | None]) -> str:
+    return next((label for label in labels if label), "none")

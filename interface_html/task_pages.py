@@ -1,0 +1,45 @@
+"""Writes the pages of a task into its folder, where they open by double click.
+
+    python -m interface_html.task_pages task=NAME
+
+Run it after a change of interface_html/templates or of the task's schema.js. A page of the task's
+folder loads its scripts from interface_html/templates, so it works inside a checkout only;
+interface_html/pages.py writes pages that can be sent.
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.files import write_text
+from interface_html.render import page_html
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
+
+SHARED = "../../../interface_html/templates/"  # as seen from tasks/<task>/interface_html
+
+
+def task_pages(task: FeedbackTask) -> dict[Path, str]:
+    """The path and the text of each page of the task."""
+    return {
+        task.folder / f"{page}.html": page_html(task, page, shared=SHARED, own="")
+        for page in task.schema.pages
+    }
+
+
+class Settings(StrictModel):
+    """Whose pages are written."""
+
+    task: str = Field(description=TASK_HELP)
+
+
+def write_task_pages(settings: Settings) -> None:
+    for path, text in task_pages(feedback_of(settings.task)).items():
+        write_text(path, text)
+        print(path)
+
+
+if __name__ == "__main__":
+    run_main(lambda: write_task_pages(settings_from(Settings)))

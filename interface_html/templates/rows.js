@@ -1,0 +1,97 @@
+// The rows of items and feedback files: the default format, as in row_format.py. A task with other files replaces
+// FG.format in its own format.js.
+"use strict";
+window.FG = window.FG || {};
+(function (FG) {
+  const FEEDBACK_KEYS = ["feedback", "preference"];
+
+  function rowKeys(schema) {
+    const keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction", "preferences"];
+    if (schema.fields.context) keys.push("context");
+    if (schema.fields.reference) keys.push("references");
+    return keys;
+  }
+
+  // The texts to judge: all `responses`, or the one `response`.
+  function outputsOf(row) {
+    return !("responses" in row) && "response" in row ? [row.response] : row.responses;
+  }
+
+  function without(values, ...keys) {
+    return Object.fromEntries(Object.entries(values).filter(([key]) => !keys.includes(key)));
+  }
+
+  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  const mapped = (list, change) =>
+    Array.isArray(list) ? list.map((value) => (isObject(value) ? change(value) : value)) : list;
+
+  // The annotation in a row with `spans`; store.js checks its form.
+  function annotationOf(row) {
+    return {
+      errors: mapped(row.spans, (span) => ({
+        "error type": span.label,
+        explanation: "evidence" in span ? span.evidence : "",
+        ...without(span, "label", "evidence"),
+      })),
+      "missing-info": mapped("missing" in row ? row.missing : [], (info) => ({
+        "error type": info.label,
+        ...without(info, "label"),
+      })),
+      "corrected-prediction": "correction" in row ? row.correction : "",
+    };
+  }
+
+  function spanOf(schema, error) {
+    const span = { start: error.start, end: error.end, label: error["error type"] };
+    const needsEvidence = FG.kind(schema, error["error type"]).needs !== "nothing";
+    return needsEvidence ? { ...span, evidence: error.explanation } : span;
+  }
+
+  FG.format = {
+    // The row of an item: the texts under the keys of schema.row, earlier feedback under `feedback` and `preference`.
+    // Throws an Error with the reason where a file's row is no item.
+    itemRow(schema, row) {
+      const { fields } = schema,
+        outputs = outputsOf(row),
+        count = fields.outputs.length;
+      for (const key of Object.keys(row))
+        if (!rowKeys(schema).includes(key) && [...schema.row, ...FEEDBACK_KEYS].includes(key))
+          throw new Error(`\`${key}\` has the name of a key that the pages of this task use: rename it`);
+      if (!Array.isArray(outputs) || outputs.length !== count)
+        throw new Error(`\`responses\` must be a list of ${count} texts`);
+      const texts = { [fields.title]: row.prompt };
+      fields.outputs.forEach((key, i) => (texts[key] = outputs[i]));
+      if (fields.context) texts[fields.context.key] = row.context;
+      if (fields.reference) texts[fields.reference.key] = "references" in row ? (row.references || [])[0] : "";
+      const item = {};
+      for (const key of schema.row) item[key] = texts[key];
+      Object.assign(item, without(row, ...rowKeys(schema)));
+      if ("spans" in row) item.feedback = annotationOf(row);
+      if ("preferences" in row) item.preference = row.preferences;
+      return item;
+    },
+
+    // The row of a feedback file for an item with its feedback, if it has any.
+    feedbackRow(schema, item) {
+      const { fields } = schema,
+        { feedback, preference } = item.row,
+        outputs = fields.outputs.map((key) => item.row[key]);
+      const row = { id: item.id, prompt: item.row[fields.title] };
+      if (fields.context) row.context = item.row[fields.context.key];
+      if (fields.reference) row.references = [item.row[fields.reference.key]];
+      row.response = outputs[0];
+      if (outputs.length > 1) row.responses = outputs;
+      if (feedback) {
+        row.spans = feedback.errors.map((error) => spanOf(schema, error));
+        if (schema.missing.length)
+          row.missing = feedback["missing-info"].map((info) => ({
+            label: info["error type"],
+            ...without(info, "error type"),
+          }));
+        if (schema.correction) row.correction = feedback["corrected-prediction"];
+      }
+      if (preference) row.preferences = preference;
+      return { ...row, ...without(item.row, ...schema.row, ...FEEDBACK_KEYS) };
+    },
+  };
+})(window.FG);

@@ -1,0 +1,177 @@
+"""The files of qa-feedback as the feedback programs read and write them.
+
+Feedback files, samples of generate.sh, and the published annotation pages (.html, or the JSON
+inside one) become items. interface_html/format.js of this task has the same for the browser.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.problems import Complaint
+from fgrlhf.errors import UserError
+from fgrlhf.reward_utils import Segmenter, load_segmenter
+from interface_html.format import FEEDBACK_KEYS, FeedbackFormat, Item, ItemError, read_rows
+from interface_html.rules import ERROR_KEYS
+from interface_html.schema import Schema
+from tasks.qa_feedback.feedback import FeedbackRow, load_examples
+from tasks.qa_feedback.reward_modeling.create_rm_files import factuality_tags, relevance_tags
+from tasks.qa_feedback.validation import feedback_problems
+
+ANNOTATION_KEYS = ("errors", "missing-info", "corrected-prediction")
+MISSING_KEYS = ("error type", "passage_id", "sentence_id")
+NO_ANSWER = "No answer."  # a policy may answer nothing, and that is judged too
+
+
+class QAFeedbackFormat:
+    """Rows of the published feedback files: an item's row is the file's row."""
+
+    def read(self, path: str | Path) -> list[Any]:
+        if str(path).endswith((".html", ".htm")):
+            return [_row_of_page(path)]
+        return read_rows(path)
+
+    def references(self, path: str | Path) -> Mapping[str, str]:
+        return {prompt.id: prompt.references[0] for prompt in load_examples(path)}
+
+    def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
+        try:
+            row = _row_of_payload(row)
+        except (ValueError, RecursionError) as error:
+            reason = f"is not what a published page holds: {error}"
+            raise ItemError([("question", reason)]) from None
+        return _row_of_sample(schema, row, reference) if "predictions" in row else dict(row)
+
+    def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
+        """Only rows with both judgements are complete, so only those are checked."""
+        if not set(FEEDBACK_KEYS) <= set(row):
+            return []
+        return [(problem.field, problem.reason) for problem in feedback_problems([row], "")]
+
+    def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
+        """A row with its keys in the order of the published files."""
+        row = {key: value for key, value in item.row.items() if key not in FEEDBACK_KEYS}
+        if item.feedback is not None:
+            row["feedback"] = _published(item.feedback)
+        if item.preference is not None:
+            row["preference"] = list(item.preference)
+        return row
+
+    def segment_labels(
+        self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Sequence[Sequence[str]]]:
+        """The tags that reward models are trained on, for sub-sentences and for sentences."""
+        rows = [FeedbackRow({**item.row, "feedback": doc}) for doc in annotations]
+        segmenter = _segmenter()
+        relevance = [relevance_tags(row, segmenter) for row in rows]
+        factuality = [factuality_tags(row, segmenter) for row in rows]
+        return {
+            "sub-sentences (relevance)": list(zip(*relevance)),
+            "sentences (factuality)": list(zip(*factuality)),
+        }
+
+
+FORMAT: FeedbackFormat = QAFeedbackFormat()
+
+
+@cache
+def _segmenter() -> Segmenter:
+    return load_segmenter()
+
+
+def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """An annotation without what only the server needs."""
+    feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out="no-error")
+    feedback["errors"] = [
+        _ordered(error, ERROR_KEYS, leave_out="quote") for error in annotation["errors"]
+    ]
+    feedback["missing-info"] = [_ordered(info, MISSING_KEYS) for info in annotation["missing-info"]]
+    return feedback
+
+
+def _ordered(
+    values: Mapping[str, Any], first: Sequence[str], leave_out: str | None = None
+) -> dict[str, Any]:
+    """The same values with some keys first and one left out."""
+    keys = [*first, *(key for key in values if key not in first and key != leave_out)]
+    return {key: values[key] for key in keys}
+
+
+# ---- the published annotation pages --------------------------------------------------------------
+
+
+class _PromptElement(HTMLParser):
+    """The `value` of the element whose id is `prompt`."""
+
+    value: str | None = None
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if attributes.get("id") == "prompt" and self.value is None:
+            self.value = attributes.get("value")
+
+
+def _row_of_page(path: str | Path) -> Any:
+    """The payload of a published page: `<p id="prompt" value='{"id": ..., "question": ...}'>`."""
+    page = _PromptElement()
+    try:
+        page.feed(Path(path).read_text(encoding="utf-8"))
+        return json.loads(page.value or "")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error if page.value else f"it has no element `prompt` with a value ({error})"
+        raise UserError(f"{path} is not a published page with an item in it: {reason}") from None
+
+
+def _row_of_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of a published page's payload, `{question: "{JSON of the texts}"}`.
+
+    Other rows are returned as they are. A payload holds five answers, the fifth the same as the
+    fourth, and the page shows four.
+    """
+    question = row.get("question")
+    if set(row) != {"question"} or not isinstance(question, str) or not question.startswith("{"):
+        return row
+    texts = json.loads(question)
+    if not isinstance(texts, dict):
+        raise ValueError("an object is expected")
+    names = {"gold answer": "gold", "predicted answer": "prediction 1"}
+    names |= {f"predicted answer {i}": f"prediction {i}" for i in range(2, 5)}
+    renamed = {name: texts[key] for key, name in names.items() if key in texts}
+    passages = _passages(texts.get("passages"))
+    return {"question": texts.get("question"), "passages": passages, **renamed}
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def _row_of_sample(schema: Schema, sample: Mapping[str, Any], reference: str) -> dict[str, Any]:
+    """The row of a line of samples.jsonl: {question, passages, predictions}."""
+    row = dict(sample)
+    predictions = row["predictions"]
+    if isinstance(predictions, list):
+        for key, text in zip(schema.fields.outputs, predictions):
+            is_blank = isinstance(text, str) and not text.strip()
+            row[key] = NO_ANSWER if is_blank else text
+    row.setdefault("gold", reference)
+    if "passages" in row:
+        row["passages"] = _passages(row["passages"])
+    return {key: row[key] for key in schema.row if key in row}
+
+
+def _passages(passages: Any) -> Any:
+    """Passages as `[title, sentence, ...]`; `{wikipage, content}` is cut into sentences."""
+    if not isinstance(passages, list):
+        return passages
+    return [_passage(passage) if isinstance(passage, dict) else passage for passage in passages]
+
+
+def _passage(passage: Mapping[str, Any]) -> Any:
+    title, content = passage.get("wikipage"), passage.get("content")
+    if isinstance(content, str):
+        content = [content[start:end] for start, end in _segmenter().sentences(content)]
+    if isinstance(title, str) and isinstance(content, list):
+        return [title, *content]
+    return passage
