@@ -63,8 +63,8 @@ class Task:
       rm_prefix: (prompt, with its context?) -> words that a reward model reads before a response.
       rm_prefix_of_words: the words before the response in a segment file -> the same prefix. None:
         plain words, none of which may be cut.
-      rm_pairs: pair file of a reward model in the task's own format -> comparisons. None: the format
-        of the library.
+      rm_pairs: pair file of a reward model in the task's own format -> comparisons. None: the
+        format of the library.
       core_text: the beginning of a prompt that must never be cut; a prompt that is too long loses
         its end.
       metrics: prompts -> metrics of the task for these prompts, such as an oracle's.

@@ -31,9 +31,9 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
-from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.metrics.span_errors import precision_recall_f1
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,

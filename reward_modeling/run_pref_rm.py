@@ -31,8 +31,8 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
-from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,

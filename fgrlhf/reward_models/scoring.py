@@ -21,7 +21,7 @@ Bring your own model
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -78,7 +78,7 @@ class RewardModelSpec:
 
     kind: Kind
     shape: Shape
-    level: Level
+    level: Level | Literal["sequence"]
     with_context: bool
     max_length: int
     labels: tuple[str, ...] = ()
@@ -285,7 +285,7 @@ class SegmentScorer(_Scorer):
         self.columns = [self.spec.labels.index(name) for name in self.labels]
 
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
-        spans = self.segmenter.segments(text, self.spec.level)
+        spans = self.segmenter.segments(text, cast(Level, self.spec.level))
         segments = tuple(tuple(text[start:end].split()) for start, end in spans)
         return RMText(self._prefix(prompt), segments), spans
 
