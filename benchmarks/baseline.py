@@ -266,7 +266,7 @@ def _segment_rewards(
     segmenter, inputs, tokens = load_segmenter("auto"), [], []
     for prompt, text, length in zip(prompts, texts, lengths):
         spans = segmenter.segments(text, spec.level)
-        inputs.append(rm_words(rm_prefix(prompt, spec.with_passages), text, spans)[0])
+        inputs.append(rm_words(rm_prefix(prompt, spec.with_context).all_words, text, spans)[0])
         counts = [len(state.tokenizer.tokenize(text[:end])) for _, end in spans]
         tokens.append([min(count, length) - 1 for count in counts])
     logits_BTL = _logits(state, name, inputs)
@@ -286,7 +286,8 @@ def _sequence_rewards(
     """(row, (last token, z-score))."""
     spec, _ = ASPECTS[name]
     inputs = [
-        rm_prefix(prompt, spec.with_passages) + text.split() for prompt, text in zip(prompts, texts)
+        rm_prefix(prompt, spec.with_context).all_words + text.split()
+        for prompt, text in zip(prompts, texts)
     ]
     for row, value in enumerate(_logits(state, name, inputs)[:, 0].tolist()):
         yield row, (lengths[row] - 1, (value - spec.mean) / spec.std)

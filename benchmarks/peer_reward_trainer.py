@@ -27,9 +27,11 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.inputs import RMInput, RMInputs
 from fgrlhf.utils import derive_seed, seeded
-from reward_modeling.data import FIRST, PAIRS, PairCollator, read_pair_rows
+from reward_modeling.data import PairCollator
 from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss
-from reward_modeling.training import load_network, training_arguments
+from reward_modeling.training import load_network, trainer_arguments
+from tasks.qa_feedback.feedback import PAIRS, rm_prefix
+from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
 TOLERANCE = 1e-4
 
@@ -54,13 +56,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given. examples: (four RMInputs, six preferences) of every question."""
+    """What both sides are given. examples: (four RMInputs, six pairs) of every question."""
 
     folder: Path
     size: Size
     config: PreferenceRMConfig
     inputs: RMInputs
-    examples: Sequence[tuple[Sequence[RMInput], Sequence[int]]]
+    examples: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]]
 
     @property
     def pairs(self) -> int:
@@ -115,9 +117,8 @@ def prepare(folder: Path, size: Size) -> Work:
     config = validate(PreferenceRMConfig, tree, "the benchmark's settings")
     _, tokenizer = load_network(config.model, "sequence")
     inputs = RMInputs(tokenizer, "causal", "sequence", size.max_length)
-    return Work(
-        folder, size, config, inputs, encode(inputs, read_pair_rows(file), with_passages=True)
-    )
+    examples = encode(inputs, read_pairs(file), rm_prefix, with_context=True)
+    return Work(folder, size, config, inputs, examples)
 
 
 # ---- the two trainers ----------------------------------------------------------------------------
@@ -134,9 +135,7 @@ def _arguments(work: Work, micro: int):
     pass.
     """
     train = work.config.train.model_copy(update={"micro_batch_size": micro})
-    arguments = training_arguments(
-        work.config.model_copy(update={"train": train}), work.folder / "ours"
-    )
+    arguments = trainer_arguments(work.config.model_copy(update={"train": train}))
     arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = (
         IntervalStrategy.NO
     )
@@ -162,9 +161,8 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
     length.
     """
     rows = []
-    for read, preference in work.examples:
-        for (i, j), better in zip(PAIRS, preference, strict=True):
-            chosen, rejected = (i, j) if better == FIRST else (j, i)
+    for read, pairs in work.examples:
+        for chosen, rejected in pairs:
             rows.append(
                 {
                     "chosen_ids": read[chosen].input_ids,

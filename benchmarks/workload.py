@@ -353,16 +353,16 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
     return network(config).eval().requires_grad_(False)
 
 
-def _segments(level: str, with_passages: bool) -> RewardModelSpec:
+def _segments(level: str, with_context: bool) -> RewardModelSpec:
     return RewardModelSpec(
-        "segment", "encoder", level, with_passages, RM_LENGTH, ("ERR", "O"), "ERR", "O"
+        "segment", "encoder", level, with_context, RM_LENGTH, ("ERR", "O"), "ERR", "O"
     )
 
 
 # aspect -> what its reward model is, and what a good and a bad segment earn
 ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
-    "relevance": (_segments("subsentence", with_passages=False), 0.3),
-    "factuality": (_segments("sentence", with_passages=True), 0.5),
+    "relevance": (_segments("subsentence", with_context=False), 0.3),
+    "factuality": (_segments("sentence", with_context=True), 0.5),
     "completeness": (
         RewardModelSpec("sequence", "encoder", "sequence", True, RM_LENGTH, mean=0.0, std=1.0),
         0.3,

@@ -406,7 +406,7 @@ WRONG: dict[str, tuple] = {  # values that reward_model.json must not have
     "kind": (None, "x", 5, ["segment"], "sequence"),
     "shape": (None, "x", 5, ["seq2seq"]),
     "level": (None, "word", 5, ["subsentence"]),
-    "with_passages": (None, "no", 1, "false"),
+    "with_context": (None, "no", 1, "false"),
     "max_length": (None, -1, 0, "512", 1e30, 10**30, 2.5, True, [5]),
     "labels": (None, 5, "NF-ERR", [1, 2], [], ["O"], ["NF-ERR", "O", "x"], {"a": 1}),
     "error_label": (None, 5, "x", ["NF-ERR"]),
@@ -437,7 +437,7 @@ SPEC_FILES = (
     Hostile("a further key", _spec(evil=1)),
     *(
         Hostile(f"no {key}", _spec_without(key))
-        for key in ("kind", "shape", "level", "with_passages", "max_length")
+        for key in ("kind", "shape", "level", "with_context", "max_length")
     ),
 )
 

@@ -100,13 +100,14 @@ def read_examples(path: Path, bench: Bench) -> int:
 def read_feedback(path: Path, bench: Bench) -> int:
     """As create_rm_train_files reads it: what is accepted becomes training files."""
     from fgrlhf.reward_utils import load_segmenter
+    from reward_modeling.segment_files import segment_file
     from tasks.qa_feedback import feedback as format_
     from tasks.qa_feedback.reward_modeling import create_rm_files
 
     rows = format_.read_feedback(path)
     segmenter = load_segmenter("blank_en_sentencizer")
-    create_rm_files.segment_file(rows[:8], create_rm_files.relevance_example, segmenter)
-    create_rm_files.segment_file(rows[:8], create_rm_files.factuality_example, segmenter)
+    segment_file(create_rm_files.relevance_example(row, segmenter) for row in rows[:8])
+    segment_file(create_rm_files.factuality_example(row, segmenter) for row in rows[:8])
     create_rm_files.completeness_file(rows[:8], segmenter, "faults")
     return len(rows)
 
@@ -118,11 +119,12 @@ def read_segments(path: Path, bench: Bench) -> int:
 
 
 def read_pairs(path: Path, bench: Bench) -> int:
-    from reward_modeling.data import pair_prefix, read_pair_rows
+    from tasks.qa_feedback.feedback import rm_prefix
+    from tasks.qa_feedback.reward_modeling.pairs import read_pairs as read_published_pairs
 
-    rows = read_pair_rows(path)
+    rows = read_published_pairs(path)
     for row in rows:
-        pair_prefix(row.prompt, True)
+        rm_prefix(row.prompt, True)
     return len(rows)
 
 

@@ -81,7 +81,8 @@ def stages(world: World) -> dict[str, Stage]:
     """Every stage as a tiny run."""
 
     def trained(name: str, module: str, config: str, *overrides: str) -> Stage:
-        arguments = (str(world.config(config)), f"logging.save_dir=run/{name}", *overrides)
+        task = ("tasks.qa_feedback",) if module.startswith("reward_modeling.") else ()
+        arguments = (*task, str(world.config(config)), f"logging.save_dir=run/{name}", *overrides)
         return Stage(name, Command(module, arguments, world.environment))
 
     def on_task(name: str, module: str, config: str) -> Stage:

@@ -12,7 +12,7 @@ add up.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,8 +27,6 @@ from fgrlhf.types import Prompt, ResponseTokens, Rollout, SegmentScore, TokenRew
 if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 
-# the words that a reward model reads before a response: (prompt, with its context?) -> words
-PrefixFn = Callable[[Prompt, bool], list[str]]
 Scores = list[SegmentScore] | None  # of one response; None: the reward does not apply to it
 
 
@@ -64,23 +62,32 @@ def scores_of(
 class SegmentClassifierReward:
     """The value of each segment's label: that of the highest probability, found by name.
 
-    The labels that compete are the model's error label, its label of a segment without the error,
-    and those with a value. On a tie the segment has no error. A segment that the reward model
-    could not read (`judged` False) gets 0.
+    The labels that compete are those of errors and that of a segment without one
+    (`RewardModelSpec.judged_labels`). On a tie the segment has no error. A segment that the reward
+    model could not read (`judged` False) gets 0.
 
     Args:
       scorer: the reward model.
-      values: reward by label; `error` and `ok` stand for the model's own names. A competing label
-        without a value is worth 0.
+      values: reward by label. `ok` stands for the model's own name, `error` for those of all errors
+        without a value of their own. A label without a value is worth 0.
+    Raises:
+      UserError: the model has no such label.
     """
 
     def __init__(self, scorer: "SegmentScorer", values: Mapping[str, float]):
-        spec = scorer.spec
-        names = {"error": spec.error_label, "ok": spec.ok_label}
+        *error_labels, ok_label = scorer.spec.judged_labels
         self.scorer = scorer
-        self.values = {spec.ok_label: 0.0, spec.error_label: 0.0}
+        self.values = {ok_label: values.get("ok", 0.0)}
+        for label in error_labels:
+            self.values[label] = values.get("error", 0.0)
         for label, value in values.items():
-            self.values[names.get(label, label)] = value
+            if label in self.values:
+                self.values[label] = value
+            elif label not in ("error", "ok"):
+                raise UserError(
+                    f"the reward model has no label `{label}` to give a value: its labels are"
+                    f" {', '.join(scorer.spec.judged_labels)}"
+                )
 
     def segment_scores(self, prompts, texts):
         results = []

@@ -20,6 +20,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 
@@ -60,6 +61,10 @@ class Task:
       rewards: reward kinds of its own by name, beside those of the library.
       reward_kinds: name of a reward -> its kind, where YAML may leave `kind` out.
       rm_prefix: (prompt, with its context?) -> words that a reward model reads before a response.
+      rm_prefix_of_words: the words before the response in a segment file -> the same prefix. None:
+        plain words, none of which may be cut.
+      rm_pairs: pair file of a reward model in the task's own format -> comparisons. None: the
+        format of the library.
       core_text: the beginning of a prompt that must never be cut; a prompt that is too long loses
         its end.
       metrics: prompts -> metrics of the task for these prompts, such as an oracle's.
@@ -74,7 +79,9 @@ class Task:
     generate: Callable[[str, int], list[Prompt]] | None = None
     rewards: Mapping[str, type[RewardKind]] = field(default_factory=dict)
     reward_kinds: Mapping[str, str] = field(default_factory=dict)
-    rm_prefix: Callable[[Prompt, bool], list[str]] = text_prefix
+    rm_prefix: PrefixFn = text_prefix
+    rm_prefix_of_words: Callable[[Sequence[str]], Prefix] | None = None
+    rm_pairs: "Callable[[str | Path], list[Comparison]] | None" = None
     core_text: Callable[[Prompt], str] = whole_text
     metrics: Callable[[Sequence[Prompt]], tuple["Metric", ...]] = no_metrics
     comparisons: Mapping[str, ComparisonSource] = field(default_factory=dict)

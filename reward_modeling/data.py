@@ -1,56 +1,46 @@
 """Reward-model training files: reading, checking, padding.
 
-Segment files are JSON lines {id, text: [words], feedback_tags: [tags]}: a `</s>` before each
-segment carries its tag. Pair files are JSON arrays of rows {question, passages, prediction 1..4,
-preference: six ints}.
+A segment file holds JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
+segment carries its tag; the words before the first `</s>` are the prefix.
+
+A pair file holds a JSON array of rows {prompt, responses, preferences}: a prompt (a text or a list
+of words), K >= 2 responses, and any pairs [better, worse] of places among them, counted from 0. A
+task may read pair files of its own format (`Task.rm_pairs`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl
-from fgrlhf.reward_models.inputs import (
-    ANSWER_MARK,
-    CONTEXT_MARK,
-    IGNORED,
-    RMInput,
-    RMInputs,
-    RMText,
-)
-from fgrlhf.reward_models.scoring import split_at
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_utils import SEGMENT_MARK
 from fgrlhf.types import Prompt
 
-OUTPUTS = 4
-PAIRS = tuple(combinations(range(OUTPUTS), 2))  # 1v2 1v3 1v4 2v3 2v4 3v4
-TIE, FIRST, SECOND = 0, 1, 2
+WHOLE = ("sequence", "whole")  # levels with one segment per response
 MOST_NAMES = 5  # of unknown tags, in a message
+
+PrefixOfWords = Callable[[Sequence[str]], Prefix]
+PairReader = Callable[[str | Path], list[Comparison]]
+
+
+# ---- segment files -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SegmentRow:
-    """One tagged answer; a segment's label is its index among the label names, or IGNORED."""
+    """A tagged response. A segment's label is its index among the label names, or IGNORED."""
 
     text: RMText
     labels: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class PairRow:
-    """Four answers to a question and, for each of `PAIRS`, 1 (first better), 2 (second better) or 0
-    (tie).
-    """
-
-    prompt: Prompt
-    outputs: tuple[str, ...]
-    preference: tuple[int, ...]
 
 
 def read_segment_rows(
@@ -58,33 +48,38 @@ def read_segment_rows(
     labels: Sequence[str],
     ignore_label: str,
     level: str | None = None,
+    prefix_of_words: PrefixOfWords = Prefix.of,
 ) -> list[SegmentRow]:
     """The rows of a segment file. The same row may be there more than once.
 
     Args:
       labels: the tags that are learned, in the order of the network's outputs.
-      ignore_label: the tag of what is not judged.
-      level: of the segments, if that is to be checked: `sequence` means one segment for each
-        answer.
+      ignore_label: the tag of words that are not judged.
+      level: of the segments. A response has only one segment at the level of whole responses;
+        otherwise the level is not checked.
+      prefix_of_words: which of the words before the first segment may be cut.
     Raises:
       UserError: malformed lines, each with file, row (from 0), field and reason; or no segment has
         a label.
     """
-    rows, problems = [], []
+    rows = []
+    problems = []
     for number, row in enumerate(read_jsonl(path)):
         problem = _segment_problem(row, {*labels, ignore_label}, level)
-        if problem:
+        if problem is not None:
             problems.append(f"row {number}, {problem}")
             continue
         marks = [i for i, word in enumerate(row["text"]) if word == SEGMENT_MARK]
-        tags = [row["feedback_tags"][i] for i in marks]
+        words, segments = split_at(row["text"], marks)
+        tags = [row["feedback_tags"][mark] for mark in marks]
         rows.append(
             SegmentRow(
-                split_at(row["text"], marks),
-                tuple(IGNORED if t == ignore_label else labels.index(t) for t in tags),
+                RMText(prefix_of_words(words), segments),
+                tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
             )
         )
-    _refuse(path, rows, problems)
+    refuse_rows(path, problems)
+    _refuse_empty(path, rows)
     if all(label == IGNORED for row in rows for label in row.labels):
         raise UserError(
             f"{path} has no judged segment: every `{SEGMENT_MARK}` has the tag"
@@ -93,132 +88,62 @@ def read_segment_rows(
     return rows
 
 
-def _segment_problem(row, known: set[str], level: str | None) -> str | None:
-    if (
-        not isinstance(row, dict)
-        or not isinstance(row.get("text"), list)
-        or not isinstance(row.get("feedback_tags"), list)
-    ):
+def split_at(
+    words: Sequence[str], marks: Sequence[int]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The words before the first mark, and those of each segment.
+
+    Args:
+      marks: the index of the `</s>` before each segment.
+    """
+    ends = [*marks[1:], len(words)]
+    segments = tuple(tuple(words[mark + 1 : end]) for mark, end in zip(marks, ends))
+    return tuple(words[: marks[0]]), segments
+
+
+def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str | None:
+    has_lists = (
+        isinstance(row, dict)
+        and isinstance(row.get("text"), list)
+        and isinstance(row.get("feedback_tags"), list)
+    )
+    if not has_lists:
         return "`text`, `feedback_tags`: must be lists of words and of tags"
-    words, tags = row["text"], row["feedback_tags"]
-    for place, word in enumerate(words):
-        problem = text_problem(word)
-        if problem is not None:
-            return f"`text[{place}]`: {problem}"
+    words = row["text"]
+    tags = row["feedback_tags"]
+    problem = _word_problem("text", words)
+    if problem is not None:
+        return problem
     if len(words) != len(tags):
         return f"`feedback_tags`: {len(tags)} tags for {len(words)} words"
-    for place, tag in enumerate(tags):
-        problem = text_problem(tag)
-        if problem is not None:
-            return f"`feedback_tags[{place}]`: {problem}"
-    unknown = sorted(set(tags) - known)
+    problem = _word_problem("feedback_tags", tags)
+    if problem is not None:
+        return problem
+    unknown = sorted(set(tags) - known_tags)
     if unknown:
         names = ", ".join(shorten(tag, 40) for tag in unknown[:MOST_NAMES])
         more = f" and {len(unknown) - MOST_NAMES} more" if len(unknown) > MOST_NAMES else ""
         return (
-            f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known))}; "
+            f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known_tags))}; "
             "name the file's labels under `labels`"
         )
     segments = words.count(SEGMENT_MARK)
     if segments == 0:
         return f"`text`: holds no `{SEGMENT_MARK}`, so there is no segment to judge"
-    if level == "sequence" and segments > 1:
+    if level in WHOLE and segments > 1:
         return (
-            f"`text`: has {segments} segments, but data.level=sequence means one for the whole"
-            " answer; set data.level to what the file was cut into"
+            f"`text`: has {segments} segments, but data.level={level} means one for the whole"
+            " response; set data.level to what the file was cut into"
         )
     return None
 
 
-def read_pair_rows(path: str | Path) -> list[PairRow]:
-    """The rows of a pair file. The same row may be there more than once, and answers may be blank:
-    policies write such answers, and a reward model has to know what they are worth.
-
-    Raises:
-      UserError: malformed rows, each with file, row (from 0), field and reason.
-    """
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise UserError(
-            f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}"
-        )
-    rows, problems = [], []
-    for number, row in enumerate(content):
-        problem = _pair_problem(row)
-        if problem:
-            problems.append(f"row {number}, {problem}")
-            continue
-        outputs = tuple(row[f"prediction {i + 1}"] for i in range(OUTPUTS))
-        meta = {"question": row["question"], "passages": row["passages"]}
-        rows.append(
-            PairRow(
-                Prompt(str(number), row["question"], meta=meta), outputs, tuple(row["preference"])
-            )
-        )
-    _refuse(path, rows, problems)
-    return rows
-
-
-def _pair_problem(row) -> str | None:
-    if not isinstance(row, dict):
-        return "`question`: a row must be an object with the keys of a feedback row"
-    problem = text_problem(row.get("question"))
-    if problem is not None:
-        return f"`question`: {problem}"
-    passages = row.get("passages")
-    if not isinstance(passages, list) or not all(
-        isinstance(passage, list) and passage for passage in passages
-    ):
-        return "`passages`: must be a list of passages, each a title and its sentences"
-    for number, passage in enumerate(passages):
-        for place, sentence in enumerate(passage):
-            problem = text_problem(sentence, may_be_blank=True)
-            if problem is not None:
-                return f"`passages[{number}][{place}]`: {problem}"
-    for i in range(1, OUTPUTS + 1):
-        problem = text_problem(row.get(f"prediction {i}"), may_be_blank=True)
+def _word_problem(field: str, words: Sequence[Any]) -> str | None:
+    for place, word in enumerate(words):
+        problem = text_problem(word)
         if problem is not None:
-            return f"`prediction {i}`: {problem}"
-    preference = row.get("preference")
-    if (
-        not isinstance(preference, list)
-        or len(preference) != len(PAIRS)
-        or not all(type(p) is int and p in (TIE, FIRST, SECOND) for p in preference)
-    ):
-        return (
-            "`preference`: must be six numbers, each 0, 1 or 2 (got"
-            f" {shorten(repr(preference), 80)})"
-        )
+            return f"`{field}[{place}]`: {problem}"
     return None
-
-
-def _refuse(path: str | Path, rows: Sequence, problems: Sequence[str]) -> None:
-    refuse_rows(path, problems)
-    if not rows:
-        raise UserError(f"{path} holds no rows; make it with create_rm_train_files.sh")
-
-
-def pair_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
-    """`question:` Q [`context:` `wikipage:` TITLE `text:` sentences ...] `answer:` as words."""
-    words = ["question:", *prompt.meta["question"].split()]
-    passages = prompt.meta["passages"] if with_passages else []
-    words += [CONTEXT_MARK] if passages else []
-    for title, *sentences in passages:
-        words += [
-            "wikipage:",
-            *title.split(),
-            "text:",
-            *(word for sentence in sentences for word in sentence.split()),
-        ]
-    return [*words, ANSWER_MARK]
-
-
-def first_position_share(rows: Sequence[PairRow]) -> tuple[int, int]:
-    """(decided pairs won by the first-listed answer, decided pairs): a fair annotator comes near
-    one half.
-    """
-    decided = [p for row in rows for p in row.preference if p != TIE]
-    return decided.count(FIRST), len(decided)
 
 
 def label_positions(read: RMInput, labels: Sequence[int]) -> list[int]:
@@ -242,22 +167,122 @@ class SegmentCollator:
         return {**self.inputs.collate([read for read, _ in rows]), "labels": labels_BT}
 
 
-class PairCollator:
-    """(four RMInputs, preference) pairs -> the inputs of all outputs, question by question, and
-    labels (questions, 6).
+# ---- pair files ----------------------------------------------------------------------------------
 
-    A label is 0 where the first of the pair is better, 1 where the second is, IGNORED for a tie.
+
+def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[Comparison]:
+    """The rows of a pair file, those without pairs included.
+
+    Args:
+      reader: of files in a format of the task's own; None for the format of the library.
+    Raises:
+      UserError: malformed rows, each with file, row (from 0), field and reason; or no rows.
+    """
+    comparisons = read_comparisons(path) if reader is None else reader(path)
+    _refuse_empty(path, comparisons)
+    return comparisons
+
+
+def read_comparisons(path: str | Path) -> list[Comparison]:
+    """The rows of a pair file in the format of the library.
+
+    The same row may be there more than once. Responses may be blank: policies write blank
+    responses, so a reward model has to learn what they are worth.
+
+    Raises:
+      UserError: malformed rows, each with file, row (from 0), field and reason.
+    """
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise UserError(f"{path} must be a JSON array of rows, it is a {type(content).__name__}")
+    comparisons = []
+    problems = []
+    for number, row in enumerate(content):
+        problem = _comparison_problem(row)
+        if problem is not None:
+            problems.append(f"row {number}, {problem}")
+            continue
+        text = row["prompt"] if isinstance(row["prompt"], str) else " ".join(row["prompt"])
+        meta = {key: value for key, value in row.items() if key not in _PAIR_KEYS}
+        answers = tuple(Answer(response) for response in row["responses"])
+        pairs = tuple((better, worse) for better, worse in row["preferences"])
+        comparisons.append(Comparison(Prompt(str(number), text, meta=meta), answers, pairs))
+    refuse_rows(path, problems)
+    return comparisons
+
+
+_PAIR_KEYS = ("prompt", "responses", "preferences")
+
+
+def _comparison_problem(row: Any) -> str | None:
+    if not isinstance(row, dict):
+        return f"`prompt`: a row must be an object with the keys {', '.join(_PAIR_KEYS)}"
+    prompt = row.get("prompt")
+    for word in prompt if isinstance(prompt, list) and prompt else [prompt]:
+        problem = text_problem(word)
+        if problem is not None:
+            return f"`prompt`: {problem}"
+    responses = row.get("responses")
+    if not isinstance(responses, list) or len(responses) < 2:
+        return "`responses`: must be a list of two or more texts"
+    for place, response in enumerate(responses):
+        problem = text_problem(response, may_be_blank=True)
+        if problem is not None:
+            return f"`responses[{place}]`: {problem}"
+    preferences = row.get("preferences")
+    if not isinstance(preferences, list):
+        return "`preferences`: must be a list of pairs [better, worse]"
+    for place, pair in enumerate(preferences):
+        if not _is_pair(pair, len(responses)):
+            return (
+                f"`preferences[{place}]`: must be [better, worse], two different places among the"
+                f" {len(responses)} responses, counted from 0 (it is {shorten(repr(pair), 80)})"
+            )
+    return None
+
+
+def _is_pair(pair: Any, n_responses: int) -> bool:
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(type(place) is int and 0 <= place < n_responses for place in pair)
+        and pair[0] != pair[1]
+    )
+
+
+def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:
+    """(pairs won by the response listed first, pairs).
+
+    A fair annotator comes near one half, where responses are listed in random order.
+    """
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    return sum(better < worse for better, worse in pairs), len(pairs)
+
+
+class PairCollator:
+    """(RMInputs of a prompt's responses, pairs) -> the inputs of all responses, and labels_QN2.
+
+    A label is the place of the better and of the worse response among all responses of the batch.
+    Q prompts, N pairs of the prompt that has most of them; the others are padded with IGNORED.
     """
 
     def __init__(self, inputs: RMInputs):
         self.inputs = inputs
 
     def __call__(
-        self, rows: Sequence[tuple[Sequence[RMInput], Sequence[int]]]
+        self, rows: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]]
     ) -> dict[str, Tensor]:
-        to_label: Mapping[int, int] = {TIE: IGNORED, FIRST: 0, SECOND: 1}
-        labels = torch.tensor([[to_label[p] for p in preference] for _, preference in rows])
-        return {
-            **self.inputs.collate([read for four, _ in rows for read in four]),
-            "labels": labels,
-        }
+        responses: list[RMInput] = []
+        labels: list[list[list[int]]] = []
+        for read, pairs in rows:
+            first = len(responses)
+            labels.append([[first + better, first + worse] for better, worse in pairs])
+            responses += read
+        width = max(len(pairs) for pairs in labels)
+        padded = [pairs + [[IGNORED, IGNORED]] * (width - len(pairs)) for pairs in labels]
+        return {**self.inputs.collate(responses), "labels": torch.tensor(padded)}
+
+
+def _refuse_empty(path: str | Path, rows: Sequence) -> None:
+    if not rows:
+        raise UserError(f"{path} holds no rows, so there is nothing to learn from")

@@ -1,60 +1,72 @@
-"""Train a reward model that says of every segment whether it has an error.
+"""Train a reward model that gives every segment of a response a label: an error, or none.
 
-    python -m reward_modeling.run_fg_rm config.yml key=value ...
+    python -m reward_modeling.run_fg_rm [TASK] config.yml key=value ...
 
 Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy
-  of the two
-labels over the judged segments, the best checkpoint that of highest dev accuracy. The folder
-`logging.save_dir` then holds the model, `reward_model.json` (what use needs) and `metrics.json`
-(dev metrics, calibration). An interrupted run continues from its last complete checkpoint; a
-finished one is reused.
+of the labels over the judged segments. The best checkpoint is that of highest dev accuracy in
+detecting errors. The folder `logging.save_dir` then holds the model, `reward_model.json` (what use
+needs) and `metrics.json` (dev metrics, calibration). An interrupted run continues from its last
+complete checkpoint; a finished one is reused.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import EvalPrediction
-from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
-from fgrlhf.reward_models.inputs import CONTEXT_MARK, IGNORED, RMInputs
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.scoring import RewardModelSpec, decoder_start, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
-from fgrlhf.runs.runlog import say
-from fgrlhf.runs.stage import finished, hold
+from fgrlhf.runs.stage import hold
+from fgrlhf.task import Task
 from fgrlhf.utils import seeded
+from reward_modeling import training
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
+from reward_modeling.metrics.span_errors import precision_recall_f1
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,
     load_metric,
     load_network,
     reuse,
-    run_training,
     sigmoid,
 )
 
-ERROR, OK = 0, 1  # the network's outputs
+# an input, and a label for each of its tokens
+Example = tuple[RMInput, list[int]]
 
 
 class LabelSection(StrictModel):
-    error: str = Field(description="tag of a segment with an error, e.g. NF-ERR")
+    error: str | tuple[str, ...] = Field(
+        description="tag of a segment with an error, e.g. NF-ERR; a list for several kinds of error"
+    )
     ok: str = "O"
-    ignore: str = Field("Ignore", description="tag of what is not judged")
+    ignore: str = Field("Ignore", description="tag of words that are not judged")
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        return (self.error,) if isinstance(self.error, str) else self.error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The network's outputs: errors first, `ok` last."""
+        return (*self.errors, self.ok)
 
 
-class DataSection(StrictModel):
-    train_file: str
-    dev_file: str
-    level: Level = Field(description="of the segments in the files: subsentence or sentence")
-    with_passages: bool = Field(description="whether the files' inputs hold the passages")
+class DataSection(training.DataSection):
+    level: Level = Field(description="of the segments in the files, such as sentence")
+    with_context: bool = Field(description="whether the files' inputs hold the prompt's context")
 
 
 class SegmentRMConfig(RMConfig):
@@ -65,100 +77,161 @@ class SegmentRMConfig(RMConfig):
 
     @model_validator(mode="after")
     def _labels_differ(self):
-        if len({self.labels.error, self.labels.ok, self.labels.ignore}) < 3:
+        tags = (*self.labels.names, self.labels.ignore)
+        if not self.labels.errors:
+            raise ValueError("labels.error names no tag: name the tag of an error")
+        if len(set(tags)) < len(tags):
             raise ValueError(
-                "labels.error, labels.ok and labels.ignore must be three different tags"
+                "labels.error, labels.ok and labels.ignore must be different tags, not"
+                f" {', '.join(tags)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _segments_of_texts(self):
+        if self.data.level == "token":
+            raise ValueError(
+                "data.level=token: a reward model reads words, so it cannot judge the policy's"
+                " tokens; choose a coarser level such as word"
             )
         return self
 
 
-def encode(inputs: RMInputs, rows: list[SegmentRow]) -> list[tuple]:
-    """(RMInput, labels per token) of every row that has a labelled segment left after cutting."""
-    examples = [
-        (read, label_positions(read, row.labels))
-        for read, row in zip(inputs.encode([row.text for row in rows]), rows)
-    ]
-    return [
-        (read, labels) for read, labels in examples if any(label != IGNORED for label in labels)
-    ]
+def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> list[Example]:
+    """The rows that have a labelled segment left after cutting."""
+    examples = []
+    for read, row in zip(inputs.encode([row.text for row in rows]), rows):
+        labels = label_positions(read, row.labels)
+        if any(label != IGNORED for label in labels):
+            examples.append((read, labels))
+    return examples
 
 
 def segment_loss(
     outputs, labels_BT: Tensor, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
-    """-sum log p(label) over judged segments / their number in the whole batch (None: in this part
-    of it).
+    """-sum_s log p(label_s) / n over the judged segments s of a batch.
+
+    Args:
+      outputs: `logits` (B, T, labels).
+      num_items_in_batch: n of the whole batch, of which this may be a part; None: of this part.
     """
     logits_BTL = outputs.logits.float()
     total = nn.functional.cross_entropy(
         logits_BTL.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    return total / (
-        num_items_in_batch
-        if num_items_in_batch is not None
-        else (labels_BT != IGNORED).sum().clamp(min=1)
-    )
+    if num_items_in_batch is None:
+        return total / (labels_BT != IGNORED).sum().clamp(min=1)
+    return total / num_items_in_batch
 
 
-def judged(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(probability of an error, whether there is one) of each judged segment."""
-    mask_BT = labels_BT != IGNORED
-    margins = (logits_BTL[..., ERROR] - logits_BTL[..., OK])[mask_BT].astype(np.float64)
-    return sigmoid(margins), labels_BT[mask_BT] == ERROR
+def error_probabilities(
+    logits_BTL: np.ndarray, labels_BT: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each judged segment: the probability of an error, and whether there is one.
+
+    The last output is that of segments without an error, so with logits z
+
+        p(error) = sigmoid(log sum_{l < L} exp(z_l) - z_L)
+    """
+    judged_BT = labels_BT != IGNORED
+    error_BT = np.logaddexp.reduce(logits_BTL[..., :-1], axis=-1)
+    margins = (error_BT - logits_BTL[..., -1])[judged_BT].astype(np.float64)
+    ok = logits_BTL.shape[-1] - 1
+    return sigmoid(margins), labels_BT[judged_BT] != ok
+
+
+def label_metrics(
+    names: Sequence[str], logits_BTL: np.ndarray, labels_BT: np.ndarray
+) -> dict[str, float]:
+    """How well several kinds of error are distinguished: accuracy over all labels, F1 of each."""
+    judged_BT = labels_BT != IGNORED
+    labels = labels_BT[judged_BT]
+    predicted = logits_BTL[judged_BT].argmax(-1)
+    metrics = {"label_accuracy": float((predicted == labels).mean())}
+    for i, name in enumerate(names):
+        _, _, f1 = precision_recall_f1(predicted == i, labels == i)
+        metrics[f"label_f1/{name}"] = f1
+    return metrics
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: reward_modeling/metrics/span_errors.py over the judged
-    segments.
+    """The Trainer's `compute_metrics`: errors against no error, then label by label.
+
+    The first part is reward_modeling/metrics/span_errors.py over the judged segments. The second is
+    there where the model distinguishes several kinds of error.
     """
 
-    def __init__(self):
+    def __init__(self, names: Sequence[str]):
+        self.names = names
         self.metric = load_metric("span_errors")
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        probabilities, wrong = judged(prediction.predictions, prediction.label_ids)
-        return self.metric.compute(predictions=probabilities, references=wrong.astype(int))
+        logits_BTL = np.asarray(prediction.predictions)
+        labels_BT = np.asarray(prediction.label_ids)
+        probabilities, wrong = error_probabilities(logits_BTL, labels_BT)
+        metrics: Any = self.metric.compute(predictions=probabilities, references=wrong.astype(int))
+        if len(self.names) > 2:
+            metrics |= label_metrics(self.names, logits_BTL, labels_BT)
+        return metrics
 
 
-def check_passages(rows: list[SegmentRow], config: SegmentRMConfig) -> None:
-    """Refuse files whose inputs are not what scoring would build."""
-    held = any(CONTEXT_MARK in row.text.prefix for row in rows)
-    if held != config.data.with_passages:
+def error_calibration(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
+    """Probability of an error against the share of segments with one."""
+    return calibration(*error_probabilities(logits_BTL, labels_BT))
+
+
+def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
+    """Raise `UserError` for files whose inputs are not those that scoring would build."""
+    with_context = config.data.with_context
+    if task.rm_prefix_of_words is None:
+        if with_context:
+            raise UserError(
+                "data.with_context=true needs a task that marks the context in the files' words"
+                " (Task.rm_prefix_of_words): name the task, or set data.with_context=false"
+            )
+        return
+    has_context = any(row.text.prefix.context for row in rows)
+    if has_context != with_context:
         raise UserError(
-            f"data.with_passages={str(config.data.with_passages).lower()}, but the inputs in"
-            f" {config.data.train_file} {'hold' if held else 'hold no'} passages"
-            f" (`{CONTEXT_MARK}`): scoring would read something else than training; set it to"
-            f" {str(held).lower()}"
+            f"data.with_context={str(with_context).lower()}, but the inputs in"
+            f" {config.data.train_file} {'have a' if has_context else 'have no'} context: scoring"
+            " would read other words than training. Set data.with_context="
+            f"{str(has_context).lower()}"
         )
 
 
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
-    """What cut the training file's answers: `segmenter.json` beside it says so, else this machine's
-    own.
+    """The segmenter that cut the training responses.
+
+    It is described by `segmenter.json` beside the training file; without that file it is the
+    default segmenter.
     """
     path = Path(config.data.train_file).parent / "segmenter.json"
     return load_segmenter(read_json(path) if path.exists() else "auto").describe()
 
 
-def train(config: SegmentRMConfig) -> Path:
+def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
     with hold(config.logging.save_dir):
-        return _train(config)
+        return _train(config, task)
 
 
-def _train(config: SegmentRMConfig) -> Path:
-    names = (config.labels.error, config.labels.ok)
+def _train(config: SegmentRMConfig, task: Task) -> Path:
+    names = config.labels.names
     rows, dev_rows = (
-        read_segment_rows(path, names, config.labels.ignore, config.data.level)
+        read_segment_rows(
+            path,
+            names,
+            config.labels.ignore,
+            config.data.level,
+            task.rm_prefix_of_words or Prefix.of,
+        )
         for path in (config.data.train_file, config.data.dev_file)
     )
-    check_passages(rows, config)
-    folder = Path(config.logging.save_dir)
-    if (
-        finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
-        is not None
-    ):
-        reuse(config)
+    check_context(rows, config, task)
+    folder = reuse(config)
+    if folder is not None:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
@@ -166,58 +239,55 @@ def _train(config: SegmentRMConfig) -> Path:
         "segment",
         shape_of(network),
         config.data.level,
-        config.data.with_passages,
+        config.data.with_context,
         config.model.max_length,
         labels=names,
-        error_label=names[ERROR],
-        ok_label=names[OK],
+        error_label=names[0] if len(names) == 2 else None,
+        ok_label=config.labels.ok,
         segmenter=segmenter_of(config),
     )
     inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
-    examples, dev = encode(inputs, rows), encode(inputs, dev_rows)
-    if not examples or not dev:
-        raise UserError(
-            "no labelled segment of"
-            f" {config.data.train_file if not examples else config.data.dev_file} fits into"
-            f" model.max_length={spec.max_length} tokens; raise it"
-        )
+    examples = encode(inputs, rows)
+    dev_examples = encode(inputs, dev_rows)
+    for path, part in (
+        (config.data.train_file, examples),
+        (config.data.dev_file, dev_examples),
+    ):
+        if not part:
+            raise UserError(
+                f"no labelled segment of {path} fits into model.max_length={spec.max_length}"
+                " tokens; raise it"
+            )
 
-    def trainer(arguments):
+    def make_trainer(arguments):
         return StageTrainer(
             network,
             arguments,
             data_collator=SegmentCollator(inputs),
             train_dataset=examples,
-            eval_dataset=dev,
+            eval_dataset=dev_examples,
             processing_class=tokenizer,
             compute_loss_func=segment_loss,
-            compute_metrics=Metrics(),
+            compute_metrics=Metrics(names),
         )
 
-    wrong = np.mean(
-        [label == ERROR for _, labels in examples for label in labels if label != IGNORED]
-    )
-    opening = [
-        (
-            f"{len(examples)} training answers ({wrong:.1%} of their segments {names[ERROR]}),"
-            f" {len(dev)} dev answers, {network.num_parameters(only_trainable=True):,} trained"
-            " parameters"
-        ),
+    labels = [label for _, labels in examples for label in labels if label != IGNORED]
+    wrong = np.mean([names[label] != config.labels.ok for label in labels])
+    start_messages = [
+        f"{len(examples)} training responses ({wrong:.1%} of their segments"
+        f" {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
+        f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
-    return run_training(
-        config, trainer, spec, lambda p, labels: calibration(*judged(p, labels)), opening=opening
+    return training.run_training(
+        config, make_trainer, spec, error_calibration, start_messages=start_messages
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    config = parse_cli(
-        SegmentRMConfig, argv, "usage: fgrlhf rm segment config.yml [section.key=value ...]"
-    )
-    say(f"the reward model is in {train(config)}")
+    """Command line: an optional task, a YAML file and key=value overrides."""
+    run_program("segment", SegmentRMConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -1,181 +1,201 @@
-"""Train a reward model that scores whole answers from comparisons of four answers to a question.
+"""Train a reward model that scores whole responses, from pairs of responses to the same prompt.
 
-    python -m reward_modeling.run_pref_rm config.yml key=value ...
+    python -m reward_modeling.run_pref_rm [TASK] config.yml key=value ...
 
-The loss is -log sigmoid(s_w - s_l), averaged over all decided pairs of a batch of questions (Ouyang
-et al. 2022, eq. 1); the best checkpoint is that of highest accuracy on the dev pairs. Afterwards
-the mean and standard deviation of the scores of all training answers are measured and written with
-the model into `reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
+Data: rows with K >= 2 responses and any pairs of them, see reward_modeling/data.py. The loss is
+-log sigmoid(s_w - s_l), averaged over all pairs of a batch of prompts (Ouyang et al. 2022, eq. 1).
+The best checkpoint is that of highest accuracy on the dev pairs. Afterwards the mean and standard
+deviation of the scores of all training responses are measured and written with the model into
+`reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import StrictModel, parse_cli
+from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.reward_models.inputs import IGNORED, RMInputs, RMText
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
-from fgrlhf.runs.runlog import say
-from fgrlhf.runs.stage import finished, hold
+from fgrlhf.runs.stage import hold
+from fgrlhf.task import Task
 from fgrlhf.utils import seeded
-from reward_modeling.data import (
-    OUTPUTS,
-    PAIRS,
-    TIE,
-    PairCollator,
-    PairRow,
-    first_position_share,
-    pair_prefix,
-    read_pair_rows,
-)
+from reward_modeling import training
+from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,
     load_metric,
     load_network,
     reuse,
-    run_training,
     sigmoid,
 )
 
-FIRST_BETTER = 0  # a pair's label
+FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
+
+# inputs of a prompt's responses, and (better, worse) places among them
+Example = tuple[list[RMInput], tuple[tuple[int, int], ...]]
 
 
-class DataSection(StrictModel):
-    train_file: str
-    dev_file: str
-    with_passages: bool = True
+class DataSection(training.DataSection):
+    with_context: bool = True
 
 
 class PreferenceRMConfig(RMConfig):
-    """A whole run. `train.batch_size` counts questions: each gives up to six pairs."""
+    """A whole run. `train.batch_size` counts prompts, each with all its pairs."""
 
     data: DataSection
 
 
-def encode(inputs: RMInputs, rows: list[PairRow], with_passages: bool) -> list[tuple]:
-    """(four RMInputs, preference) of every row with a decided pair."""
-    rows = [row for row in rows if any(p != TIE for p in row.preference)]
-    texts = [
-        RMText(tuple(pair_prefix(row.prompt, with_passages)), (tuple(output.split()),))
-        for row in rows
-        for output in row.outputs
-    ]
-    read = inputs.encode(texts)
-    return [(read[OUTPUTS * i : OUTPUTS * (i + 1)], row.preference) for i, row in enumerate(rows)]
+def encode(
+    inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
+) -> list[Example]:
+    """The rows that have pairs."""
+    rows = [row for row in rows if row.pairs]
+    texts = []
+    for row in rows:
+        prefix = Prefix.of(prefix_fn(row.prompt, with_context))
+        texts += [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
+    read = iter(inputs.encode(texts))
+    return [([next(read) for _ in row.answers], row.pairs) for row in rows]
 
 
-def margins(scores_QK: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    """Score of the first less score of the second, for each of the six `PAIRS`: (questions, 6)."""
-    first, second = (list(side) for side in zip(*PAIRS))
-    return scores_QK[:, first] - scores_QK[:, second]
+def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
+    """For every pair the score of the response listed first less that of the other, and its label.
 
-
-def pair_loss(outputs, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-    """-sum log sigmoid(s_w - s_l) over decided pairs / their number in the whole batch (None: in
-    this part of it).
-
-    outputs.logits: (questions * 4, 1); labels: (questions, 6), 0 first better, 1 second better,
-      IGNORED tie.
+    Args:
+      scores_B: of all responses of a batch.
+      labels_QN2: places of the better and the worse response among them, padded with IGNORED.
+    Returns:
+      margins_QN, 0 on padding, and labels_QN: FIRST_BETTER, SECOND_BETTER, or IGNORED on padding.
     """
-    margin = margins(outputs.logits.float().view(-1, OUTPUTS))
-    decided = labels != IGNORED
-    signed = torch.where(labels == FIRST_BETTER, margin, -margin)[decided]
-    return -torch.nn.functional.logsigmoid(signed).sum() / (
-        num_items_in_batch if num_items_in_batch is not None else decided.sum().clamp(min=1)
-    )
+    better_QN, worse_QN = labels_QN2.unbind(-1)
+    is_pair_QN = better_QN != IGNORED
+    first_QN = torch.minimum(better_QN, worse_QN).clamp(min=0)
+    second_QN = torch.maximum(better_QN, worse_QN).clamp(min=0)
+    margins_QN = scores_B[first_QN] - scores_B[second_QN]  # 0 on padding: the same response twice
+    labels_QN = torch.where(better_QN < worse_QN, FIRST_BETTER, SECOND_BETTER)
+    return margins_QN, labels_QN.masked_fill(~is_pair_QN, IGNORED)
+
+
+def pair_loss(outputs, labels_QN2: Tensor, num_items_in_batch: Tensor | int | None = None):
+    """-sum log sigmoid(s_w - s_l) / n over the n pairs of a batch.
+
+    Args:
+      outputs: `logits` (B, 1), the scores of all responses of the batch.
+      labels_QN2: as in `pair_margins`.
+      num_items_in_batch: entries of the whole batch's labels that are not IGNORED, two for each
+        pair. This may be a part of that batch. None: n of this part.
+    """
+    margins_QN, labels_QN = pair_margins(outputs.logits.float()[:, 0], labels_QN2)
+    is_pair_QN = labels_QN != IGNORED
+    signed_N = torch.where(labels_QN == FIRST_BETTER, margins_QN, -margins_QN)[is_pair_QN]
+    total = -torch.nn.functional.logsigmoid(signed_N).sum()
+    if num_items_in_batch is None:
+        return total / is_pair_QN.sum().clamp(min=1)
+    return total / (num_items_in_batch / 2)
 
 
 class PairTrainer(StageTrainer):
-    """Gives `compute_metrics` scores by question, so that processes' shares are gathered in one
-    piece.
+    """Gives `compute_metrics` a row of margins per prompt.
+
+    The Trainer gathers rows of all processes and batches, and pads them to one width.
     """
 
     def prediction_step(self, *args, **kwargs):
-        loss, logits, labels = super().prediction_step(*args, **kwargs)
-        return loss, logits.reshape(-1, OUTPUTS), labels
+        loss, scores, labels = super().prediction_step(*args, **kwargs)
+        if not isinstance(scores, Tensor) or not isinstance(labels, Tensor):
+            return loss, None, None
+        return loss, *pair_margins(scores.float()[:, 0], labels)
 
 
-def decided_pairs(scores_QK: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(margin, whether the first is better) of every decided pair."""
-    decided = labels != IGNORED
-    return margins(scores_QK)[decided].astype(np.float64), labels[decided] == FIRST_BETTER
+def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(margin, whether the first is better) of every pair, padding left out."""
+    is_pair_QN = labels_QN != IGNORED
+    return margins_QN[is_pair_QN].astype(np.float64), labels_QN[is_pair_QN] == FIRST_BETTER
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: reward_modeling/metrics/pair_accuracy.py over the decided
-    pairs.
-    """
+    """The Trainer's `compute_metrics`: reward_modeling/metrics/pair_accuracy.py over the pairs."""
 
     def __init__(self):
         self.metric = load_metric("pair_accuracy")
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        margin, first = decided_pairs(prediction.predictions, prediction.label_ids)
-        return self.metric.compute(predictions=margin, references=first.astype(int))
+        margins, first_better = decided_pairs(
+            np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+        )
+        metrics: Any = self.metric.compute(predictions=margins, references=first_better.astype(int))
+        return metrics
 
 
-def pair_calibration(scores_QK: np.ndarray, labels: np.ndarray) -> list[dict[str, float]]:
-    """sigmoid(s_1 - s_2) against how often the first answer is better."""
-    margin, first = decided_pairs(scores_QK, labels)
-    return calibration(sigmoid(margin), first)
+def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
+    """sigmoid(s_1 - s_2) against how often the first response is better."""
+    margins, first_better = decided_pairs(margins_QN, labels_QN)
+    return calibration(sigmoid(margins), first_better)
 
 
 def score_moments(
     network: PreTrainedModel,
     tokenizer,
     spec: RewardModelSpec,
-    rows: list[PairRow],
+    prefix_fn: PrefixFn,
+    rows: Sequence[Comparison],
     rank: int,
     world: int,
 ) -> dict[str, float]:
-    """Mean and population standard deviation of the scores of all training answers, scored as in
-    use.
+    """Mean and population standard deviation of the scores of all training responses.
+
+    They are scored as in use, by all processes together.
+
+    Raises:
+      UserError: a score is NaN or infinite, or all are equal.
     """
-    mine = share_of(rows, rank, world)
-    scorer = SequenceScorer(network, tokenizer, spec, pair_prefix)
-    scores = scorer.score(
-        [row.prompt for row in mine for _ in row.outputs],
-        [output for row in mine for output in row.outputs],
-    )
-    scores = np.array(gather_object(scores.tolist()) if world > 1 else scores.tolist())
-    if not np.isfinite(scores).all():
+    scorer = SequenceScorer(network, tokenizer, spec, prefix_fn)
+    prompts = []
+    texts = []
+    for row in share_of(rows, rank, world):
+        for answer in row.answers:
+            prompts.append(row.prompt)
+            texts.append(answer.text)
+    local_scores = scorer.score(prompts, texts).tolist()
+    scores = np.array(gather_object(local_scores) if world > 1 else local_scores)
+    not_finite = int((~np.isfinite(scores)).sum())
+    if not_finite:
         raise UserError(
-            f"the trained model gives {int((~np.isfinite(scores)).sum())} of {len(scores)} training"
-            " answers a score that is NaN or infinite: training diverged. Lower train.lr"
+            f"the trained model gives {not_finite} of {len(scores)} training responses a score that"
+            " is NaN or infinite: training diverged. Lower train.lr"
         )
     if not scores.std() > 0:
         raise UserError(
-            "the trained model gives every answer the same score: it has learned nothing. Lower"
+            "the trained model gives every response the same score: it has learned nothing. Lower"
             " train.lr or train longer"
         )
     return {"mean": float(scores.mean()), "std": float(scores.std())}
 
 
-def train(config: PreferenceRMConfig) -> Path:
+def train(config: PreferenceRMConfig, task: Task = NO_TASK) -> Path:
     """Run the stage and return the model's folder. See the module's docstring."""
     with hold(config.logging.save_dir):
-        return _train(config)
+        return _train(config, task)
 
 
-def _train(config: PreferenceRMConfig) -> Path:
-    rows, dev_rows = read_pair_rows(config.data.train_file), read_pair_rows(config.data.dev_file)
-    folder = Path(config.logging.save_dir)
-    if (
-        finished(folder, config, [config.data.train_file, config.data.dev_file, config.model.ckpt])
-        is not None
-    ):
-        reuse(config)
+def _train(config: PreferenceRMConfig, task: Task) -> Path:
+    rows = read_pair_rows(config.data.train_file, task.rm_pairs)
+    dev_rows = read_pair_rows(config.data.dev_file, task.rm_pairs)
+    folder = reuse(config)
+    if folder is not None:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
@@ -184,59 +204,55 @@ def _train(config: PreferenceRMConfig) -> Path:
         "sequence",
         shape_of(network),
         "sequence",
-        config.data.with_passages,
+        config.data.with_context,
         config.model.max_length,
         mean=0.0,
         std=1.0,
     )
     inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
-    examples, dev = (encode(inputs, part, config.data.with_passages) for part in (rows, dev_rows))
-    if not examples or not dev:
-        raise UserError(
-            f"{config.data.train_file if not examples else config.data.dev_file} holds no decided"
-            " pair: nothing to learn from"
-        )
+    examples = encode(inputs, rows, task.rm_prefix, config.data.with_context)
+    dev_examples = encode(inputs, dev_rows, task.rm_prefix, config.data.with_context)
+    for path, part in (
+        (config.data.train_file, examples),
+        (config.data.dev_file, dev_examples),
+    ):
+        if not part:
+            raise UserError(f"{path} holds no decided pair: nothing to learn from")
 
-    def trainer(arguments):
+    def make_trainer(arguments):
         return PairTrainer(
             network,
             arguments,
             data_collator=PairCollator(inputs),
             train_dataset=examples,
-            eval_dataset=dev,
+            eval_dataset=dev_examples,
             processing_class=tokenizer,
             compute_loss_func=pair_loss,
             compute_metrics=Metrics(),
         )
 
-    def measure(run):
-        return score_moments(
-            run.model, tokenizer, spec, rows, run.args.process_index, run.args.world_size
-        )
+    def moments(trainer: StageTrainer) -> dict[str, Any]:
+        trained: Any = trainer.model
+        rank, world = trainer.args.process_index, trainer.args.world_size
+        return score_moments(trained, tokenizer, spec, task.rm_prefix, rows, rank, world)
 
     won, decided = first_position_share(rows)
-    opening = [
-        (
-            f"{len(examples)} training questions with {decided} decided pairs, {len(dev)} dev"
-            f" questions, {network.num_parameters(only_trainable=True):,} trained parameters"
-        ),
-        (
-            f"the first-listed answer wins {won / decided:.1%} of the decided pairs (order alone"
-            " should give 50%)"
-        ),
+    start_messages = [
+        f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
+        f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
+        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% if order"
+        " does not matter)",
         inputs.cuts.describe(spec.max_length),
     ]
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
-    return run_training(config, trainer, spec, pair_calibration, measure, opening)
+    return training.run_training(
+        config, make_trainer, spec, pair_calibration, moments, start_messages
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    config = parse_cli(
-        PreferenceRMConfig, argv, "usage: fgrlhf rm sequence config.yml [section.key=value ...]"
-    )
-    say(f"the reward model is in {train(config)}")
+    """Command line: an optional task, a YAML file and key=value overrides."""
+    run_program("sequence", PreferenceRMConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from fgrlhf.runs.hf_trainer import (
     StageTrainer,
     check_environment,
     forget_last_call,
-    model_to_place,
+    model_to_install,
     use_run_log,
 )
 from fgrlhf.runs.rl_config import LoggingConfig
@@ -325,7 +325,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
 def place_model(policy: Policy, folder: Path) -> None:
     """Write the model's files into `folder`, beside its other files; each is whole or absent."""
     forget_last_call(policy.tokenizer)
-    with model_to_place(folder) as temporary:
+    with model_to_install(folder) as temporary:
         policy.save(temporary)
 
 

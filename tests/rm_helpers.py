@@ -10,6 +10,7 @@ import tiny
 import torch
 from transformers import LongformerConfig, LongformerModel
 
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 
 OTHERS = "a blue green cat dog bird sees likes and".split()
@@ -17,9 +18,20 @@ SHAPES = ("encoder", "seq2seq", "causal")
 LABELS = ("NF-ERR", "O")
 
 
-def prefix_fn(prompt: Prompt, with_passages: bool) -> list[str]:
-    context = ["context:", *prompt.meta["context"].split()] if with_passages else []
-    return ["question:", *prompt.text.split(), *context, "answer:"]
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def prefix(text: str, context: str = "", mark: str = "answer:") -> Prefix:
+    """`text` and then `context`, which may be cut."""
+    core, more = words(text), words(context)
+    ranges = (range(len(core), len(core) + len(more)),) if more else ()
+    return Prefix((*core, *more), ranges, words(mark))
+
+
+def prefix_fn(prompt: Prompt, with_context: bool) -> Prefix:
+    context = f"context: {prompt.meta['context']}" if with_context else ""
+    return prefix(f"question: {prompt.text}", context)
 
 
 def prompt(text: str = "the cat", context: str = "wikipage: one text: two three") -> Prompt:
@@ -79,8 +91,30 @@ def segment_file(path: Path, n: int, seed: int, error: str = "NF-ERR") -> Path:
     return path
 
 
+def comparison_rows(n: int, seed: int, most: int = 5) -> list[dict]:
+    """Rows of a pair file with 2 to `most` responses. The one with more `one` is better."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(n):
+        counts = [rng.randint(0, 3) for _ in range(rng.randint(2, most))]
+        responses = [
+            " ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts
+        ]
+        places = range(len(counts))
+        pairs = [[i, j] for i in places for j in places if counts[i] > counts[j]]
+        rng.shuffle(pairs)
+        rows.append(
+            {
+                "prompt": f"the {rng.choice(OTHERS)}",
+                "responses": responses,
+                "preferences": pairs[: rng.randint(0, len(pairs))],
+            }
+        )
+    return rows
+
+
 def pair_rows(n: int, seed: int) -> list[dict]:
-    """Feedback rows in which the answer with more `one` is better."""
+    """Rows of a qa-feedback file in which the answer with more `one` is better."""
     rng, rows = random.Random(seed), []
     for _ in range(n):
         counts = [rng.randint(0, 3) for _ in range(4)]

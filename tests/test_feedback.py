@@ -8,6 +8,7 @@ import json
 import pytest
 
 from fgrlhf.errors import UserError
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.feedback import (
     DataError,
@@ -19,6 +20,7 @@ from tasks.qa_feedback.feedback import (
     read_feedback,
     read_feedback_files,
     rm_prefix,
+    rm_prefix_of_words,
     rm_words_prefix,
     write_feedback,
 )
@@ -318,9 +320,9 @@ def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
         not row.passages for row in rows + read_feedback(qa_feedback / "train_feedback.json")
     )
     for prompt, feedback in zip(prompts, rows, strict=True):
-        assert rm_prefix(prompt, False) == rm_words_prefix(feedback.question, None)
+        assert rm_prefix(prompt, False).all_words == rm_words_prefix(feedback.question, None)
         # raw passages are whole texts: a sentence cut inside a word is one word there
-        assert "".join(rm_prefix(prompt, True)) == "".join(
+        assert "".join(rm_prefix(prompt, True).all_words) == "".join(
             rm_words_prefix(feedback.question, feedback.passages)
         )
 
@@ -339,12 +341,32 @@ def test_prefix_by_hand():
     for passages in (None, []):
         assert rm_words_prefix("Who sat?", passages) == ["question:", "Who", "sat?", "answer:"]
     prompt = Prompt("0", "text", meta={"question": "Who sat?", "passages": raw})
-    assert rm_prefix(prompt, True) == words and rm_prefix(prompt, False) == [
-        "question:",
-        "Who",
-        "sat?",
-        "answer:",
-    ]
+    prefix = rm_prefix(prompt, True)
+    assert prefix.all_words == words
+    assert prefix == Prefix(tuple(words[:-1]), (range(3, 14),), ("answer:",))
+    without = rm_prefix(prompt, False)
+    assert without == Prefix(("question:", "Who", "sat?"), (), ("answer:",))
+
+
+def test_prefix_of_words_by_hand():
+    question = "question: the cat".split()
+    passages = "context: wikipage: one text: a dog sees the bird wikipage: two text: red".split()
+    mark = ("answer:",)
+    assert rm_prefix_of_words([*question, *passages, "answer:"]) == Prefix(
+        (*question, *passages), (range(3, 16),), mark
+    )
+    assert rm_prefix_of_words([*question, *passages]) == Prefix(
+        (*question, *passages), (range(3, 16),)
+    )
+    assert rm_prefix_of_words([*question, "answer:"]) == Prefix(tuple(question), (), mark)
+    assert rm_prefix_of_words(question) == Prefix(tuple(question))
+    assert rm_prefix_of_words([]) == Prefix(())
+    # `context:` in a question, and `answer:` in a passage, are words like others
+    words = "question: what context: is it context: wikipage: a text: answer: b answer:".split()
+    assert rm_prefix_of_words(words) == Prefix(tuple(words[:-1]), (range(5, 11),), mark)
+    assert rm_prefix_of_words(["context:", "wikipage:", "answer:"]) == Prefix(
+        ("context:", "wikipage:"), (range(2),), mark
+    )
 
 
 def test_bad_examples_are_all_reported(tmp_path):

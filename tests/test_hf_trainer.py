@@ -8,7 +8,7 @@ import pytest
 
 from fgrlhf.data.checks import text_problem
 from fgrlhf.errors import UserError
-from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_place
+from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model_to_install
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,12 @@ def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
     (tmp_path / "config.json").write_text("old")
     (tmp_path / ".model-killed").mkdir()
     (tmp_path / ".model-killed" / "config.json").write_text("half")
-    with pytest.raises(OSError), model_to_place(tmp_path) as temporary:
+    with pytest.raises(OSError), model_to_install(tmp_path) as temporary:
         (temporary / "config.json").write_text("hal")
         raise OSError("no space left")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "old"
-    with model_to_place(tmp_path) as temporary:
+    with model_to_install(tmp_path) as temporary:
         (temporary / "config.json").write_text("new")
         (temporary / "model.safetensors").write_text("weights")
     assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]

@@ -12,7 +12,6 @@ from benchmarks import peer_dpo, peer_grpo, peers
 from benchmarks.peer_reward_trainer import Size, comparison, our_trainer, prepare, trl_rows
 from benchmarks.peers import Comparison, Measured, Side
 from fgrlhf.errors import UserError
-from reward_modeling.data import PAIRS
 
 TINY = Size(
     vocab=400,
@@ -146,17 +145,16 @@ def test_both_sides_are_given_the_same_pairs(work):
     assert len(work.examples) == TINY.questions * TINY.steps and work.pairs == TINY.questions * 6
     rows = trl_rows(work)
     assert len(rows) == TINY.steps * work.pairs
-    read, preference = work.examples[0]
+    read, pairs = work.examples[0]
     assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, (
         "nothing was cut"
     )
-    for row, (i, j), better in zip(rows, PAIRS, preference):
-        won, lost = (i, j) if better == 1 else (j, i)
+    for row, (won, lost) in zip(rows, pairs):
         assert (row["chosen_ids"], row["rejected_ids"]) == (
             read[won].input_ids,
             read[lost].input_ids,
         )
-    assert {1, 2} == {better for _, preference in work.examples for better in preference}
+    assert {True, False} == {won < lost for _, pairs in work.examples for won, lost in pairs}
 
 
 def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
@@ -195,9 +193,14 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
 @needs_trl
 def test_mixed_up_pairs_are_not_equal_work(work, monkeypatch):
     monkeypatch.setenv("CI", "1")
-    monkeypatch.setattr(
-        "benchmarks.peer_reward_trainer.PAIRS", PAIRS[::-1]
-    )  # TRL's pairs are mixed up
+
+    def mixed_up(work):
+        return [
+            {**row, "chosen_ids": row["rejected_ids"], "rejected_ids": row["chosen_ids"]}
+            for row in trl_rows(work)
+        ]
+
+    monkeypatch.setattr("benchmarks.peer_reward_trainer.trl_rows", mixed_up)
     with pytest.raises(UserError, match="the losses before training differ"):
         comparison(TINY).check(work)
 

@@ -23,14 +23,10 @@ from fgrlhf.reward_models.scoring import (
 )
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.types import Prompt
-from reward_modeling.data import read_pair_rows, read_segment_rows
+from reward_modeling.data import read_segment_rows
 
 TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."
 SEGMENTER = {"name": BLANK, "version": load_segmenter(BLANK).version}
-
-
-def words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
 
 
 def inputs(shape, tokenizer="word", kind="segment", max_length=64):
@@ -48,7 +44,7 @@ def spec(shape="seq2seq", kind="segment", **changes):
         "kind": kind,
         "shape": shape,
         "level": "subsentence" if kind == "segment" else "sequence",
-        "with_passages": True,
+        "with_context": True,
         "max_length": 64,
     }
     facts |= (
@@ -92,7 +88,7 @@ def scorer(tmp_path, shape, kind="segment", feature=False, **changes):
 
 
 def test_seq2seq_reads_each_segment_at_its_last_token():
-    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
     (read,) = inputs("seq2seq").encode([text])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
     assert tokens == [
@@ -112,7 +108,7 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
 
 
 def test_causal_reads_prefix_and_answer_in_one():
-    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
     (read,) = inputs("causal").encode([text])
     assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:] == [
         "▁the",
@@ -125,7 +121,7 @@ def test_causal_reads_prefix_and_answer_in_one():
 
 
 def test_encoder_reads_each_segment_at_its_mark():
-    text = RMText(words("question: the cat answer:"), (words("the red cat"), words("a dog")))
+    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
     (read,) = inputs("encoder").encode([text])
     assert read.positions == (4, 8)
     assert [read.input_ids[p] for p in read.positions] == [tiny.tokenizer().eos_token_id] * 2
@@ -147,9 +143,9 @@ def test_encoder_reads_each_segment_at_its_mark():
     st.integers(4, 60),
 )
 def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape, max_length):
-    segments = tuple(words(" ".join(segment)) for segment in raw)
+    segments = tuple(rm.words(" ".join(segment)) for segment in raw)
     whole = inputs(shape, tokenizer, max_length=10_000)
-    (read,) = whole.encode([RMText(("question:", "the"), segments)])
+    (read,) = whole.encode([RMText(rm.prefix("question: the", mark=""), segments)])
     answer, spans = join_segments(segments)
     lead = "" if shape == "seq2seq" else " "
     tok = whole.tokenizer
@@ -174,7 +170,7 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
     # cutting takes judgements away and moves none
     (cut,) = inputs(shape, tokenizer, max_length=max_length).encode(
-        [RMText(("question:", "the"), segments)]
+        [RMText(rm.prefix("question: the", mark=""), segments)]
     )
     assert (cut.decoder_input_ids or cut.input_ids) == (read.decoder_input_ids or read.input_ids)[
         :max_length
@@ -185,7 +181,10 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
 
 @pytest.mark.parametrize("max_length", range(4, 14))
 def test_encoder_cut_at_any_length_judges_only_whole_segments(max_length):
-    text = RMText(words("question: the"), (words("red cat"), words("a dog"), words("one")))
+    text = RMText(
+        rm.prefix("question: the", mark=""),
+        (rm.words("red cat"), rm.words("a dog"), rm.words("one")),
+    )
     (whole,) = inputs("encoder").encode([text])
     (cut,) = inputs("encoder", max_length=max_length).encode([text])
     ends = (5, 8, 10)  # words up to which each segment reaches: 2 of the prefix, then mark + words
@@ -203,14 +202,16 @@ def test_encoder_keeps_the_special_tokens_around_a_cut_input(tmp_path):
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)]
     )
-    text = RMText(words("question: the"), (words("red cat"), words("a dog")))
+    text = RMText(rm.prefix("question: the", mark=""), (rm.words("red cat"), rm.words("a dog")))
     (read,) = RMInputs(tokenizer, "encoder", "segment", 8).encode([text])
     assert read.input_ids[0] == 0 and read.input_ids[-1] == 1 and len(read.input_ids) == 8
     assert read.positions == (3, None)  # `dog` did not fit
 
 
 def test_a_word_like_the_mark_inside_an_answer_is_no_mark():
-    text = RMText(words("question: the"), (words("red </s> cat"), words("a dog")))
+    text = RMText(
+        rm.prefix("question: the", mark=""), (rm.words("red </s> cat"), rm.words("a dog"))
+    )
     (read,) = inputs("encoder").encode([text])
     assert read.positions == (2, 6)
 
@@ -258,17 +259,19 @@ def feedback_prompts(path, rows):
     [("NF-ERR_subsentence", "subsentence", "NF-ERR"), ("F-ERR_sentence", "sentence", "F-ERR")],
 )
 def test_scoring_reads_what_training_read(golden, qa_feedback, shape, name, level, error):
-    from tasks.qa_feedback.feedback import rm_prefix
+    from tasks.qa_feedback.feedback import rm_prefix, rm_prefix_of_words
 
     lines = [json.loads(line) for line in (golden / name / "dev.json").read_text().splitlines()]
     feedback = json.loads((qa_feedback / "dev_feedback.json").read_text())
-    rows = read_segment_rows(golden / name / "dev.json", (error, "O"), "Ignore")
+    rows = read_segment_rows(
+        golden / name / "dev.json", (error, "O"), "Ignore", prefix_of_words=rm_prefix_of_words
+    )
     built = inputs(shape, "bpe", max_length=100_000)
     model = torch.nn.Linear(1, 1)  # not run here
     facts = spec(
         shape,
         level=level,
-        with_passages=level == "sentence",
+        with_context=level == "sentence",
         labels=(error, "O"),
         error_label=error,
         max_length=100_000,
@@ -285,15 +288,23 @@ def test_scoring_reads_what_training_read(golden, qa_feedback, shape, name, leve
     )
 
 
-def test_pair_training_reads_what_scoring_reads(qa_feedback):
-    from reward_modeling.data import pair_prefix
+@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("with_context", [True, False])
+def test_pair_training_reads_what_scoring_reads(qa_feedback, shape, with_context):
+    from reward_modeling.run_pref_rm import encode
     from tasks.qa_feedback.feedback import rm_prefix
+    from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
-    rows = read_pair_rows(qa_feedback / "dev_feedback.json")
-    assert len(rows) == len(json.loads((qa_feedback / "dev_feedback.json").read_text())) > 5
-    for row in rows:
-        for with_passages in (True, False):
-            assert pair_prefix(row.prompt, with_passages) == rm_prefix(row.prompt, with_passages)
+    feedback = json.loads((qa_feedback / "dev_feedback.json").read_text())
+    rows = [row for row in read_pairs(qa_feedback / "dev_feedback.json") if row.pairs]
+    assert len(rows) > 5
+    built = inputs(shape, "bpe", "sequence", max_length=500)
+    facts = spec(shape, "sequence", with_context=with_context, max_length=500)
+    use = SequenceScorer(torch.nn.Linear(1, 1), tiny.tokenizer("bpe"), facts, rm_prefix)
+    use.inputs.decoder_start_id = built.decoder_start_id
+    for (read, _), row in zip(encode(built, rows, rm_prefix, with_context), rows):
+        prompt = Prompt("0", "", meta=feedback[int(row.prompt.id)])
+        assert use.encode([prompt] * 4, [answer.text for answer in row.answers]) == read
 
 
 # ---- networks ------------------------------------------------------------------------------------
@@ -319,9 +330,7 @@ def test_language_model_scorer_survives_saving(tmp_path, shape, feature):
     again = LanguageModelScorer.from_pretrained(tmp_path / "saved").eval()
     assert not list((tmp_path / "saved").glob("*.bin"))
     built = inputs(shape)
-    batch = built.collate(
-        built.encode([RMText(words("question: the cat answer:"), (words(TEXT),))])
-    )
+    batch = built.collate(built.encode([RMText(rm.prefix("question: the cat"), (rm.words(TEXT),))]))
     assert torch.equal(model(**batch).logits, again(**batch).logits)
     assert again.config.id2label == {0: "NF-ERR", 1: "O"}
 
@@ -331,7 +340,7 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
     policy = tiny.policy("t5")
     built = inputs("seq2seq")
     batch = built.collate(
-        built.encode([RMText(words("question: the cat answer:"), (words("the red cat"),))])
+        built.encode([RMText(rm.prefix("question: the cat"), (rm.words("the red cat"),))])
     )
     with torch.no_grad():
         model.feature_in.weight.zero_()
@@ -364,7 +373,9 @@ def test_training_leaves_the_frozen_language_model_alone(tmp_path):
     assert not model.lm.training and model.trunk.training
     assert not any(p.requires_grad for p in model.lm.parameters())
     built = inputs("seq2seq")
-    batch = built.collate(built.encode([RMText(words("question: the"), (words("the red cat"),))]))
+    batch = built.collate(
+        built.encode([RMText(rm.prefix("question: the", mark=""), (rm.words("the red cat"),))])
+    )
     model(**batch).logits.sum().backward()
     assert all(p.grad is None for p in model.lm.parameters())
     assert (
@@ -379,7 +390,7 @@ def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
     built = inputs(shape, kind="sequence")
     short, long = built.encode(
         [
-            RMText(words("question: the cat"), (words(t),))
+            RMText(rm.prefix("question: the cat", mark=""), (rm.words(t),))
             for t in ("a dog", "a dog sees the red cat")
         ]
     )
@@ -391,13 +402,13 @@ def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
 
 def test_equal_prefixes_are_read_once():
     built = inputs("seq2seq")
-    prefix, other = words("question: the cat"), words("question: a dog sees")
+    prefix, other = rm.prefix("question: the cat"), rm.prefix("question: a dog sees")
     batch = built.collate(
         built.encode(
             [
-                RMText(prefix, (words("a"),)),
-                RMText(other, (words("the"),)),
-                RMText(prefix, (words("one two"),)),
+                RMText(prefix, (rm.words("a"),)),
+                RMText(other, (rm.words("the"),)),
+                RMText(prefix, (rm.words("one two"),)),
             ]
         )
     )
@@ -460,8 +471,8 @@ def test_sequence_scores(tmp_path, shape):
     assert score.score([], []).shape == (0,)
 
 
-def test_with_passages_decides_what_is_read(tmp_path):
-    with_them, without = (scorer(tmp_path, "encoder", with_passages=flag) for flag in (True, False))
+def test_with_context_decides_what_is_read(tmp_path):
+    with_them, without = (scorer(tmp_path, "encoder", with_context=flag) for flag in (True, False))
     first, second = rm.prompt(context="one two"), rm.prompt(context="three three")
     assert with_them.encode([first], [TEXT]) != with_them.encode([second], [TEXT])
     assert without.encode([first], [TEXT]) == without.encode([second], [TEXT])
@@ -507,7 +518,7 @@ def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
         "std": 9.0,
         "level": "sentence",
         "error_label": "X",
-        "with_passages": False,
+        "with_context": False,
     }
     again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn, defaults=defaults)
     assert again.spec == score.spec and type(again) is type(score)
@@ -538,7 +549,7 @@ def published(folder, labels, seed=0):
 @pytest.mark.parametrize("labels", [("F-ERR", "Ignore", "O"), ("O", "F-ERR", "Ignore")])
 def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
     model = published(tmp_path, labels)
-    score = load_reward_model(tmp_path, rm.prefix_fn, level="sentence", with_passages=True)
+    score = load_reward_model(tmp_path, rm.prefix_fn, level="sentence", with_context=True)
     assert (score.spec.error_label, score.spec.ok_label, score.spec.labels) == (
         "F-ERR",
         "O",
@@ -558,7 +569,7 @@ def test_published_sequence_checkpoint_takes_mean_and_std_from_facts(tmp_path):
     ).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
     score = load_reward_model(
-        tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_passages=True, level="sequence"
+        tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_context=True, level="sequence"
     )
     assert (score.mean, score.std, score.spec.kind) == (-0.5, 1.5, "sequence")
     with pytest.raises(UserError, match="needs the mean and std"):
@@ -594,6 +605,48 @@ def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
 
 
 # ---- errors --------------------------------------------------------------------------------------
+
+
+def test_a_spec_of_an_earlier_release_is_read(tmp_path):
+    """`with_context` was called `with_passages`."""
+    score = scorer(tmp_path, "encoder", with_context=False)
+    folder = save(score, tmp_path / "rm")
+    row = json.loads((folder / "reward_model.json").read_text())
+    row["with_passages"] = row.pop("with_context")
+    (folder / "reward_model.json").write_text(json.dumps(row))
+    again = load_reward_model(folder, rm.prefix_fn)
+    assert again.spec == score.spec and again.spec.with_context is False
+    # both names at once are no spec of any release
+    (folder / "reward_model.json").write_text(json.dumps({**row, "with_context": True}))
+    with pytest.raises(UserError, match="with_passages: unknown key"):
+        load_reward_model(folder, rm.prefix_fn)
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_a_model_of_several_errors_compares_all_its_labels(tmp_path, shape):
+    labels = ("WRONG", "RUDE", "Ignore", "O")
+    facts = spec(shape, labels=labels, error_label=None, ok_label="O")
+    assert facts.judged_labels == ("WRONG", "RUDE", "O")
+    torch.manual_seed(1)
+    start = rm.start(tmp_path, shape)
+    if shape == "encoder":
+        config = rm.longformer_config(len(tiny.tokenizer("word")), num_labels=4)
+        config.id2label = dict(enumerate(labels))
+        model = LongformerForTokenClassification(config)
+    else:
+        model = LanguageModelScorer.start_from(
+            str(start), shape, "segment", dict(enumerate(labels))
+        )
+    score = SegmentScorer(model, load_tokenizer(start, shape), facts, rm.prefix_fn)
+    again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn)
+    assert again.spec == score.spec and again.columns == [0, 1, 3]
+    (judged,) = again.score([rm.prompt()], [TEXT])
+    assert judged.labels == ("WRONG", "RUDE", "O")
+    (read,) = again.encode([rm.prompt()], [TEXT])
+    with torch.no_grad():
+        logits = again.model(**again.inputs.collate([read])).logits[0, list(read.positions)]
+    expected = torch.softmax(logits[:, [0, 1, 3]], -1)
+    torch.testing.assert_close(judged.probabilities_SL, expected)
 
 
 def test_missing_or_wrong_folders_are_named(tmp_path):
@@ -674,7 +727,7 @@ def test_facts_that_contradict_the_folder_are_refused(tmp_path, kind):
         "std": 9.0,
         "level": "sentence",
         "error_label": "X",
-        "with_passages": False,
+        "with_context": False,
     }
     with pytest.raises(UserError) as error:
         load_reward_model(folder, rm.prefix_fn, **wrong)
@@ -718,19 +771,19 @@ def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     from fgrlhf.runs.rl_config import AspectConfig
     from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_FACTS
 
-    folder = save(scorer(tmp_path, "encoder", with_passages=True), tmp_path / "rm")
-    assert PUBLISHED_FACTS["relevance"]["with_passages"] is False
+    folder = save(scorer(tmp_path, "encoder", with_context=True), tmp_path / "rm")
+    assert PUBLISHED_FACTS["relevance"]["with_context"] is False
     rewards = {"positive_reward": 0.3, "negative_reward": -0.3}
 
     def build(**changes):
         config = AspectConfig(kind="relevance", ckpt=str(folder), **rewards, **changes)
         return KINDS["relevance"].build(config, rm.prefix_fn, "cpu", "fp32")
 
-    assert build().scorer.spec.with_passages is True
+    assert build().scorer.spec.with_context is True
     with pytest.raises(UserError, match="error_label=OTHER was given"):
         build(error_label="OTHER")
-    with pytest.raises(UserError, match="with_passages=False was given"):
-        build(with_passages=False)
+    with pytest.raises(UserError, match="with_context=False was given"):
+        build(with_context=False)
 
 
 # ---- folders that are not sound ------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""Readers of reward-model files: every malformed row is named, with field and reason, and nothing
-else is raised.
-"""
+"""Readers of reward-model files: every malformed row is named, with field and reason."""
 
 import json
 
@@ -8,7 +6,17 @@ import pytest
 import rm_helpers as rm
 
 from fgrlhf.errors import UserError
-from reward_modeling.data import read_pair_rows, read_segment_rows
+from fgrlhf.reward_models.inputs import RMText
+from fgrlhf.reward_models.prefix import Prefix
+from reward_modeling.data import (
+    PairCollator,
+    first_position_share,
+    read_comparisons,
+    read_pair_rows,
+    read_segment_rows,
+)
+from tasks.qa_feedback.feedback import rm_prefix_of_words
+from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
 SEGMENT_ROW = {
     "id": "0",
@@ -23,10 +31,10 @@ def read_segments(tmp_path, *rows, level=None):
     return read_segment_rows(path, rm.LABELS, "Ignore", level)
 
 
-def read_pairs(tmp_path, *rows):
+def written(tmp_path, *rows):
     path = tmp_path / "train.json"
     path.write_text(json.dumps(rows))
-    return read_pair_rows(path)
+    return path
 
 
 def changed(row, key, place, value):
@@ -88,9 +96,8 @@ def test_many_unknown_tags_are_a_short_message(tmp_path):
 def test_segments_must_be_of_the_configs_level(tmp_path):
     words, tags = SEGMENT_ROW["text"], SEGMENT_ROW["feedback_tags"]
     two = {"text": [*words, "</s>", "c"], "feedback_tags": [*tags, "O", "Ignore"]}
-    assert (
-        len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2
-    )  # the same row again is fine
+    # the same row again is fine
+    assert len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2
     assert len(read_segments(tmp_path, SEGMENT_ROW, two, level="sentence")) == 2
     with pytest.raises(UserError, match="row 1, `text`: has 2 segments, but data.level=sequence"):
         read_segments(tmp_path, SEGMENT_ROW, two, level="sequence")
@@ -101,7 +108,95 @@ def test_a_file_without_a_judged_segment(tmp_path):
         read_segments(tmp_path, changed(SEGMENT_ROW, "feedback_tags", 3, "Ignore"))
 
 
+def test_words_before_the_first_segment_are_the_prefix(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(SEGMENT_ROW))
+    (row,) = read_segment_rows(path, rm.LABELS, "Ignore")
+    assert row.text == RMText(Prefix(("question:", "a", "answer:")), (("b",),))
+    (row,) = read_segment_rows(path, rm.LABELS, "Ignore", prefix_of_words=rm_prefix_of_words)
+    assert row.text == RMText(Prefix(("question:", "a"), (), ("answer:",)), (("b",),))
+
+
+# ---- pair files ----------------------------------------------------------------------------------
+
+COMPARISON = {
+    "prompt": "a question",
+    "responses": ["one", "", "three"],
+    "preferences": [[2, 0], [0, 1]],
+}
+
+
+def test_rows_of_any_number_of_responses(tmp_path):
+    two = {"prompt": ["two", "words"], "responses": ["a", "b"], "preferences": [], "topic": "x"}
+    first, second = read_comparisons(written(tmp_path, COMPARISON, two))
+    assert (first.prompt.text, second.prompt.text) == ("a question", "two words")
+    assert [answer.text for answer in first.answers] == ["one", "", "three"]
+    assert (first.pairs, second.pairs) == (((2, 0), (0, 1)), ())
+    assert second.prompt.meta == {"topic": "x"} and second.prompt.id == "1"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"prompt": " "}, "`prompt`: must be a text that is not empty"),
+        ({"prompt": []}, "`prompt`: must be a text, it is a list"),
+        ({"prompt": ["a", 5]}, "`prompt`: must be a text, it is a number"),
+        ({"responses": ["one"]}, "`responses`: must be a list of two or more texts"),
+        ({"responses": ["a", "b", 5]}, r"`responses\[2\]`: must be a text, it is a number"),
+        ({"preferences": None}, "`preferences`: must be a list of pairs"),
+        ({"preferences": [[0, 1], [0, 3]]}, r"`preferences\[1\]`: must be .* among the 3"),
+        ({"preferences": [[-1, 0]]}, r"`preferences\[0\]`"),
+        ({"preferences": [[1, 1]]}, r"`preferences\[0\]`: .*two different places"),
+        ({"preferences": [[0, 1, 2]]}, r"`preferences\[0\]`"),
+        ({"preferences": [[0, True]]}, r"`preferences\[0\]`"),
+        ({"preferences": [1, 2, 0]}, r"`preferences\[0\]`: .*it is 1"),
+        ({"preferences": [["a" * 10_000]]}, r"`preferences\[0\]`: .* \.\.\. "),
+    ],
+)
+def test_a_malformed_comparison_is_named(tmp_path, change, message):
+    with pytest.raises(UserError, match=f"row 1, {message}") as error:
+        read_comparisons(written(tmp_path, COMPARISON, {**COMPARISON, **change}))
+    assert len(str(error.value)) < 500
+
+
+def test_a_pair_file_without_rows_is_refused(tmp_path):
+    for reader in (None, read_pairs):
+        with pytest.raises(UserError, match="train.json holds no rows"):
+            read_pair_rows(written(tmp_path), reader)
+        (tmp_path / "train.json").write_text('{"prompt": "a"}')
+        with pytest.raises(UserError, match="train.json must be a JSON array.*it is a dict"):
+            read_pair_rows(tmp_path / "train.json", reader)
+
+
+def test_first_position_share_counts_pairs(tmp_path):
+    rows = read_comparisons(written(tmp_path, COMPARISON, COMPARISON))
+    assert first_position_share(rows) == (2, 4)
+
+
+def test_labels_of_a_batch_are_places_among_all_its_responses():
+    class Inputs:
+        def collate(self, responses):
+            return {"responses": responses}
+
+    rows = [(["a", "b", "c"], ((2, 0), (0, 1))), (["d", "e"], ((1, 0),))]
+    batch = PairCollator(Inputs())(rows)
+    assert batch["responses"] == ["a", "b", "c", "d", "e"]
+    assert batch["labels"].tolist() == [[[2, 0], [0, 1]], [[4, 3], [-100, -100]]]
+
+
+# ---- pair files of qa-feedback -------------------------------------------------------------------
+
 PAIR_ROW = rm.pair_rows(1, 0)[0]
+
+
+def test_pairs_of_a_feedback_row(tmp_path):
+    row = {**PAIR_ROW, "preference": [1, 2, 0, 0, 2, 1]}
+    (comparison,) = read_pairs(written(tmp_path, row))
+    assert comparison.pairs == ((0, 1), (2, 0), (3, 1), (2, 3))
+    assert [answer.text for answer in comparison.answers] == [
+        row[f"prediction {i}"] for i in range(1, 5)
+    ]
+    assert comparison.prompt.meta == {"question": row["question"], "passages": row["passages"]}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +221,7 @@ PAIR_ROW = rm.pair_rows(1, 0)[0]
 )
 def test_a_malformed_pair_row_is_named(tmp_path, change, message):
     with pytest.raises(UserError, match=f"row 1, {message}") as error:
-        read_pairs(tmp_path, PAIR_ROW, {**PAIR_ROW, **change})
+        read_pairs(written(tmp_path, PAIR_ROW, {**PAIR_ROW, **change}))
     assert len(str(error.value)) < 500
 
 
@@ -135,14 +230,13 @@ def test_a_malformed_pair_row_is_named(tmp_path, change, message):
 )
 def test_half_a_character_is_refused(tmp_path, change):
     with pytest.raises(UserError, match="half of a surrogate pair"):
-        read_pairs(tmp_path, {**PAIR_ROW, **change})
+        read_pairs(written(tmp_path, {**PAIR_ROW, **change}))
 
 
 def test_blank_answers_repeated_rows_and_no_passages_are_rows(tmp_path):
-    rows = read_pairs(
-        tmp_path, PAIR_ROW, PAIR_ROW, {**PAIR_ROW, "prediction 1": "", "passages": []}
-    )
-    assert rows[0].outputs == rows[1].outputs and rows[2].outputs[0] == ""
+    blank = {**PAIR_ROW, "prediction 1": "", "passages": []}
+    rows = read_pairs(written(tmp_path, PAIR_ROW, PAIR_ROW, blank))
+    assert rows[0].answers == rows[1].answers and rows[2].answers[0].text == ""
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe[", "é".encode("latin-1"), b"\x1f\x8b\x08"])
@@ -151,5 +245,6 @@ def test_files_that_are_not_utf8(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(UserError, match="train.json"):
         read_segment_rows(path, rm.LABELS, "Ignore")
-    with pytest.raises(UserError, match="train.json"):
-        read_pair_rows(path)
+    for read in (read_comparisons, read_pairs):
+        with pytest.raises(UserError, match="train.json"):
+            read(path)

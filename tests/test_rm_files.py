@@ -14,6 +14,7 @@ import pytest
 
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_utils import BLANK, load_segmenter
+from reward_modeling.segment_files import segment_file, segment_tags, tagged_words
 from tasks.qa_feedback.feedback import (
     DataError,
     ErrorSpan,
@@ -37,7 +38,6 @@ from tasks.qa_feedback.reward_modeling.create_rm_files import (
     factuality_tags,
     relevance_example,
     relevance_tags,
-    segment_file,
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import main as program
 
@@ -160,16 +160,21 @@ def test_white_space_inside_a_span_marks_no_neighbour():
     assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
 
 
+def words_and_tags(example) -> tuple[list[str], list[str]]:
+    assert example is not None
+    return example.words, example.tags
+
+
 def test_words_and_tags_by_hand():
     made = row([error("Irrelevant", ONE)])
-    words, tags = relevance_example(made, SEGMENTER)
+    words, tags = words_and_tags(relevance_example(made, SEGMENTER))
     assert words == f"question: Who sat? answer: </s> {ONE} </s> {TWO} </s> {THREE}".split()
     assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [
         (4, "NF-ERR"),
         (10, "O"),
         (17, "O"),
     ]
-    words, tags = factuality_example(made, SEGMENTER)
+    words, tags = words_and_tags(factuality_example(made, SEGMENTER))
     prefix = "question: Who sat? context: wikipage: T text: S one. S two. answer:"
     assert words == f"{prefix} </s> {ONE} {TWO} </s> {THREE}".split()
     assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [(24, "O")]
@@ -177,22 +182,54 @@ def test_words_and_tags_by_hand():
 
 
 def test_a_question_without_passages_has_no_context():
-    words, _ = factuality_example(row(passages=()), SEGMENTER)
+    words, _ = words_and_tags(factuality_example(row(passages=()), SEGMENTER))
     assert words[:5] == ["question:", "Who", "sat?", "answer:", "</s>"]
 
 
 def test_rows_with_nothing_to_learn_are_left_out_and_keep_their_number():
     rows = [row([error("Irrelevant", ONE), error("Irrelevant", THREE)]), row(text=" "), row()]
-    text, summary = segment_file(rows, factuality_example, SEGMENTER)
+    text, summary = segment_file(factuality_example(r, SEGMENTER) for r in rows)
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["2"]
     assert summary == "1 of 3 rows; segments: O 2 (100.0%)"
-    text, _ = segment_file(rows, relevance_example, SEGMENTER)
+    text, _ = segment_file(relevance_example(r, SEGMENTER) for r in rows)
     assert [json.loads(line)["id"] for line in text.splitlines()] == ["0", "2"]
 
 
 def test_odd_characters_reach_the_words():
-    words, _ = relevance_example(row(text="\n😀\xa0said, 𝔘nicode\u2028works!"), SEGMENTER)
+    example = relevance_example(row(text="\n😀\xa0said, 𝔘nicode\u2028works!"), SEGMENTER)
+    words, _ = words_and_tags(example)
     assert words[4:] == ["</s>", "😀", "said,", "𝔘nicode", "works!"]
+
+
+def test_segment_tags_of_any_labels():
+    """Three labels of spans, two tags; the first label of `tags` decides."""
+    segments = [(0, 5), (6, 10), (11, 15), (16, 20)]
+    spans = [(4, 7, "rude"), (8, 9, "false"), (9, 12, "dull"), (15, 16, "false"), (20, 30, "rude")]
+    tags = {"false": "BAD", "rude": "BAD", "dull": "Ignore"}
+    # a span that ends where a segment begins does not touch it
+    assert segment_tags(segments, spans, tags) == ["BAD", "BAD", "Ignore", "O"]
+    in_other_order = {"dull": "Ignore", "rude": "BAD"}
+    assert segment_tags(segments, spans, in_other_order, ok="fine") == [
+        "BAD",
+        "Ignore",
+        "Ignore",
+        "fine",
+    ]
+
+
+def test_a_segment_file_of_steps():
+    """Segments of any kind, here the lines of a solution; a prefix of plain words."""
+    response = "move 1 a c\nmove 2 a b"
+    steps = [(0, 10), (11, 21)]
+    tags = segment_tags(steps, [(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
+    example = tagged_words(["discs", "2"], response, steps, tags, ignore="-")
+    assert example is not None
+    assert example.words == "discs 2 </s> move 1 a c </s> move 2 a b".split()
+    assert example.tags == ["-", "-", "GOOD", *"----", "BAD", *"----"]
+    text, summary = segment_file([None, example], ignore="-")
+    assert json.loads(text) == {"id": "1", "text": example.words, "feedback_tags": example.tags}
+    assert summary == "1 of 2 rows; segments: BAD 1 (50.0%), GOOD 1 (50.0%)"
+    assert tagged_words(["discs"], response, steps, ["-", "-"], ignore="-") is None
 
 
 # ---- coverage ------------------------------------------------------------------------------------

@@ -1,6 +1,4 @@
-"""What is cut from an input that is too long: the passages from their end, then the response, then
-the question.
-"""
+"""What is cut from an input that is too long: its context, then the response, then the rest."""
 
 import pytest
 import rm_helpers as rm
@@ -9,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from fgrlhf.reward_models.inputs import Cuts, RMInputs, RMText, kept_lengths, passage_words
+from fgrlhf.reward_models.inputs import Cuts, RMInputs, RMText, lengths_that_fit
+from fgrlhf.reward_models.prefix import Prefix
 from reward_modeling.data import read_segment_rows
+from tasks.qa_feedback.feedback import rm_prefix_of_words
 
-QUESTION = tuple("question: the cat".split())
-PASSAGES = tuple("context: wikipage: one text: a dog sees the bird wikipage: two text: red".split())
+QUESTION = "question: the cat"
+PASSAGES = "context: wikipage: one text: a dog sees the bird wikipage: two text: red"
 SEGMENTS = (("the", "red", "cat"), ("a", "dog"))
 
 
@@ -51,11 +51,11 @@ def words_of(ids: list[int]) -> str:
         ((0, 0, 0), 1, (0, 0, 0)),
     ],
 )
-def test_kept_lengths_by_hand(lengths, max_length, kept):
-    assert kept_lengths(*lengths, max_length) == kept
+def test_lengths_that_fit_by_hand(lengths, max_length, kept):
+    assert lengths_that_fit(*lengths, max_length) == kept
 
 
-def test_kept_lengths_by_brute_force():
+def test_lengths_that_fit_by_brute_force():
     """Of all ways that fit, the one that keeps most of the question, then of the response, then of
     the passages.
     """
@@ -71,20 +71,16 @@ def test_kept_lengths_by_brute_force():
                         if q + r + p <= max_length
                     ]
                     q, r, p = max(ways)
-                    assert kept_lengths(passages, response, question, max_length) == (p, r, q)
+                    assert lengths_that_fit(passages, response, question, max_length) == (p, r, q)
 
 
-def test_passage_words_by_hand():
-    assert passage_words((*QUESTION, *PASSAGES, "answer:")) == (3, 16)
-    assert passage_words((*QUESTION, *PASSAGES)) == (3, 16)
-    assert passage_words((*QUESTION, "answer:")) == (3, 3)
-    assert passage_words(QUESTION) == (3, 3)
-    assert passage_words(()) == (0, 0)
-    # `context:` in a question, and `answer:` in a passage, are words like others
-    assert passage_words(
-        "question: what context: is it context: wikipage: a text: answer: b answer:".split()
-    ) == (5, 11)
-    assert passage_words("context: wikipage: answer:".split()) == (0, 2)
+def test_a_prefix_checks_its_context():
+    three = ("a", "b", "c")
+    Prefix(three, (range(0, 1), range(1, 3)))
+    for context in ((range(1, 4),), (range(1, 3), range(2, 3)), (range(0, 3, 2),), (range(2, 1),)):
+        with pytest.raises(ValueError, match="ascending ranges of 3 words"):
+            Prefix(three, context)
+    assert Prefix.of(["a", "b"]) == Prefix(("a", "b")) and Prefix.of(Prefix(three)) == Prefix(three)
 
 
 # ---- by hand, in words ---------------------------------------------------------------------------
@@ -92,54 +88,54 @@ def test_passage_words_by_hand():
 
 def read(shape, max_length, kind="segment", passages=PASSAGES):
     return inputs(shape, max_length, kind).encode(
-        [RMText((*QUESTION, *passages, "answer:"), SEGMENTS)]
+        [RMText(rm.prefix(QUESTION, passages), SEGMENTS)]
     )[0]
 
 
 def test_an_encoder_loses_the_end_of_the_passages():
     # 3 words of the question, 13 of passages, `answer:`, 7 of the response with its marks: 24
     whole = read("encoder", 24)
-    assert (whole.positions, whole.cut_passages) == ((17, 21), 0)
+    assert (whole.positions, whole.cut_context) == ((17, 21), 0)
     cut = read("encoder", 16)
     assert (
         words_of(cut.input_ids)
         == "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
     )
-    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((9, 13), 8, 0)
+    assert (cut.positions, cut.cut_context, cut.cut_response) == ((9, 13), 8, 0)
     # no room for passages: then the response's end is cut, at last the question's
     cut = read("encoder", 9)
     assert words_of(cut.input_ids) == "question: the cat answer: </s> the red cat </s>"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((4, None), 2, 1)
     cut = read("encoder", 2)
     assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
-    assert (cut.cut_passages, cut.cut_response, cut.cut_question) == (13, 7, 2)
+    assert (cut.cut_context, cut.cut_response, cut.cut_core) == (13, 7, 2)
 
 
 def test_a_decoder_only_input_loses_the_end_of_the_passages():
     # 3 words of the question, 13 of passages, 5 of the response: 21
     whole = read("causal", 21)
-    assert (whole.positions, whole.cut_passages) == ((18, 20), 0)
+    assert (whole.positions, whole.cut_context) == ((18, 20), 0)
     cut = read("causal", 11)
     assert words_of(cut.input_ids) == "question: the cat context: wikipage: one the red cat a dog"
-    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((8, 10), 10, 0)
+    assert (cut.positions, cut.cut_context, cut.cut_response) == ((8, 10), 10, 0)
     cut = read("causal", 7)
     assert words_of(cut.input_ids) == "question: the cat the red cat a"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((5, None), 1, 1)
     cut = read("causal", 2)
     assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
-    assert (cut.cut_response, cut.cut_question) == (5, 1)
+    assert (cut.cut_response, cut.cut_core) == (5, 1)
 
 
 def test_an_encoder_decoder_loses_the_end_of_the_passages():
     cut = read("seq2seq", 6)
     assert words_of(cut.input_ids) == "question: the cat context: wikipage: one"
     assert words_of(cut.decoder_input_ids) == "<pad> the red cat a dog"
-    assert (cut.positions, cut.cut_passages, cut.cut_response) == ((3, 5), 10, 0)
+    assert (cut.positions, cut.cut_context, cut.cut_response) == ((3, 5), 10, 0)
     cut = read("seq2seq", 5)
     assert words_of(cut.decoder_input_ids) == "<pad> the red cat a"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((3, None), 1, 1)
     cut = read("seq2seq", 2)
-    assert words_of(cut.input_ids) == "question: the" and (cut.cut_passages, cut.cut_question) == (
+    assert words_of(cut.input_ids) == "question: the" and (cut.cut_context, cut.cut_core) == (
         13,
         1,
     )
@@ -147,8 +143,8 @@ def test_an_encoder_decoder_loses_the_end_of_the_passages():
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_without_passages_only_the_response_can_be_cut(shape):
-    cut = read(shape, 5, passages=())
-    assert cut.cut_passages == 0 and cut.cut_response > 0
+    cut = read(shape, 5, passages="")
+    assert cut.cut_context == 0 and cut.cut_response > 0
     assert words_of(cut.input_ids).startswith("question: the cat")
 
 
@@ -162,6 +158,30 @@ def test_a_sequence_scorer_reads_question_and_response():
     cut = read("causal", 9, "sequence")
     assert words_of(cut.input_ids) == "question: the cat context: the red cat a dog"
     assert cut.positions == (8,)
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+def test_two_ranges_of_context_are_cut_from_the_last_end(shape):
+    """The words between and after the ranges stay."""
+    words = rm.words("the a red cat and the blue dog ! one")
+    prefix = Prefix(words, (range(1, 4), range(6, 9)), ())
+    text = RMText(prefix, (("a", "dog"),))
+    mark = {"encoder": "</s> a dog", "causal": "a dog", "seq2seq": ""}[shape]
+    expected = {
+        0: "the a red cat and the blue dog ! one",
+        1: "the a red cat and the blue dog one",
+        3: "the a red cat and the one",
+        4: "the a red and the one",
+        6: "the and the one",
+    }
+    whole = inputs(shape).encode([text])[0]
+    for removed, left in expected.items():
+        length = len(whole.input_ids) - removed
+        (cut,) = inputs(shape, length).encode([text])
+        assert words_of(cut.input_ids) == f"{left} {mark}".strip()
+        assert (cut.cut_context, cut.cut_core, cut.cut_response) == (removed, 0, 0)
+        moved = removed if shape != "seq2seq" else 0
+        assert cut.positions == tuple(position - moved for position in whole.positions)
 
 
 # ---- for any text, tokenizer and length ----------------------------------------------------------
@@ -183,25 +203,27 @@ WORDS = st.lists(WORD, max_size=6).map(tuple)
     kind=st.sampled_from(["segment", "sequence"]),
     max_length=st.integers(3, 90),
 )
-def test_only_tokens_of_passages_are_missing(
+def test_only_tokens_of_the_context_are_missing(
     question, passages, segments, tokenizer, specials, shape, kind, max_length
 ):
     if kind == "sequence":
         segments = (tuple(word for segment in segments for word in segment),)
     tok = tokenizer_with_specials(tokenizer) if specials else tiny.tokenizer(tokenizer)
     start = ("question:", *question)
-    text = RMText((*start, "context:", "wikipage:", *passages, "answer:"), segments)
+    words = (*start, "context:", "wikipage:", *passages)
+    context = (range(len(start), len(words)),)
+    text = RMText(Prefix(words, context, ("answer:",)), segments)
     (whole,) = inputs(shape, kind=kind, tokenizer=tok).encode([text])
     (cut,) = inputs(shape, max_length, kind, tok).encode([text])
     # without passages, to see which tokens are the question's and the response's
     (bare,) = inputs(shape, kind=kind, tokenizer=tok).encode(
-        [RMText((*start, "answer:"), segments)]
+        [RMText(Prefix(start, (), ("answer:",)), segments)]
     )
     removed = max(0, len(whole.input_ids) - max_length)
     if removed == 0:
-        assert cut.input_ids == whole.input_ids and cut.cut_passages == cut.cut_question == 0
+        assert cut.input_ids == whole.input_ids and cut.cut_context == cut.cut_core == 0
     if len(bare.input_ids) <= max_length:
-        assert len(cut.input_ids) == len(whole.input_ids) - removed and cut.cut_passages == removed
+        assert len(cut.input_ids) == len(whole.input_ids) - removed and cut.cut_context == removed
         assert is_without_block(cut.input_ids, whole.input_ids, removed)
         assert is_without_block(
             bare.input_ids, cut.input_ids, len(cut.input_ids) - len(bare.input_ids)
@@ -210,14 +232,14 @@ def test_only_tokens_of_passages_are_missing(
             assert cut.cut_response == 0 and cut.unread_segments == 0
     else:
         (bare_cut,) = inputs(shape, max_length, kind, tok).encode(
-            [RMText((*start, "answer:"), segments)]
+            [RMText(Prefix(start, (), ("answer:",)), segments)]
         )
         assert cut.input_ids == bare_cut.input_ids and cut.positions == bare_cut.positions
     if shape == "seq2seq":
         assert cut.decoder_input_ids == whole.decoder_input_ids[:max_length]
         moved = 0
     else:
-        moved = cut.cut_passages
+        moved = cut.cut_context
     for before, after in zip(whole.positions, cut.positions, strict=True):
         if kind == "segment" and after is not None:
             assert after == before - moved
@@ -238,7 +260,7 @@ def is_without_block(short: list[int], long: list[int], size: int) -> bool:
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_special_tokens_stay_at_their_ends(shape, tokenizer):
     tok = tokenizer_with_specials(tokenizer)
-    text = RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS)
+    text = RMText(rm.prefix(QUESTION, PASSAGES), SEGMENTS)
     longest = len(inputs(shape, tokenizer=tok).encode([text])[0].input_ids)
     for max_length in range(2, longest):
         (cut,) = inputs(shape, max_length, tokenizer=tok).encode([text])
@@ -254,38 +276,44 @@ def test_special_tokens_stay_at_their_ends(shape, tokenizer):
 def test_what_was_cut_is_counted(shape):
     built = inputs(shape, 12)
     short, long = (
-        RMText((*QUESTION, "answer:"), SEGMENTS[1:]),
-        RMText((*QUESTION, *PASSAGES, "answer:"), SEGMENTS),
+        RMText(rm.prefix(QUESTION), SEGMENTS[1:]),
+        RMText(rm.prefix(QUESTION, PASSAGES), SEGMENTS),
     )
-    endless = RMText((*QUESTION, "answer:"), (("a",) * 3, ("a",) * 30, ()))
+    endless = RMText(rm.prefix(QUESTION), (("a",) * 3, ("a",) * 30, ()))
     built.encode([short, long])
-    assert built.cuts == Cuts(inputs=2, prefixes=1, passages=1)
+    assert built.cuts == Cuts(inputs=2, prefixes=1, contexts=1)
     built.encode([long, endless])
-    assert built.cuts == Cuts(inputs=4, prefixes=2, passages=2, responses=1, unread_segments=1)
+    assert built.cuts == Cuts(inputs=4, prefixes=2, contexts=2, responses=1, unread_segments=1)
     assert (
         built.cuts.describe(12)
-        == "2 of 4 inputs: passages cut to fit model.max_length=12; 1 responses cut, "
+        == "2 of 4 inputs: context cut to fit model.max_length=12; 1 responses cut, "
         "1 of their segments are not judged"
     )
     assert (
         Cuts(267, 12, 12).describe(1024)
-        == "12 of 267 inputs: passages cut to fit model.max_length=1024; 0 responses cut"
+        == "12 of 267 inputs: context cut to fit model.max_length=1024; 0 responses cut"
     )
-    assert "3 questions cut" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
+    assert "3 prompts cut beyond their context" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 @pytest.mark.parametrize("max_length", [128, 512])
 def test_real_rows_keep_question_and_response(golden, shape, max_length):
-    rows = read_segment_rows(golden / "F-ERR_sentence" / "dev.json", ("F-ERR", "O"), "Ignore")
+    rows = read_segment_rows(
+        golden / "F-ERR_sentence" / "dev.json",
+        ("F-ERR", "O"),
+        "Ignore",
+        prefix_of_words=rm_prefix_of_words,
+    )
     texts = [row.text for row in rows[:12]]
     whole = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
     cut = inputs(shape, max_length, tokenizer=tiny.tokenizer("bpe"))
     bare = inputs(shape, tokenizer=tiny.tokenizer("bpe"))
-    without = [
-        RMText((*text.prefix[: passage_words(text.prefix)[0]], "answer:"), text.segments)
-        for text in texts
-    ]
+    without = []
+    for text in texts:
+        (context,) = text.prefix.context or (range(len(text.prefix.words), 0),)
+        question = text.prefix.words[: context.start]
+        without.append(RMText(Prefix(question, (), ("answer:",)), text.segments))
     too_long = 0
     for full, short, none in zip(whole.encode(texts), cut.encode(texts), bare.encode(without)):
         if len(none.input_ids) <= max_length:

@@ -65,7 +65,7 @@ def trained_scorer(folder, shape, kind, dtype, feature=False):
             "level": "subsentence",
             "segmenter": load_segmenter(BLANK).describe(),
         }
-    spec = RewardModelSpec(kind=kind, shape=shape, with_passages=True, max_length=64, **facts)
+    spec = RewardModelSpec(kind=kind, shape=shape, with_context=True, max_length=64, **facts)
     cls = SegmentScorer if kind == "segment" else SequenceScorer
     scorer = cls(network, tokenizer, spec, rm.prefix_fn)
     network.save_pretrained(folder / "rm")

@@ -200,7 +200,7 @@ def test_the_spec_holds_the_shape_that_was_taken_and_what_was_cut(tmp_path, caps
     scorer = load_reward_model(train(settings), rm.prefix_fn)
     assert scorer.spec.shape == "causal"
     cuts = scorer.spec.metrics["cuts"]
-    assert cuts["inputs"] == 240 and cuts["passages"] == 0 and 0 < cuts["responses"] < 240
+    assert cuts["inputs"] == 240 and cuts["contexts"] == 0 and 0 < cuts["responses"] < 240
     assert (
         f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their"
         in capsys.readouterr().out

@@ -17,7 +17,7 @@ BAD = {
     "kind": [None, "x", 5, ["segment"], {}, True],
     "shape": [None, "x", "auto", 5, []],
     "level": [None, "word", 5, {}],
-    "with_passages": ["no", "true", 0, 1, None, []],
+    "with_context": ["no", "true", 0, 1, None, []],
     "max_length": [-1, 0, None, "512", 1e30, 10**30, 512.0, True, [512], 2**20 + 1],
     "labels": [5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"], ["", "O"]],
     "error_label": [None, 5, "X", "O", ["NF-ERR"]],
@@ -73,7 +73,7 @@ def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
         "kind": "sequence",
         "shape": "causal",
         "level": "sequence",
-        "with_passages": True,
+        "with_context": True,
         "max_length": 9,
     }
     assert [
@@ -84,14 +84,14 @@ def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path):
-    written(tmp_path, "segment", max_length=-1, with_passages="no", labels=5, colour="red")
+    written(tmp_path, "segment", max_length=-1, with_context="no", labels=5, colour="red")
     with pytest.raises(UserError) as error:
         RewardModelSpec.read(tmp_path)
     lines = str(error.value).splitlines()
     assert lines[0].endswith("reward_model.json does not describe a reward model:")
     assert [line.split(":")[0].strip() for line in lines[1:-1]] == [
         "colour",
-        "with_passages",
+        "with_context",
         "max_length",
         "labels",
     ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import sys
 
 import numpy as np
@@ -12,11 +13,19 @@ from safetensors.torch import load_file
 from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.config import validate
+from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.scoring import load_reward_model
-from reward_modeling import run_fg_rm, training
-from reward_modeling.run_fg_rm import SegmentRMConfig, judged, segment_loss, train
+from fgrlhf.task import load_task
+from reward_modeling import command, run_fg_rm, run_pref_rm, training
+from reward_modeling.program import NO_TASK, split_task
+from reward_modeling.run_fg_rm import (
+    SegmentRMConfig,
+    error_probabilities,
+    label_metrics,
+    segment_loss,
+    train,
+)
 from reward_modeling.training import calibration, load_metric, sigmoid
 
 
@@ -32,7 +41,7 @@ def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
             "train_file": str(train_file),
             "dev_file": str(dev_file),
             "level": "subsentence",
-            "with_passages": False,
+            "with_context": False,
         },
         "labels": {"error": "NF-ERR"},
         "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup": 5},
@@ -104,13 +113,23 @@ def test_segment_loss_by_hand():
     output = TokenClassifierOutput(logits=logits_BTL)
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
     assert segment_loss(output, labels_BT, num_items_in_batch=8).item() == pytest.approx(total / 8)
-    probabilities, wrong = judged(logits_BTL.numpy(), labels_BT.numpy())
-    assert probabilities.tolist() == pytest.approx(
-        [0.5, 1 / (1 + math.exp(2))]
-    ) and wrong.tolist() == [
-        True,
-        False,
-    ]
+    probabilities, wrong = error_probabilities(logits_BTL.numpy(), labels_BT.numpy())
+    assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))])
+    assert wrong.tolist() == [True, False]
+
+
+def test_metrics_of_several_errors_by_hand():
+    """Labels 0 and 1 are errors, 2 is the last: no error."""
+    logits_BTL = np.log(np.array([[[1.0, 3, 4], [2, 1, 1], [1, 1, 6], [9, 9, 9], [5, 2, 1]]]))
+    labels_BT = np.array([[1, 0, 2, -100, 1]])
+    probabilities, wrong = error_probabilities(logits_BTL, labels_BT)
+    assert probabilities.tolist() == pytest.approx([4 / 8, 3 / 4, 2 / 8, 7 / 8])
+    assert wrong.tolist() == [True, True, False, True]
+    # predicted: 2, 0, 2, 0
+    metrics = label_metrics(["A", "B", "O"], logits_BTL, labels_BT)
+    assert metrics == pytest.approx(
+        {"label_accuracy": 2 / 4, "label_f1/A": 2 / 3, "label_f1/B": 0, "label_f1/O": 2 / 3}
+    )
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -134,6 +153,42 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps):
     assert fine.probabilities_SL[0, 0] < 0.2 and wrong.probabilities_SL[0, 0] > 0.8
     (both,) = scorer.score([rm.prompt("the cat")], ["a blue dog sees and, red red cat red bird a."])
     assert both.spans == ((0, 20), (21, 44)) and both.probabilities_SL[0, 0] < 0.2
+
+
+@pytest.mark.parametrize("shape", ["encoder", "causal"])
+def test_learns_several_kinds_of_error(tmp_path, shape):
+    """`red` and `green` are two errors, `ok` is named `fine`."""
+    rng = random.Random(0)
+    for name, n in (("train.json", 200), ("dev.json", 40)):
+        lines = []
+        for _ in range(n):
+            words, tags = ["the", rng.choice(rm.OTHERS)], ["-", "-"]
+            for _ in range(rng.randint(1, 3)):
+                label = rng.choice(["RED", "GREEN", "fine"])
+                colour = {"RED": "red", "GREEN": "green", "fine": "a"}[label]
+                segment = [colour] * 3 + rng.choices(["dog", "cat", "bird"], k=2)
+                words += ["</s>", *rng.sample(segment, 5)]
+                tags += [label, *"-----"]
+            lines.append(json.dumps({"text": words, "feedback_tags": tags}) + "\n")
+        (tmp_path / name).write_text("".join(lines))
+    settings = config(
+        tmp_path,
+        shape,
+        train__max_steps=80,
+        labels__error=["RED", "GREEN"],
+        labels__ok="fine",
+        labels__ignore="-",
+    )
+    folder = train(settings)
+    found = metrics(folder)
+    assert found["label_accuracy"] > 0.95 and found["accuracy"] > 0.95
+    assert min(found[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
+    scorer = load_reward_model(folder, rm.prefix_fn)
+    assert scorer.labels == ("RED", "GREEN", "fine") and scorer.spec.error_label is None
+    texts = ["red dog red cat red", "green cat green dog green", "a bird a dog a"]
+    judged = scorer.score([rm.prompt("the cat")] * 3, texts)
+    best = [scorer.labels[int(labels.probabilities_SL[0].argmax())] for labels in judged]
+    assert best == ["RED", "GREEN", "fine"]
 
 
 def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
@@ -251,8 +306,7 @@ def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
 )
 @pytest.mark.parametrize("shape", ["encoder", "seq2seq"])
 def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
-    from tasks.qa_feedback.feedback import rm_prefix
-
+    task = load_task("tasks.qa_feedback")
     small = {}
     for split, n in (("train", 6), ("dev", 4)):
         small[split] = tmp_path / f"{split}.json"
@@ -264,17 +318,18 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
             tmp_path,
             shape,
             data__level=level,
-            data__with_passages=level == "sentence",
+            data__with_context=level == "sentence",
             labels__error=error,
             model__max_length=1000,
             train__max_steps=2,
             train__batch_size=2,
             evaluation__every_steps=2,
             evaluation__batch_size=4,
-        )
+        ),
+        task,
     )
-    scorer = load_reward_model(folder, rm_prefix)
-    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_passages) == (
+    scorer = load_reward_model(folder, task.rm_prefix)
+    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_context) == (
         level,
         error,
         level == "sentence",
@@ -315,9 +370,24 @@ def test_malformed_rows_are_all_named(tmp_path):
         train(settings)
 
 
-def test_passages_must_be_as_said(tmp_path):
-    with pytest.raises(UserError, match="hold no passages"):
-        train(config(tmp_path, data__with_passages=True))
+def test_the_context_must_be_as_configured(tmp_path):
+    task = load_task("tasks.qa_feedback")
+    with pytest.raises(UserError, match="have no context.*Set data.with_context=false"):
+        train(config(tmp_path, data__with_context=True), task)
+    with pytest.raises(UserError, match="needs a task that marks the context"):
+        train(config(tmp_path, data__with_context=True))
+    words = "question: a context: wikipage: b answer: </s> c"
+    row = {"text": words.split(), "feedback_tags": [*["Ignore"] * 6, "O", "Ignore"]}
+    for name in ("train.json", "dev.json"):
+        (tmp_path / name).write_text(json.dumps(row))
+    with pytest.raises(UserError, match="have a context.*Set data.with_context=true"):
+        train(config(tmp_path, data__with_context=False), task)
+
+
+def test_a_key_of_an_earlier_release_is_read(tmp_path):
+    tree = config(tmp_path).model_dump()
+    tree["data"]["with_passages"] = tree["data"].pop("with_context")
+    assert validate(SegmentRMConfig, tree, "old config") == config(tmp_path)
 
 
 def test_answers_longer_than_the_network_reads(tmp_path):
@@ -328,8 +398,11 @@ def test_answers_longer_than_the_network_reads(tmp_path):
 def test_impossible_settings(tmp_path):
     with pytest.raises(UserError, match="lm_logprob_feature"):
         config(tmp_path, "encoder", model__lm_logprob_feature=True)
-    with pytest.raises(UserError, match="three different tags"):
-        config(tmp_path, labels__error="O")
+    for errors in ("O", ["A", "Ignore"], ["A", "A"]):
+        with pytest.raises(UserError, match="must be different tags"):
+            config(tmp_path, labels__error=errors)
+    with pytest.raises(UserError, match="labels.error names no tag"):
+        config(tmp_path, labels__error=[])
     with pytest.raises(UserError, match="cannot be shared out"):
         train(config(tmp_path, train__micro_batch_size=5))
     with pytest.raises(UserError, match="shape `seq2seq` could be loaded .*single stack"):
@@ -361,7 +434,7 @@ def outputs(folder) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("place", ["place_model", "finish"])
+@pytest.mark.parametrize("place", ["install_model", "finish"])
 def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, place):
     whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **SHORT))
     settings = config(tmp_path, logging__save_dir=str(tmp_path / "cut"), **SHORT)
@@ -418,3 +491,51 @@ def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
 def test_nonsense_is_refused_when_the_config_is_read(tmp_path, key, value):
     with pytest.raises(UserError, match=key.replace("__", ".")):
         config(tmp_path, **{key: value})
+
+
+# ---- command line --------------------------------------------------------------------------------
+
+
+def test_the_first_argument_may_be_a_task(tmp_path):
+    assert split_task(["c.yml", "train.lr=1"]) == (NO_TASK, ["c.yml", "train.lr=1"])
+    assert split_task(["c.yml"]) == (NO_TASK, ["c.yml"])
+    assert split_task(["--help"]) == (NO_TASK, ["--help"]) and split_task([]) == (NO_TASK, [])
+    task, rest = split_task(["tasks.qa_feedback", "c.yml", "train.lr=1"])
+    assert task.name == "qa_feedback" and rest == ["c.yml", "train.lr=1"]
+    assert split_task(["qa_feedback", "--help"])[1] == ["--help"]
+    with pytest.raises(UserError, match="there is no task `tasks.nothing`"):
+        split_task(["tasks.nothing", "c.yml"])
+
+
+def test_the_command_chooses_the_program(monkeypatch, capsys):
+    begun = []
+    for program in (run_fg_rm, run_pref_rm):
+        monkeypatch.setattr(program, "main", lambda argv, p=program: begun.append((p, argv)))
+    for kind in ("segment", "sequence"):
+        command.main([kind, "tasks.qa_feedback", "c.yml", "train.lr=1"])
+    arguments = ["tasks.qa_feedback", "c.yml", "train.lr=1"]
+    assert begun == [(run_fg_rm, arguments), (run_pref_rm, arguments)]
+    with pytest.raises(UserError, match="use segment or sequence"):
+        command.main(["pairs", "c.yml"])
+    with pytest.raises(SystemExit) as stop:
+        command.main(["--help"])
+    assert stop.value.code == 0 and "fgrlhf rm KIND [TASK]" in capsys.readouterr().out
+
+
+def test_a_run_from_the_command_line(tmp_path, capsys):
+    """With a task, whose context the file's words hold."""
+    words = "question: a context: wikipage: b answer: </s> c d".split()
+    rows = [
+        json.dumps({"text": words, "feedback_tags": [*["Ignore"] * 6, tag, *["Ignore"] * 2]})
+        for tag in ("NF-ERR", "O")
+    ]
+    for name in ("train.json", "dev.json"):
+        (tmp_path / name).write_text("\n".join(rows))
+    settings = config(
+        tmp_path, "causal", data__with_context=True, train__batch_size=2, train__max_steps=1
+    )
+    (tmp_path / "rm.yml").write_text(to_yaml(settings))
+    arguments = ["tasks.qa_feedback", str(tmp_path / "rm.yml"), "evaluation.every_steps=1"]
+    command.main(["segment", *arguments])
+    assert f"the reward model is in {tmp_path / 'rm'}" in capsys.readouterr().out
+    assert load_reward_model(tmp_path / "rm", rm.prefix_fn).spec.with_context

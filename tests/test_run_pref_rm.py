@@ -1,9 +1,8 @@
-"""Training of sequence scorers from pairs: loss and accuracy by hand, learning, mean and std,
-refusals.
-"""
+"""Training of sequence scorers from pairs: numbers by hand, learning, mean and std, refusals."""
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,27 +14,30 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
-from reward_modeling.data import first_position_share, pair_prefix, read_pair_rows
+from reward_modeling.data import first_position_share, read_comparisons
 from reward_modeling.run_pref_rm import (
     PreferenceRMConfig,
     decided_pairs,
-    margins,
     pair_calibration,
     pair_loss,
+    pair_margins,
     train,
 )
 from reward_modeling.training import load_metric
+from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
-TIE = -100
+NONE = -100  # padding of labels
+QA = load_task("tasks.qa_feedback")
 
 
 def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
     """A fast run's settings; changes are given as section__key=value."""
     train_file, dev_file = folder / "train.json", folder / "dev.json"
     if not train_file.exists():
-        train_file.write_text(json.dumps(rm.pair_rows(150, 0)))
-        dev_file.write_text(json.dumps(rm.pair_rows(30, 1)))
+        train_file.write_text(json.dumps(rm.comparison_rows(150, 0)))
+        dev_file.write_text(json.dumps(rm.comparison_rows(40, 1)))
     tree = {
         "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
         "data": {"train_file": str(train_file), "dev_file": str(dev_file)},
@@ -52,20 +54,35 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
 # ---- numbers by hand -----------------------------------------------------------------------------
 
 
-def test_margins_follow_the_published_order_of_pairs():
-    assert margins(torch.tensor([[1.0, 10.0, 100.0, 1000.0]])).tolist() == [
-        [-9, -99, -999, -90, -990, -900]
-    ]
+def test_margins_are_of_the_response_listed_first():
+    """Two prompts of three and two responses."""
+    scores_B = torch.tensor([1.0, 10.0, 100.0, 5.0, 7.0])
+    labels_QN2 = torch.tensor([[[2, 0], [0, 1], [1, 2]], [[4, 3], [NONE, NONE], [NONE, NONE]]])
+    margins_QN, labels_QN = pair_margins(scores_B, labels_QN2)
+    assert margins_QN.tolist() == [[-99, -9, -90], [-2, 0, 0]]
+    assert labels_QN.tolist() == [[1, 0, 0], [1, NONE, NONE]]
 
 
 def test_pair_loss_by_hand():
-    scores = torch.tensor([[2.0], [0.0], [0.0], [1.0]])  # one question's four outputs
-    labels = torch.tensor([[0, 1, TIE, TIE, TIE, 1]])  # 1 > 2, 3 > 1, 4 > 3
-    total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + math.log(1 + math.exp(-1))
+    scores = torch.tensor([[2.0], [0.0], [0.0], [1.0]])
+    labels = torch.tensor([[[0, 1], [2, 0], [3, 2]], [[3, 2], [NONE, NONE], [NONE, NONE]]])
+    total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + 2 * math.log(1 + math.exp(-1))
     output = TokenClassifierOutput(logits=scores)
-    assert pair_loss(output, labels).item() == pytest.approx(total / 3)
-    assert pair_loss(output, labels, num_items_in_batch=6).item() == pytest.approx(total / 6)
-    assert pair_loss(output, torch.full((1, 6), TIE)).item() == 0
+    assert pair_loss(output, labels).item() == pytest.approx(total / 4)
+    # the Trainer counts the labels that are not IGNORED: two for each pair
+    assert pair_loss(output, labels, num_items_in_batch=16).item() == pytest.approx(total / 8)
+    assert pair_loss(output, torch.full((1, 6, 2), NONE)).item() == 0
+
+
+def test_gradients_do_not_depend_on_padding_or_on_the_order_of_pairs():
+    def gradient(labels):
+        scores = torch.tensor([[2.0], [0.5], [-1.0]], requires_grad=True)
+        pair_loss(TokenClassifierOutput(logits=scores), torch.tensor(labels)).backward()
+        return scores.grad
+
+    expected = gradient([[[0, 1], [2, 1]]])
+    assert expected.abs().min() > 0
+    torch.testing.assert_close(gradient([[[2, 1], [0, 1], [NONE, NONE]]]), expected)
 
 
 def test_pair_accuracy_by_hand():
@@ -76,11 +93,11 @@ def test_pair_accuracy_by_hand():
 
 
 def test_decided_pairs_and_their_calibration():
-    scores_QK = np.array([[2.0, 0.0, 0.0, 1.0]])
-    labels = np.array([[0, 1, TIE, TIE, TIE, 1]])
-    margin, first = decided_pairs(scores_QK, labels)
+    margins_QN = np.array([[2.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
+    labels_QN = np.array([[0, 1, 1], [NONE, NONE, NONE]])
+    margin, first = decided_pairs(margins_QN, labels_QN)
     assert margin.tolist() == [2.0, 2.0, -1.0] and first.tolist() == [True, False, False]
-    low, high = pair_calibration(scores_QK, labels)
+    low, high = pair_calibration(margins_QN, labels_QN)
     assert (low["count"], low["observed"], high["count"], high["observed"]) == (1, 0.0, 2, 0.5)
     assert high["predicted"] == pytest.approx(1 / (1 + math.exp(-2)))
 
@@ -94,16 +111,17 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     folder = train(settings)
     found = json.loads((folder / "metrics.json").read_text())
     assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
-    rows = read_pair_rows(settings.data.train_file)
+    rows = read_comparisons(settings.data.train_file)
+    assert {len(row.answers) for row in rows} == {2, 3, 4, 5}
     won, decided = first_position_share(rows)
     assert (
-        f"the first-listed answer wins {won / decided:.1%} of the decided pairs"
+        f"the response listed first wins {won / decided:.1%} of the decided pairs"
         in capsys.readouterr().out
     )
-    scorer = load_reward_model(folder, pair_prefix)
+    scorer = load_reward_model(folder, text_prefix)
     scores = scorer.score(
-        [row.prompt for row in rows for _ in range(4)],
-        [text for row in rows for text in row.outputs],
+        [row.prompt for row in rows for _ in row.answers],
+        [answer.text for row in rows for answer in row.answers],
     )
     assert (scorer.mean, scorer.std) == pytest.approx(
         (scores.mean().item(), scores.std(correction=0).item()), rel=1e-4
@@ -135,8 +153,6 @@ def test_parts_of_a_batch_give_the_whole_batchs_gradient(tmp_path):
 
 
 def test_real_rows_go_through(tmp_path, golden, qa_feedback):
-    from tasks.qa_feedback.feedback import rm_prefix
-
     for split, n in (("train", 4), ("dev", 3)):
         rows = json.loads((qa_feedback / f"{split}_feedback.json").read_text())[:n]
         (tmp_path / f"{split}.json").write_text(json.dumps(rows))
@@ -147,10 +163,36 @@ def test_real_rows_go_through(tmp_path, golden, qa_feedback):
             train__max_steps=2,
             train__batch_size=2,
             evaluation__every_steps=2,
-        )
+        ),
+        QA,
     )
-    scorer = load_reward_model(folder, rm_prefix)
-    assert scorer.spec.kind == "sequence" and scorer.spec.std > 0 and scorer.spec.with_passages
+    scorer = load_reward_model(folder, QA.rm_prefix)
+    assert scorer.spec.kind == "sequence" and scorer.spec.std > 0 and scorer.spec.with_context
+
+
+def test_both_formats_of_the_same_comparisons_train_the_same_model(tmp_path, monkeypatch):
+    """Four answers and six preferences are one case of K responses and any pairs."""
+    weights = []
+    for name, task in (("published", QA), ("library", replace(QA, rm_pairs=None))):
+        folder = tmp_path / name
+        folder.mkdir()
+        for split, n in (("train", 20), ("dev", 10)):
+            rows = rm.pair_rows(n, seed=n)
+            if task.rm_pairs is None:
+                (tmp_path / "rows.json").write_text(json.dumps(rows))
+                rows = [
+                    {
+                        "prompt": row.prompt.text,
+                        "responses": [answer.text for answer in row.answers],
+                        "preferences": [list(pair) for pair in row.pairs],
+                        **row.prompt.meta,
+                    }
+                    for row in read_pairs(tmp_path / "rows.json")
+                ]
+            (folder / f"{split}.json").write_text(json.dumps(rows))
+        train(config(folder, **SHORT), task)
+        weights.append((folder / "rm" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
 
 
 def test_a_finished_run_is_reused(tmp_path, capsys):
@@ -177,7 +219,7 @@ def test_malformed_rows_are_all_named(tmp_path):
     ]
     (tmp_path / "train.json").write_text(json.dumps(bad))
     with pytest.raises(UserError) as error:
-        train(settings)
+        train(settings, QA)
     for fragment in (
         "row 1, `question`",
         "row 2, `passages`",
@@ -192,17 +234,10 @@ def test_malformed_rows_are_all_named(tmp_path):
 def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
     settings = config(tmp_path)
     (tmp_path / "dev.json").write_text(
-        json.dumps([{**row, "preference": [0] * 6} for row in rm.pair_rows(3, 0)])
+        json.dumps([{**row, "preferences": []} for row in rm.comparison_rows(3, 0)])
     )
     with pytest.raises(UserError, match="dev.json holds no decided pair"):
         train(settings)
-
-
-def test_first_position_share_leaves_ties_out(tmp_path):
-    (tmp_path / "rows.json").write_text(
-        json.dumps([{**rm.pair_rows(1, 0)[0], "preference": [1, 1, 1, 2, 0, 0]}])
-    )
-    assert first_position_share(read_pair_rows(tmp_path / "rows.json")) == (3, 4)
 
 
 # ---- kills, divergence ---------------------------------------------------------------------------
@@ -251,8 +286,10 @@ def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
         "score",
         lambda self, prompts, texts: torch.full((len(texts),), math.nan),
     )
+    settings = config(tmp_path, **SHORT)
+    n = sum(len(row.answers) for row in read_comparisons(settings.data.train_file))
     with pytest.raises(
-        UserError, match="600 of 600 training answers a score that is NaN or infinite"
+        UserError, match=f"{n} of {n} training responses a score that is NaN or infinite"
     ):
-        train(config(tmp_path, **SHORT))
+        train(settings)
     assert not (tmp_path / "rm" / "metrics.json").exists()

@@ -1,72 +1,70 @@
 """What a reward model's network reads: words to token ids, and where each segment is judged.
 
-Three shapes, one interface. All of them see the same words: a prefix (question, passages) and the
-answer's segments.
+Three shapes read the same words: a prefix and the segments of the response.
 
-    encoder   `prefix </s> segment 1 </s> segment 2 ...` in one bidirectional encoder (Longformer);
-    segment j
-              is judged at its `</s>`. A score of the whole answer is the sequence-classification
-              head's, no `</s>` is put in.
-    seq2seq   an encoder reads the prefix, a decoder the answer; segment j is judged at its last
-    token causal    prefix and answer in one decoder-only sequence; the same
+- encoder: `prefix </s> segment 1 </s> segment 2 ...` in one bidirectional encoder such as
+  Longformer. Segment j is judged at its `</s>`. A score of the whole response comes from the
+  sequence classification head, and no `</s>` is inserted.
+- seq2seq: the encoder reads the prefix, the decoder the response. Segment j is judged at its last
+  token.
+- causal: one decoder-only sequence holds the prefix and the response. Segment j is judged at its
+  last token.
 
-`RMInputs` turns words into ids, for training and for scoring alike. An input that is longer than
-the network reads loses its passages first, from their end; the question and the response stay
-(`kept_lengths`).
+`RMInputs` turns words into ids, in training and in scoring. An input that is longer than the
+network reads loses its context first, from the end, then the end of the response, and the rest of
+the prompt last (`lengths_that_fit`).
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from fgrlhf.errors import UserError
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_utils import SEGMENT_MARK
 
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]
 
-ANSWER_MARK = (  # ends an encoder's prefix; a language model was trained on prompts without it
-    "answer:"
-)
-CONTEXT_MARK, PASSAGE_MARK = (
-    "context:",
-    "wikipage:",
-)  # the passages of a prefix begin with these two words
 IGNORED = -100  # the label that transformers' losses leave out
 
 
 @dataclass(frozen=True)
 class RMText:
-    """One answer with its prefix, in words. A sequence scorer's answer is one segment (no words:
-    empty).
+    """A response with its prefix, in words.
+
+    A sequence scorer reads a response of one segment. A segment may have no words.
     """
 
-    prefix: tuple[str, ...]
+    prefix: Prefix
     segments: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class RMInput:
-    """What the network reads, and for every segment the position whose output judges it.
+    """Ids that the network reads, and the position whose output judges each segment.
 
-    A position is None where the segment has no words or its last token was cut off: it is not
-    judged at all, rather than judged by a neighbour's token. `cut_passages`, `cut_response`,
-    `cut_question`: how many of their tokens did not fit. `unread_segments`: how many segments are
-      not judged because of that.
+    A position is None where the segment has no words or its last token was cut off. Such a segment
+    is not judged, because another segment's token would judge it wrongly.
+
+    Attributes:
+      cut_context, cut_response, cut_core: tokens of each part that did not fit. The core is the
+        prompt without its context.
+      unread_segments: segments that are not judged because their last token was cut off.
     """
 
     input_ids: list[int]
     decoder_input_ids: list[int] | None
     positions: tuple[int | None, ...]
-    cut_passages: int = 0
+    cut_context: int = 0
     cut_response: int = 0
-    cut_question: int = 0
+    cut_core: int = 0
     unread_segments: int = 0
 
     @property
@@ -75,33 +73,36 @@ class RMInput:
 
     @property
     def read_length(self) -> int:
-        """Length of the sequence that `positions` count in."""
+        """Length of the sequence that `positions` refer to."""
         return len(self.input_ids if self.decoder_input_ids is None else self.decoder_input_ids)
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many of `inputs` lost tokens of their passages, response or question, and the segments
-    lost so.
+    """Counts of inputs that were cut.
 
-    `prefixes`: those that lost tokens of passages or question.
+    Attributes:
+      inputs: all inputs.
+      prefixes: those whose prompt was cut, in its context or in its core.
+      contexts, responses, cores: those that lost tokens of this part.
+      unread_segments: segments that are not judged because of a cut.
     """
 
     inputs: int = 0
     prefixes: int = 0
-    passages: int = 0
+    contexts: int = 0
     responses: int = 0
-    questions: int = 0
+    cores: int = 0
     unread_segments: int = 0
 
     @classmethod
     def count(cls, inputs: Sequence[RMInput]) -> "Cuts":
         return cls(
             inputs=len(inputs),
-            prefixes=sum(x.cut_passages > 0 or x.cut_question > 0 for x in inputs),
-            passages=sum(x.cut_passages > 0 for x in inputs),
+            prefixes=sum(x.cut_context > 0 or x.cut_core > 0 for x in inputs),
+            contexts=sum(x.cut_context > 0 for x in inputs),
             responses=sum(x.cut_response > 0 for x in inputs),
-            questions=sum(x.cut_question > 0 for x in inputs),
+            cores=sum(x.cut_core > 0 for x in inputs),
             unread_segments=sum(x.unread_segments for x in inputs),
         )
 
@@ -109,59 +110,42 @@ class Cuts:
         return Cuts(
             inputs=self.inputs + other.inputs,
             prefixes=self.prefixes + other.prefixes,
-            passages=self.passages + other.passages,
+            contexts=self.contexts + other.contexts,
             responses=self.responses + other.responses,
-            questions=self.questions + other.questions,
+            cores=self.cores + other.cores,
             unread_segments=self.unread_segments + other.unread_segments,
         )
 
     def describe(self, max_length: int) -> str:
         """A line for the user."""
         line = (
-            f"{self.passages} of {self.inputs} inputs: passages cut to fit"
+            f"{self.contexts} of {self.inputs} inputs: context cut to fit"
             f" model.max_length={max_length}; {self.responses} responses cut"
         )
         if self.unread_segments:
             line += f", {self.unread_segments} of their segments are not judged"
-        if self.questions:
-            line += f"; {self.questions} questions cut: raise model.max_length"
+        if self.cores:
+            line += f"; {self.cores} prompts cut beyond their context: raise model.max_length"
         return line
 
 
-class Kept(NamedTuple):
-    """Tokens that are read of each part of an input."""
+class TokenCounts(NamedTuple):
+    """Tokens of each part of an input. Special tokens count as part of the core."""
 
-    passages: int
+    context: int
     response: int
-    question: int
+    core: int
 
 
-def kept_lengths(passages: int, response: int, question: int, max_length: int) -> Kept:
+def lengths_that_fit(context: int, response: int, core: int, max_length: int) -> TokenCounts:
     """How many tokens of each part fit into `max_length`.
 
-    The passages give way first, then the response; the question gives way last. Each part loses its
-    end.
-
-    Args:
-      question: tokens of everything that is neither passage nor response, special tokens included.
+    The context is cut first, then the response, and the core last. Each part loses its end.
     """
-    kept_question = min(question, max_length)
-    kept_response = min(response, max_length - kept_question)
-    kept_passages = min(passages, max_length - kept_question - kept_response)
-    return Kept(kept_passages, kept_response, kept_question)
-
-
-def passage_words(prefix: Sequence[str]) -> tuple[int, int]:
-    """The half-open range of the prefix's words that may be cut: `context: wikipage: ...` up to the
-    final `answer:`.
-
-    An empty range where the prefix holds no passages.
-    """
-    end = len(prefix) - 1 if prefix and prefix[-1] == ANSWER_MARK else len(prefix)
-    for i in range(end - 1):
-        if prefix[i] == CONTEXT_MARK and prefix[i + 1] == PASSAGE_MARK:
-            return i, end
-    return end, end
+    core_left = min(core, max_length)
+    response_left = min(response, max_length - core_left)
+    context_left = min(context, max_length - core_left - response_left)
+    return TokenCounts(context_left, response_left, core_left)
 
 
 class RMInputs:
@@ -170,11 +154,14 @@ class RMInputs:
     Args:
       tokenizer: a fast one (character offsets and word numbers are needed).
       max_length: tokens of an encoder's or a decoder-only input. An encoder-decoder's prefix and
-        answer are each cut to it. What is cut: `kept_lengths`.
-      decoder_start_id: what an encoder-decoder's decoder starts with.
+        response are each cut to it.
+      decoder_start_id: the token an encoder-decoder's decoder starts with.
 
     Attributes:
       cuts: counts over everything encoded so far.
+
+    Raises:
+      UserError: the tokenizer is not a fast one, or an encoder's has no token to mark segments.
     """
 
     def __init__(
@@ -190,182 +177,222 @@ class RMInputs:
                 "the reward model's tokenizer gives no character offsets; save it as a fast"
                 " tokenizer (tokenizer.json)"
             )
-        self.tokenizer, self.shape, self.kind, self.max_length = tokenizer, shape, kind, max_length
+        self.tokenizer = tokenizer
+        self.shape = shape
+        self.kind = kind
+        self.max_length = max_length
         self.decoder_start_id = decoder_start_id
-        self.mark = (
-            segment_mark(tokenizer) if shape == "encoder" and kind == "segment" else SEGMENT_MARK
-        )
+        has_marks = shape == "encoder" and kind == "segment"
+        self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
         self.cuts = Cuts()
 
     def encode(self, texts: Sequence[RMText]) -> list[RMInput]:
-        """One input per text, each tokenised once."""
+        """One input per text. Each text is tokenised once."""
         if not texts:
             return []
-        inputs = self._marked(texts) if self.shape == "encoder" else self._read_at_ends(texts)
+        if self.shape == "encoder":
+            inputs = self._encode_for_encoder(texts)
+        else:
+            inputs = self._encode_for_language_model(texts)
         self.cuts += Cuts.count(inputs)
         return inputs
 
-    def _marked(self, texts: Sequence[RMText]) -> list[RMInput]:
-        all_words, all_marks = [], []
+    # ---- encoders ----
+
+    def _encode_for_encoder(self, texts: Sequence[RMText]) -> list[RMInput]:
+        all_words: list[list[str]] = []
+        all_bounds: list[list[int]] = []  # the first word of each segment, and the end
         for text in texts:
-            words, marks = list(text.prefix), []
+            words = text.prefix.all_words
+            bounds = []
             for segment in text.segments:
-                marks.append(len(words))
-                words += [self.mark, *segment] if self.kind == "segment" else segment
+                bounds.append(len(words))
+                if self.kind == "segment":
+                    words.append(self.mark)
+                words += segment
+            bounds.append(len(words))
             all_words.append(words)
-            all_marks.append([*marks, len(words)])
+            all_bounds.append(bounds)
         batch = self.tokenizer(all_words, is_split_into_words=True, verbose=False)
         return [
-            self._fitted(
-                batch["input_ids"][i], batch.word_ids(i), passage_words(text.prefix), all_marks[i]
+            self._cut_encoder_input(
+                batch["input_ids"][i], batch.word_ids(i), text.prefix.context, all_bounds[i]
             )
             for i, text in enumerate(texts)
         ]
 
-    def _fitted(
+    def _cut_encoder_input(
         self,
         ids: list[int],
         word_ids: Sequence[int | None],
-        passages: tuple[int, int],
+        context: Sequence[range],
         bounds: Sequence[int],
     ) -> RMInput:
-        """An encoder's input, cut to `max_length`. The special tokens that end it are kept.
+        """An encoder's input, cut to `max_length`. Its final special tokens stay.
 
         Args:
-          passages: the passages' half-open range among the words.
-          bounds: the index of each segment's mark among the words, and their number.
+          ids: of the whole input.
+          word_ids: the index of the word that each token is part of; None for special tokens.
+          context: ranges of words.
+          bounds: the index of each segment's first word (its mark, where there are marks), and the
+            number of words.
         """
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
+        first_token: dict[int, int] = {}
+        last_token: dict[int, int] = {}
         for position, word in enumerate(word_ids):
             if word is not None:
-                first.setdefault(word, position)
-                last[word] = position
-        content = max(last.values(), default=-1) + 1
+                first_token.setdefault(word, position)
+                last_token[word] = position
+        content_end = max(last_token.values(), default=-1) + 1
 
         def begin(word: int) -> int:
-            """The first token of this word or of those after it."""
-            return min(
-                (token for number, token in first.items() if number >= word), default=content
-            )
+            """The first token of this word, or of the next one that has tokens."""
+            later = (token for number, token in first_token.items() if number >= word)
+            return min(later, default=content_end)
 
-        response = begin(bounds[0])
-        start, stop = begin(passages[0]), begin(passages[1])
-        lengths = Kept(
-            stop - start, content - response, len(ids) - (stop - start) - (content - response)
+        context_tokens = _positions((begin(part.start), begin(part.stop)) for part in context)
+        response_begin = begin(bounds[0])
+        response_length = content_end - response_begin
+        lengths = TokenCounts(
+            context=len(context_tokens),
+            response=response_length,
+            core=len(ids) - len(context_tokens) - response_length,
         )
-        kept = kept_lengths(*lengths, self.max_length)
-        removed = lengths.passages - kept.passages
-        response_end = response + kept.response
-        before = ids[: start + kept.passages] + ids[stop:response]
-        if kept.question < lengths.question:
-            before = before[: max(0, self.max_length - (len(ids) - content))]
-        ids = (before + ids[response:response_end] + ids[content:])[: self.max_length]
+        fitting = lengths_that_fit(*lengths, self.max_length)
+
+        # the prompt without what it loses, the response without its lost end, the special tokens
+        prompt_ids = _without(ids[:response_begin], context_tokens[fitting.context :])
+        ending = ids[content_end:]
+        if fitting.core < lengths.core:
+            prompt_ids = prompt_ids[: max(0, self.max_length - len(ending))]
+        response_end = response_begin + fitting.response
+        response_ids = ids[response_begin:response_end]
+        read_ids = (prompt_ids + response_ids + ending)[: self.max_length]
+
+        removed = lengths.context - fitting.context  # every mark moves to the left by as many
         positions: list[int | None] = []
         unread = 0
         if self.kind == "sequence":
             positions.append(0)  # the classification head reads the first token
         else:
-            for mark, following in zip(bounds, bounds[1:]):
-                has_words = mark + 1 < following
-                fits = max(last.get(word, -1) for word in range(mark, following)) < response_end
-                positions.append(first[mark] - removed if has_words and fits else None)
+            for mark, end in zip(bounds, bounds[1:]):
+                has_words = mark + 1 < end
+                last = max(last_token.get(word, -1) for word in range(mark, end))
+                fits = last < response_end
+                positions.append(first_token[mark] - removed if has_words and fits else None)
                 if has_words and not fits:
                     unread += 1
         return RMInput(
-            ids,
+            read_ids,
             None,
             tuple(positions),
-            cut_passages=removed,
-            cut_response=lengths.response - kept.response,
-            cut_question=lengths.question - kept.question,
+            cut_context=removed,
+            cut_response=lengths.response - fitting.response,
+            cut_core=lengths.core - fitting.core,
             unread_segments=unread,
         )
 
-    def _read_at_ends(self, texts: Sequence[RMText]) -> list[RMInput]:
-        unique = list(
-            dict.fromkeys(text.prefix for text in texts)
-        )  # samples of one prompt share its prefix
-        prefixes = dict(zip(unique, self._prefixes(unique)))
-        seq2seq = self.shape == "seq2seq"
-        lead = "" if seq2seq else " "
+    # ---- language models ----
+
+    def _encode_for_language_model(self, texts: Sequence[RMText]) -> list[RMInput]:
+        prefixes = self._tokenise_prefixes([text.prefix for text in texts])
         joined = [join_segments(text.segments) for text in texts]
-        answers = self.tokenizer(
-            [lead + answer for answer, _ in joined],
+        # a decoder-only model reads the response in the middle of a text, so after a space
+        lead = "" if self.shape == "seq2seq" else " "
+        batch = self.tokenizer(
+            [lead + response for response, _ in joined],
             add_special_tokens=False,
             return_offsets_mapping=True,
             verbose=False,
         )
         inputs = []
-        for text, (answer, spans), ids, offsets in zip(
-            texts, joined, answers["input_ids"], answers["offset_mapping"]
-        ):
-            prefix = prefixes[text.prefix]
-            ids = ids if answer else []
-            spans = [(start + len(lead), end + len(lead)) for start, end in spans]
-            if seq2seq:
-                kept = kept_lengths(prefix.passages, 0, prefix.question, self.max_length)
-                read_of_answer = min(len(ids), self.max_length - 1)
-                before = [self.decoder_start_id]
-            else:
-                kept = kept_lengths(prefix.passages, len(ids), prefix.question, self.max_length)
-                read_of_answer = kept.response
-                before = prefix.cut_to(kept)
-            read = before + ids[:read_of_answer]
-            tokens = last_tokens(offsets, spans)
-            positions = tuple(
-                None if token is None or token >= read_of_answer else len(before) + token
-                for token in tokens
-            )
-            unread = sum(token is not None and token >= read_of_answer for token in tokens)
-            if self.kind == "sequence":
-                positions, unread = (len(read) - 1,), 0
-            inputs.append(
-                RMInput(
-                    prefix.cut_to(kept) if seq2seq else read,
-                    read if seq2seq else None,
-                    positions,
-                    cut_passages=prefix.passages - kept.passages,
-                    cut_response=len(ids) - read_of_answer,
-                    cut_question=prefix.question - kept.question,
-                    unread_segments=unread,
-                )
-            )
+        for i, text in enumerate(texts):
+            response, spans = joined[i]
+            shifted = [(start + len(lead), end + len(lead)) for start, end in spans]
+            last = last_tokens(batch["offset_mapping"][i], shifted)
+            response_ids = batch["input_ids"][i] if response else []
+            inputs.append(self._cut_language_model_input(prefixes[text.prefix], response_ids, last))
         return inputs
 
-    def _prefixes(self, prefixes: Sequence[tuple[str, ...]]) -> list["_Prefix"]:
-        """The tokens of each prefix without its final `answer:`, and which of them are passages."""
-        bounds = [passage_words(words) for words in prefixes]
-        texts = [" ".join(words[:end]) for words, (_, end) in zip(prefixes, bounds)]
+    def _cut_language_model_input(
+        self, prefix: "_PrefixTokens", response_ids: list[int], last: Sequence[int | None]
+    ) -> RMInput:
+        """A language model's input, cut to `max_length`.
+
+        Args:
+          last: the last token of each segment, as an index into `response_ids`.
+        """
+        lengths = prefix.lengths(len(response_ids))
+        if self.shape == "seq2seq":  # two sequences, and each may have `max_length` tokens
+            prefix_left = lengths_that_fit(lengths.context, 0, lengths.core, self.max_length)
+            response_left = min(lengths.response, self.max_length - 1)
+            fitting = prefix_left._replace(response=response_left)
+            before_response = [self._decoder_start()]
+        else:
+            fitting = lengths_that_fit(*lengths, self.max_length)
+            before_response = prefix.cut_to(fitting)
+        read_ids = before_response + response_ids[: fitting.response]
+
+        positions: list[int | None] = []
+        unread = 0
+        if self.kind == "sequence":
+            positions.append(len(read_ids) - 1)
+        else:
+            for token in last:
+                if token is None:
+                    positions.append(None)
+                elif token < fitting.response:
+                    positions.append(len(before_response) + token)
+                else:
+                    positions.append(None)
+                    unread += 1
+        return RMInput(
+            prefix.cut_to(fitting) if self.shape == "seq2seq" else read_ids,
+            read_ids if self.shape == "seq2seq" else None,
+            tuple(positions),
+            cut_context=lengths.context - fitting.context,
+            cut_response=lengths.response - fitting.response,
+            cut_core=lengths.core - fitting.core,
+            unread_segments=unread,
+        )
+
+    def _decoder_start(self) -> int:
+        if self.decoder_start_id is None:
+            raise ValueError("an encoder-decoder needs decoder_start_id")
+        return self.decoder_start_id
+
+    def _tokenise_prefixes(self, prefixes: Iterable[Prefix]) -> "dict[Prefix, _PrefixTokens]":
+        """The tokens of each different prefix, without the mark of the response.
+
+        The samples of one prompt share their prefix.
+        """
+        unique = list(dict.fromkeys(prefixes))
+        texts = [" ".join(prefix.words) for prefix in unique]
         batch = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
-        results = []
-        for words, (first, end), ids, offsets in zip(
-            prefixes, bounds, batch["input_ids"], batch["offset_mapping"]
-        ):
-            content = max(
-                (i + 1 for i, (left, right) in enumerate(offsets) if left < right), default=0
-            )
-            start = content
-            if first < end:
-                space = (
-                    sum(len(word) + 1 for word in words[:first]) - 1
-                )  # before `context:`; a token may hold it
-                start = min(
-                    (
-                        i
-                        for i, (left, right) in enumerate(offsets)
-                        if left >= space and left < right
-                    ),
-                    default=content,
+        tokens = {}
+        for i, prefix in enumerate(unique):
+            offsets = batch["offset_mapping"][i]
+            content_end = 0
+            for position, (start, end) in enumerate(offsets):
+                if start < end:  # special tokens have no characters
+                    content_end = position + 1
+            context = _positions(
+                (
+                    _token_of_word(prefix.words, part.start, offsets, content_end),
+                    _token_of_word(prefix.words, part.stop, offsets, content_end),
                 )
-            results.append(_Prefix(ids, start, content))
-        return results
+                for part in prefix.context
+            )
+            tokens[prefix] = _PrefixTokens(batch["input_ids"][i], context, content_end)
+        return tokens
+
+    # ---- batches ----
 
     def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """Arguments of the network's forward, padded on the right.
 
-        Equal prefixes of an encoder-decoder are kept once: `prompt_rows` says which of them each
-        answer belongs to.
+        An encoder-decoder's batch holds equal prefixes once. `prompt_rows` is the row of the prefix
+        of each response.
         """
         if self.shape != "seq2seq":
             return self._padded([x.input_ids for x in inputs], "")
@@ -373,47 +400,74 @@ class RMInputs:
         rows = [prefixes.setdefault(tuple(x.input_ids), len(prefixes)) for x in inputs]
         return {
             **self._padded([list(ids) for ids in prefixes], ""),
-            **self._padded([x.decoder_input_ids for x in inputs], "decoder_"),
+            **self._padded([x.decoder_input_ids or [] for x in inputs], "decoder_"),
             "prompt_rows": torch.tensor(rows),
         }
 
     def _padded(self, rows: Sequence[list[int]], name: str) -> dict[str, Tensor]:
-        width, pad = max(map(len, rows)), self.tokenizer.pad_token_id
+        width = max(len(ids) for ids in rows)
+        pad_id = self.tokenizer.pad_token_id
+        ids = [row + [pad_id] * (width - len(row)) for row in rows]
+        mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
         return {
-            f"{name}input_ids": torch.tensor([ids + [pad] * (width - len(ids)) for ids in rows]),
-            f"{name}attention_mask": torch.tensor(
-                [[1] * len(ids) + [0] * (width - len(ids)) for ids in rows]
-            ),
+            f"{name}input_ids": torch.tensor(ids),
+            f"{name}attention_mask": torch.tensor(mask),
         }
 
 
 @dataclass(frozen=True)
-class _Prefix:
-    """A language model's prefix: question, then passages at [start, stop), then special tokens."""
+class _PrefixTokens:
+    """A language model's prefix.
+
+    Attributes:
+      ids: all tokens.
+      context: positions of the tokens that may be cut.
+      content_end: where the special tokens at the end begin.
+    """
 
     ids: list[int]
-    start: int
-    stop: int
+    context: list[int]
+    content_end: int
 
-    @property
-    def passages(self) -> int:
-        return self.stop - self.start
+    def lengths(self, response: int) -> TokenCounts:
+        """Tokens of each part of an input whose response has `response` tokens."""
+        context = len(self.context)
+        return TokenCounts(context, response, len(self.ids) - context)
 
-    @property
-    def question(self) -> int:
-        """Tokens that are no passages'."""
-        return len(self.ids) - self.passages
+    def cut_to(self, fitting: TokenCounts) -> list[int]:
+        """The ids without the context and core tokens that do not fit."""
+        ending = self.ids[self.content_end :][: fitting.core]
+        content = _without(self.ids[: self.content_end], self.context[fitting.context :])
+        return content[: fitting.context + fitting.core - len(ending)] + ending
 
-    def cut_to(self, kept: Kept) -> list[int]:
-        ending = self.ids[self.stop :][: kept.question]
-        question = self.ids[: self.start][: kept.question - len(ending)]
-        return question + self.ids[self.start : self.start + kept.passages] + ending
+
+def _positions(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """All positions of half-open ranges, in order."""
+    return [position for start, stop in ranges for position in range(start, stop)]
+
+
+def _without(ids: Sequence[int], positions: Iterable[int]) -> list[int]:
+    """The ids at all other positions."""
+    removed = set(positions)
+    return [token for position, token in enumerate(ids) if position not in removed]
+
+
+def _token_of_word(
+    words: Sequence[str], word: int, offsets: Sequence[tuple[int, int]], content_end: int
+) -> int:
+    """The first token of a word among words joined by spaces; `content_end` after the last word.
+
+    The space before a word may be part of its token.
+    """
+    space = sum(len(text) + 1 for text in words[:word]) - 1
+    for position, (start, end) in enumerate(offsets):
+        if start >= space and start < end:
+            return position
+    return content_end
 
 
 def segment_mark(tokenizer) -> str:
-    """The single token put before every segment: `</s>` if the vocabulary has it, else the own
-    separator.
-    """
+    """The token put before every segment: `</s>` if the vocabulary has it, else the separator."""
     vocabulary = tokenizer.get_vocab()
     for mark in (SEGMENT_MARK, tokenizer.sep_token, tokenizer.eos_token):
         if mark is not None and mark in vocabulary:
@@ -426,16 +480,20 @@ def segment_mark(tokenizer) -> str:
 
 def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
     """Tokens a network with position embeddings can read; None where positions are relative."""
-    positions = getattr(config, "max_position_embeddings", None)
-    # RoBERTa and Longformer count positions from two
-    return positions - 2 if positions is not None and shape == "encoder" else positions
+    positions: Any = getattr(config, "max_position_embeddings", None)
+    if positions is None or shape != "encoder":
+        return positions
+    return positions - 2  # RoBERTa and Longformer count positions from two
 
 
 def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
-    """All words joined by one space, and each segment's half-open characters in it (no words: empty
-    span).
+    """All words joined by one space, and the half-open characters of each segment in that text.
+
+    A segment without words has an empty span.
     """
-    parts, spans, length = [], [], 0
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    length = 0
     for segment in segments:
         text = " ".join(segment)
         start = length + (1 if length and text else 0)
@@ -449,18 +507,19 @@ def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[in
 def last_tokens(
     offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
 ) -> list[int | None]:
-    """For each character span the token that completes it: the last one that begins before the
-    span's end.
+    """For each character span the token that completes it.
 
-    None for an empty span, or where no token holds any of its characters (a tokenizer may drop
-    some). Tokens that share a character (the bytes of one emoji) begin at the same offset, so the
-    last of them is found.
+    That is the last token that begins before the span's end. Tokens that share a character, such as
+    the bytes of an emoji, begin at the same offset, and the last of them is taken. The result is
+    None for an empty span, or where no token holds any of its characters, since a tokenizer may
+    drop some.
     """
     starts = list(accumulate((start for start, _ in offsets), max))
-    found = []
+    tokens: list[int | None] = []
     for start, end in spans:
         token = bisect_left(starts, end) - 1
         while token >= 0 and offsets[token][0] == offsets[token][1]:  # tokens of no characters
             token -= 1
-        found.append(token if start < end and token >= 0 and offsets[token][1] > start else None)
-    return found
+        has_characters = start < end and token >= 0 and offsets[token][1] > start
+        tokens.append(token if has_characters else None)
+    return tokens

@@ -8,7 +8,8 @@ from pydantic import Field
 from fgrlhf.config import Amount, StrictModel
 
 if TYPE_CHECKING:
-    from fgrlhf.reward import AspectReward, PrefixFn
+    from fgrlhf.reward import AspectReward
+    from fgrlhf.reward_models.prefix import PrefixFn
 
 
 @dataclass(frozen=True)

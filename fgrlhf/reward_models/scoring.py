@@ -1,28 +1,27 @@
-"""Reward models in use: load a trained one, score segments or whole answers.
+"""Reward models in use: load a trained one, score segments or whole responses.
 
     scorer = load_reward_model("outputs/qa_feedback/mini/fact_rm", prefix_fn)
     scorer.score(prompts, texts)
 
-What use needs travels with the model in `reward_model.json` (`RewardModelSpec`): labels by name,
-segment level, segmenter, lengths, and a sequence scorer's mean and standard deviation.
+`reward_model.json` (`RewardModelSpec`) travels with the model and holds what its use needs: labels
+by name, segment level, segmenter, lengths, and a sequence scorer's mean and standard deviation.
 
 Bring your own model
 --------------------
 1. Any encoder that transformers can load: name it in the reward model's YAML (`model.ckpt`, shape
-`encoder`). 2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
+   `encoder`).
+2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
 3. A network of your own: give `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward
-takes what
-   `RMInputs.collate` makes and returns an object with `logits`: (B, T, labels) for segments, (B, 1)
-   for sequences.
-4. Anything else (a rule, a server): no reward model at all, but a class with
-`segment_scores(prompts, texts)`
-   as in fgrlhf/reward.py.
+   takes what `RMInputs.collate` returns and gives an object with `logits`: (B, T, labels) for
+   segments, (B, 1) for sequences.
+4. Anything else, such as a rule or a server: write a class with `segment_scores(prompts, texts)` as
+   in fgrlhf/reward.py. It needs no reward model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -31,6 +30,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
+    PreTrainedModel,
 )
 
 from fgrlhf.errors import UserError, first_problems, shorten
@@ -40,44 +40,46 @@ from fgrlhf.kernels.longformer import use_banded_attention
 from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
-from fgrlhf.reward_models.spec import is_finite_number, spec_problems
-from fgrlhf.reward_utils import load_segmenter, rm_words
+from fgrlhf.reward_models.spec import is_finite_number, spec_problems, with_current_names
+from fgrlhf.reward_utils import Level, Span, load_segmenter
 from fgrlhf.types import Prompt
-
-PrefixFn = Callable[[Prompt, bool], list[str]]
 
 SPEC_FILE = "reward_model.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PUBLISHED_LENGTH = 2048  # what the published reward models were trained to read
-FACTS = (
-    "level",
-    "error_label",
-    "with_passages",
-    "mean",
-    "std",
-)  # what a published checkpoint does not carry
-_NOT_LABELS = ("O", "Ignore")
+PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
+# what a published checkpoint does not carry
+FACTS = ("level", "error_label", "with_context", "mean", "std")
+_NOT_ERRORS = ("O", "Ignore")
 
 
 @dataclass(frozen=True)
 class RewardModelSpec:
-    """What a reward model is and what its use needs. Written as `reward_model.json` into the
-    model's folder.
+    """What a reward model is and what its use needs: `reward_model.json` in the model's folder.
 
-    kind: "segment" (labels per segment) or "sequence" (one score per answer).
-    shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/inputs.py.
-    labels: of the network's outputs in their order (segment); error_label, ok_label: the two that
-      are
-    compared. level, segmenter: how answers are cut. with_passages: whether the prefix holds them.
-    mean, std: of a sequence scorer's raw scores over its training data.
-    metrics: on its dev data when training ended.
+    Attributes:
+      kind: "segment" (a label per segment) or "sequence" (one score per response).
+      shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/inputs.py.
+      level: of the segments that are judged; "sequence" for a sequence scorer.
+      with_context: whether the prefix holds the prompt's context.
+      max_length: tokens the network reads.
+      labels: names of the network's outputs in their order (segment).
+      error_label: the label of a segment with an error. None where the model distinguishes several
+        kinds of error: then all labels except `ok_label` are errors.
+      ok_label: the label of a segment without an error.
+      segmenter: name and version of the pipeline that cut the training responses.
+      mean, std: of a sequence scorer's raw scores over its training data.
+      metrics: on its dev data when training ended.
+
+    Raises:
+      UserError: the labels do not fit together, or mean and std are missing.
     """
 
     kind: Kind
     shape: Shape
-    level: str
-    with_passages: bool
+    level: Level | Literal["sequence"]
+    with_context: bool
     max_length: int
     labels: tuple[str, ...] = ()
     error_label: str | None = None
@@ -89,23 +91,45 @@ class RewardModelSpec:
 
     def __post_init__(self):
         if self.kind == "segment":
-            absent = [name for name in (self.error_label, self.ok_label) if name not in self.labels]
-            if absent:
-                raise UserError(
-                    f"the reward model has the labels {', '.join(self.labels)}, not "
-                    f"{', '.join(map(str, absent))}: name its own with error_label=..."
-                )
-            if self.error_label == self.ok_label:
-                raise UserError(
-                    "the error label and the label of segments without the error are both"
-                    f" `{self.ok_label}`: name the error with error_label=..."
-                )
-        elif not is_finite_number(self.mean) or not is_finite_number(self.std) or not self.std > 0:
+            self._check_labels()
+        else:
+            self._check_moments()
+
+    def _check_labels(self) -> None:
+        needed = [self.ok_label]
+        if self.error_label is not None or len(self.labels) <= 2:
+            needed.insert(0, self.error_label)
+        absent = [str(name) for name in needed if name not in self.labels]
+        if absent:
+            raise UserError(
+                f"the reward model has the labels {', '.join(self.labels)}, not"
+                f" {', '.join(absent)}: name its own with error_label=..."
+            )
+        if self.error_label == self.ok_label:
+            raise UserError(
+                "the error label and the label of segments without the error are both"
+                f" `{self.ok_label}`: name the error with error_label=..."
+            )
+
+    def _check_moments(self) -> None:
+        mean_is_number = is_finite_number(self.mean)
+        std_is_positive = is_finite_number(self.std) and self.std is not None and self.std > 0
+        if not (mean_is_number and std_is_positive):
             raise UserError(
                 f"a sequence scorer needs the mean and std of its scores (here {self.mean} and"
                 f" {self.std}): give a finite mean=... and a finite std=... above 0 with the"
                 " checkpoint"
             )
+
+    @property
+    def judged_labels(self) -> tuple[str, ...]:
+        """The labels that are compared: of errors, then `ok_label`. Empty for a sequence scorer."""
+        if self.ok_label is None:
+            return ()
+        if self.error_label is not None:
+            return (self.error_label, self.ok_label)
+        errors = [name for name in self.labels if name not in (*_NOT_ERRORS, self.ok_label)]
+        return (*errors, self.ok_label)
 
     def save(self, folder: str | Path) -> None:
         write_json(Path(folder) / SPEC_FILE, asdict(self))
@@ -114,25 +138,28 @@ class RewardModelSpec:
     def read(cls, folder: str | Path) -> "RewardModelSpec":
         """Raises `UserError` with every mistake of the file, or where it is missing or broken."""
         path = Path(folder) / SPEC_FILE
-        row = read_json(path)
+        row = with_current_names(read_json(path))
         problems = spec_problems(row)
         if problems:
-            lines = "\n  ".join(
-                [f"{path} does not describe a reward model:", *first_problems(problems)]
-            )
+            head = f"{path} does not describe a reward model:"
+            lines = "\n  ".join([head, *first_problems(problems)])
             raise UserError(f"{lines}\nTrain the model again, or restore the file")
         return cls(**{**row, "labels": tuple(row.get("labels", ()))})
 
 
 @dataclass(frozen=True)
 class SegmentLabels:
-    """One answer's judgements. `labels` name the columns: the error label, then the ok label.
+    """The judgements of one response, in S segments.
 
-    A segment with `judged[s]` False could not be read (its end was cut off, or it holds no token);
-    its probabilities are zeros and it deserves neither reward nor punishment.
+    Attributes:
+      spans: half-open characters of the segments.
+      probabilities_SL: of each label; zeros for a segment that is not judged.
+      labels: names of the columns: error labels, then the ok label.
+      judged: False for a segment that could not be read, because its end was cut off or it holds no
+        token. It gets reward 0.
     """
 
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[Span, ...]
     probabilities_SL: Tensor
     labels: tuple[str, ...]
     judged: tuple[bool, ...]
@@ -150,10 +177,9 @@ class _Scorer:
     """A network in evaluation mode with its tokenizer and spec.
 
     Args:
-      prefix_fn: (prompt, with_passages) -> the words before the answer; the task's own.
-      batch_tokens: padded tokens of one forward pass at most. Texts are sorted by length before
-        they are
-      batched.
+      prefix_fn: (prompt, with_context) -> the words before the response; a task's `rm_prefix`.
+      batch_tokens: largest number of padded tokens of one forward pass. Inputs are sorted by length
+        before they are batched.
     """
 
     kind: Kind
@@ -171,12 +197,10 @@ class _Scorer:
                 f"a {spec.kind} reward model was given where a {self.kind} one is needed: check"
                 " `ckpt`"
             )
-        self.model, self.spec, self.prefix_fn, self.batch_tokens = (
-            model.eval().requires_grad_(False),
-            spec,
-            prefix_fn,
-            batch_tokens,
-        )
+        self.model = model.eval().requires_grad_(False)
+        self.spec = spec
+        self.prefix_fn = prefix_fn
+        self.batch_tokens = batch_tokens
         self.inputs = RMInputs(
             tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(model)
         )
@@ -188,125 +212,130 @@ class _Scorer:
 
     @property
     def cut_inputs(self) -> int:
-        """Those whose passages, or even question, were cut to fit."""
+        """Inputs whose prompt was cut to fit."""
         return self.inputs.cuts.prefixes
 
     @property
     def cut_responses(self) -> int:
-        """Those whose response was cut."""
+        """Inputs whose response was cut to fit."""
         return self.inputs.cuts.responses
 
     def encode(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RMInput]:
         """What the network reads for each text: the same ids as in training."""
         return self.inputs.encode(
-            [self._words(prompt, text)[0] for prompt, text in zip(prompts, texts, strict=True)]
+            [self._read(prompt, text)[0] for prompt, text in zip(prompts, texts, strict=True)]
         )
 
-    def _words(self, prompt: Prompt, text: str) -> tuple[RMText, list[tuple[int, int]]]:
+    def _prefix(self, prompt: Prompt) -> Prefix:
+        return Prefix.of(self.prefix_fn(prompt, self.spec.with_context))
+
+    def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
         """The words the network reads, and the character spans of the segments it judges."""
-        raise NotImplementedError("abstract: a scorer says how a text becomes words")
+        raise NotImplementedError("abstract: a subclass turns a text into words")
 
     @torch.no_grad()
     def _forward(self, inputs: Sequence[RMInput]) -> list[Tensor]:
-        """Each input's logits where it is read, (judged segments, labels) or (1,), in fp32 on the
-        CPU.
+        """Each input's logits at its positions, in fp32 on the CPU.
+
+        Shapes: (judged segments, labels) of a segment classifier, (1,) of a sequence scorer.
         """
         device = next(self.model.parameters()).device
-        results: list[Tensor | None] = [None] * len(inputs)
+        results: dict[int, Tensor] = {}
         for rows in self._batches(inputs):
-            batch = {
-                name: tensor.to(device)
-                for name, tensor in self.inputs.collate([inputs[i] for i in rows]).items()
-            }
-            logits = self.model(**batch).logits.float().cpu()
+            batch = self.inputs.collate([inputs[i] for i in rows])
+            on_device = {name: tensor.to(device) for name, tensor in batch.items()}
+            logits = self.model(**on_device).logits.float().cpu()
             for i, output in zip(rows, logits):
-                results[i] = (
-                    output[[p for p in inputs[i].positions if p is not None]]
-                    if self.kind == "segment"
-                    else output
-                )
-        return results
+                if self.kind == "segment":
+                    output = output[[p for p in inputs[i].positions if p is not None]]
+                results[i] = output
+        return [results[i] for i in range(len(inputs))]
 
     def _batches(self, inputs: Sequence[RMInput]) -> list[list[int]]:
-        """Indices of inputs of like length, at most `batch_tokens` padded tokens together (or one
-        input).
+        """Indices of inputs of similar length.
+
+        A batch has at most `batch_tokens` padded tokens, or a single input.
         """
         batches: list[list[int]] = []
         for i in sorted(range(len(inputs)), key=lambda i: -inputs[i].length):
-            if (
-                batches
-                and (len(batches[-1]) + 1) * inputs[batches[-1][0]].length <= self.batch_tokens
-            ):
-                batches[-1].append(i)
-            else:
-                batches.append([i])
+            if batches:
+                batch = batches[-1]
+                width = inputs[batch[0]].length  # the longest comes first
+                if (len(batch) + 1) * width <= self.batch_tokens:
+                    batch.append(i)
+                    continue
+            batches.append([i])
         return batches
 
 
 class SegmentScorer(_Scorer):
-    """Judges every segment of a text: probabilities of the error label and the ok label."""
+    """Judges every segment of a text: probabilities of the error labels and the ok label.
+
+    Attributes:
+      labels: the labels that are compared, errors first.
+      columns: their places among the network's outputs.
+    """
 
     kind = "segment"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.segmenter = load_segmenter(self.spec.segmenter or "auto")
-        self.columns = [
-            self.spec.labels.index(name) for name in (self.spec.error_label, self.spec.ok_label)
-        ]
+        self.labels = self.spec.judged_labels
+        self.columns = [self.spec.labels.index(name) for name in self.labels]
 
-    def _words(self, prompt, text):
-        spans = self.segmenter.segments(text, self.spec.level)
-        words, marks = rm_words(self.prefix_fn(prompt, self.spec.with_passages), text, spans)
-        return split_at(words, marks), spans
+    def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
+        spans = self.segmenter.segments(text, cast(Level, self.spec.level))
+        segments = tuple(tuple(text[start:end].split()) for start, end in spans)
+        return RMText(self._prefix(prompt), segments), spans
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[SegmentLabels]:
         """Judge each text's segments. A text without words has none.
 
-        With logits z at a segment's position, p = softmax(z[error], z[ok]): further labels a
-        checkpoint may have (`Ignore`) take no part.
+        With z the logits at a segment's position and J the compared labels:
+
+            p(l) = exp(z_l) / sum_{l' in J} exp(z_l')        for l in J
+
+        Other outputs of a checkpoint, such as `Ignore`, take no part.
         """
-        words = [self._words(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-        inputs = self.inputs.encode([rm_text for rm_text, _ in words])
-        labels = (self.spec.error_label, self.spec.ok_label)
-        scores: list[SegmentLabels] = [SegmentLabels((), torch.zeros(0, 2), labels, ())] * len(
-            texts
-        )
+        read = [self._read(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        inputs = self.inputs.encode([rm_text for rm_text, _ in read])
         readable = [
-            i for i, read in enumerate(inputs) if any(p is not None for p in read.positions)
+            i for i, x in enumerate(inputs) if any(position is not None for position in x.positions)
         ]
         logits = dict(zip(readable, self._forward([inputs[i] for i in readable])))
-        for i, (read, (_, spans)) in enumerate(zip(inputs, words)):
-            judged = torch.tensor([p is not None for p in read.positions], dtype=torch.bool)
-            probabilities_SL = torch.zeros(len(spans), 2)
+        results = []
+        for i, (_, spans) in enumerate(read):
+            judged = torch.tensor([p is not None for p in inputs[i].positions], dtype=torch.bool)
+            probabilities_SL = torch.zeros(len(spans), len(self.labels))
             if i in logits:
                 probabilities_SL[judged] = torch.softmax(logits[i][:, self.columns], -1)
-            scores[i] = SegmentLabels(
-                tuple(spans), probabilities_SL, labels, tuple(judged.tolist())
+            results.append(
+                SegmentLabels(tuple(spans), probabilities_SL, self.labels, tuple(judged.tolist()))
             )
-        return scores
+        return results
 
 
 class SequenceScorer(_Scorer):
-    """Scores whole answers. Raw scores: (score - mean) / std is on the scale of the training
-    data.
+    """Scores whole responses.
+
+    Scores are raw; (score - mean) / std is on the scale of the training data.
     """
 
     kind = "sequence"
 
     @property
     def mean(self) -> float:
+        assert self.spec.mean is not None  # `RewardModelSpec` checks it
         return self.spec.mean
 
     @property
     def std(self) -> float:
+        assert self.spec.std is not None
         return self.spec.std
 
-    def _words(self, prompt, text):
-        return (
-            RMText(tuple(self.prefix_fn(prompt, self.spec.with_passages)), (tuple(text.split()),)),
-            [],
-        )
+    def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
+        return RMText(self._prefix(prompt), (tuple(text.split()),)), []
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Tensor:
         """scores_B, raw. An empty text is scored too."""
@@ -315,30 +344,22 @@ class SequenceScorer(_Scorer):
         return torch.cat(self._forward(self.encode(prompts, texts)))
 
 
-def split_at(words: Sequence[str], marks: Sequence[int]) -> RMText:
-    """Words in which `marks` are the indices of the `</s>` before each segment."""
-    bounds = [*marks, len(words)]
-    segments = tuple(
-        tuple(words[mark + 1 : following]) for mark, following in zip(bounds, bounds[1:])
-    )
-    return RMText(tuple(words[: bounds[0]]), segments)
-
-
 def decoder_start(model: nn.Module) -> int | None:
     """The token an encoder-decoder's decoder starts with; None for other networks."""
-    config = (
-        model.config.trunk_config()
-        if isinstance(model, LanguageModelScorer)
-        else getattr(model, "config", None)
-    )
+    if isinstance(model, LanguageModelScorer):
+        config = model.config.trunk_config()
+    else:
+        config = getattr(model, "config", None)
     return getattr(config, "decoder_start_token_id", None)
 
 
 def load_tokenizer(path: str | Path, shape: Shape):
-    """A reward model's tokenizer. For an encoder, which reads words, byte-level BPE puts a space
-    before.
+    """A reward model's tokenizer.
 
-    Raises `ValueError` where the folder holds none, or none that can pad.
+    An encoder reads words, so its byte-level BPE puts a space before the first one.
+
+    Raises:
+      ValueError: the folder has no tokenizer, or one that cannot pad.
     """
     tokenizer = loading.load_tokenizer(path)
     splitter = getattr(getattr(tokenizer, "backend_tokenizer", None), "pre_tokenizer", None)
@@ -369,13 +390,13 @@ def load_reward_model(
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
 
     Args:
-      facts: level, error_label, with_passages, mean, std of a checkpoint that has no
-        `reward_model.json`. Where the folder carries its own, a fact must equal it.
-      defaults: the same, for what neither the folder nor `facts` say. They never contradict the
-        folder.
+      facts: level, error_label, with_context, mean, std of a checkpoint that has no
+        `reward_model.json`. Where the folder has that file, a fact must equal its value.
+      defaults: the same facts, for what is neither in the folder nor in `facts`. They never
+        contradict the folder.
     Raises:
-      UserError: nothing there, not a reward model, labels not found, a fact missing, or one that
-        contradicts the folder.
+      UserError: nothing is there, it is not a reward model, labels are not found, a fact is missing
+        or contradicts the folder.
     """
     if path is None:
         raise UserError(
@@ -384,7 +405,7 @@ def load_reward_model(
     unknown = (set(facts) | set(defaults or ())) - set(FACTS)
     if unknown:
         raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
-    carried = (Path(path) / SPEC_FILE).exists()
+    has_spec = (Path(path) / SPEC_FILE).exists()
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
         raise UserError(
             f"{path} holds no finished reward model (no config.json): run its training script to"
@@ -392,15 +413,17 @@ def load_reward_model(
         )
     try:
         config = loading.load_config(path)
-        if carried:
+        if has_spec:
             spec = RewardModelSpec.read(path)
             _refuse_other_facts(path, spec, facts)
         else:
             spec = published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
-        network = loading.load_weights(_network(spec), path, exact=carried, dtype=torch.float32)
+        network = loading.load_weights(
+            _network_class(spec), path, exact=has_spec, dtype=torch.float32
+        )
         _check_reading(path, spec, network)
-        model = fast_layers(use_banded_attention(network))
+        model: Any = fast_layers(use_banded_attention(network))
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:
@@ -413,18 +436,17 @@ def load_reward_model(
     if spec.shape == "encoder" and config.pad_token_id is None:
         # a decoder-only classifier looks for its last token before the padding
         model.config.pad_token_id = tokenizer.pad_token_id
-    cls = SegmentScorer if spec.kind == "segment" else SequenceScorer
-    scorer = cls(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
+    scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
+    scorer = scorer_class(model.to(device=device, dtype=DTYPES[dtype]), tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
     return scorer
 
 
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
     """Raise `ValueError` where the tokenizer has tokens that the network has no embedding for."""
-    embeddings = network.trunk if isinstance(network, LanguageModelScorer) else network
-    rows = getattr(
-        embeddings.get_input_embeddings(), "num_embeddings", None
-    )  # not all embeddings are one table
+    trunk: Any = network.trunk if isinstance(network, LanguageModelScorer) else network
+    embeddings = trunk.get_input_embeddings()
+    rows = getattr(embeddings, "num_embeddings", None)  # not all embeddings are a single table
     largest = max(tokenizer.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise ValueError(
@@ -435,10 +457,12 @@ def check_vocabulary(tokenizer, network: nn.Module) -> None:
 
 
 def _try_out(path: str | Path, scorer: _Scorer) -> None:
-    """Read a few words. Raises `UserError` where the folder's files, each sound alone, do not work
-    together.
+    """Read a few words, since files that are valid by themselves may not work together.
+
+    Raises:
+      UserError: the model cannot read them.
     """
-    text = RMText(("question:", "a"), (("a",),))
+    text = RMText(Prefix(("a", "b")), (("a",),))
     try:
         scorer._forward(scorer.inputs.encode([text, text]))
     except Exception as error:  # the files can hold anything, so the exception can be anything
@@ -451,9 +475,7 @@ def _try_out(path: str | Path, scorer: _Scorer) -> None:
 
 
 def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[str, Any]) -> None:
-    """Raise `UserError` where a fact contradicts what the folder carries: it would have no
-    effect.
-    """
+    """Raise `UserError` for facts that contradict the folder, since they would have no effect."""
     problems = [
         f"{name}={shorten(value, 60)} was given, but its {SPEC_FILE} has"
         f" {name}={shorten(getattr(spec, name), 60)}"
@@ -470,11 +492,9 @@ def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[
 
 
 def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedConfig) -> None:
-    """Raise `UserError` where the spec is not of the network beside it, by that network's
-    config.
-    """
-    is_scorer = isinstance(config, LanguageModelScorerConfig)
+    """Raise `UserError` where the spec contradicts the config of the network beside it."""
     problems = []
+    is_scorer = isinstance(config, LanguageModelScorerConfig)
     if is_scorer != (spec.shape != "encoder"):
         problems.append(f"shape is {spec.shape}, but the network is a {config.model_type}")
     if is_scorer and config.kind != spec.kind:
@@ -482,29 +502,34 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
     if is_scorer and not isinstance(config.lm_logprob_feature, bool):
         problems.append("lm_logprob_feature of the network's config must be true or false")
     if spec.kind == "segment":
-        names = tuple(config.id2label.get(i) for i in range(config.num_labels))
-        unnamed = tuple(f"LABEL_{i}" for i in range(config.num_labels))
-        if len(spec.labels) != config.num_labels:
-            problems.append(
-                f"{len(spec.labels)} labels, but the network has {config.num_labels} outputs"
-            )
-        elif names not in (spec.labels, unnamed):
-            problems.append(
-                f"labels are {shorten(', '.join(spec.labels))}, the network's"
-                f" {shorten(', '.join(map(str, names)))}"
-            )
+        problems += _label_problems(spec, config)
     _refuse_network(path, problems)
 
 
-def _check_reading(path: str | Path, spec: RewardModelSpec, network: nn.Module) -> None:
-    """Raise `UserError` where the loaded network does not read as the spec's shape does, or not as
-    much.
-    """
-    config = (
-        network.config.trunk_config()
-        if isinstance(network, LanguageModelScorer)
-        else network.config
-    )
+def _label_problems(spec: RewardModelSpec, config: PretrainedConfig) -> list[str]:
+    if len(spec.labels) != config.num_labels:
+        return [f"{len(spec.labels)} labels, but the network has {config.num_labels} outputs"]
+    names = _output_names(config)
+    unnamed = tuple(f"LABEL_{i}" for i in range(len(names)))
+    if names in (spec.labels, unnamed):
+        return []
+    return [
+        f"labels are {shorten(', '.join(spec.labels))}, the network's {shorten(', '.join(names))}"
+    ]
+
+
+def _output_names(config: PretrainedConfig) -> tuple[str, ...]:
+    """The labels of a network's outputs, in their order."""
+    names: Any = config.id2label or {}
+    return tuple(str(names.get(i)) for i in range(config.num_labels or 0))
+
+
+def _check_reading(path: str | Path, spec: RewardModelSpec, network: PreTrainedModel) -> None:
+    """Raise `UserError` where the loaded network has another shape, or reads less than the spec."""
+    if isinstance(network, LanguageModelScorer):
+        config = network.config.trunk_config()
+    else:
+        config = network.config
     problems = []
     if spec.shape != "encoder" and shape_of(network) != spec.shape:
         problems.append(
@@ -534,14 +559,12 @@ def _refuse_network(path: str | Path, problems: Sequence[str]) -> None:
         raise UserError("\n  ".join([head, *first_problems(problems)]))
 
 
-def _network(spec: RewardModelSpec):
+def _network_class(spec: RewardModelSpec):
     if spec.shape != "encoder":
         return LanguageModelScorer
-    return (
-        AutoModelForTokenClassification
-        if spec.kind == "segment"
-        else AutoModelForSequenceClassification
-    )
+    if spec.kind == "segment":
+        return AutoModelForTokenClassification
+    return AutoModelForSequenceClassification
 
 
 def published_spec(
@@ -550,22 +573,24 @@ def published_spec(
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> RewardModelSpec:
-    """The spec of a checkpoint that carries none: kind from its architecture, labels by name, the
-    rest from the facts `given`, then from `defaults`.
+    """The spec of a checkpoint that has no `reward_model.json`.
 
-    The error label is the fact `error_label`, or else the only label that is neither `O` nor
-    `Ignore`.
+    Its kind follows from the architecture and its labels from their names. The rest comes from the
+    facts `given`, then from `defaults`. The error label is the fact `error_label`, or else the only
+    label that is neither `O` nor `Ignore`.
+
+    Raises:
+      UserError: the checkpoint is no reward model, or facts are missing or would be ignored.
     """
     facts = {**defaults, **given}
     architecture = next(iter(config.architectures or ()), "none")
-    length = min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH)
     common = {
         "shape": "encoder",
-        "with_passages": facts.get("with_passages", True),
-        "max_length": length,
+        "with_context": facts.get("with_context", True),
+        "max_length": min(PUBLISHED_LENGTH, longest_input(config, "encoder") or PUBLISHED_LENGTH),
     }
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
-        _refuse_unread(path, given, "a score of the whole answer", {"error_label", "level"})
+        _refuse_unused_facts(path, given, "a score of the whole answer", {"error_label", "level"})
         return RewardModelSpec(
             "sequence", level="sequence", mean=facts.get("mean"), std=facts.get("std"), **common
         )
@@ -574,27 +599,36 @@ def published_spec(
             f"`{path}` is no reward model: its architecture is {architecture}. A reward model has a"
             " head for token classification, or for one score per sequence"
         )
-    _refuse_unread(path, given, "labels of segments", {"mean", "std"})
-    labels = tuple(config.id2label[i] for i in range(config.num_labels))
-    errors = [name for name in labels if name not in _NOT_LABELS]
-    error = facts.get("error_label") or (errors[0] if len(errors) == 1 else None)
+    _refuse_unused_facts(path, given, "labels of segments", {"mean", "std"})
     if facts.get("level") is None:
         raise UserError(
             f"`{path}` does not say which segments it judges: give level=subsentence or"
             " level=sentence with the checkpoint"
         )
+    labels = _output_names(config)
+    error = facts.get("error_label")
+    if error is None:
+        errors = [name for name in labels if name not in _NOT_ERRORS]
+        if len(errors) != 1:
+            raise UserError(
+                f"`{path}` has the labels {', '.join(labels)}: name the one that marks an error"
+                " with error_label=..."
+            )
+        error = errors[0]
     return RewardModelSpec(
         "segment", level=facts["level"], labels=labels, error_label=error, ok_label="O", **common
     )
 
 
-def _refuse_unread(path: str | Path, given: Mapping[str, Any], what: str, unread: set[str]) -> None:
-    """Raise `UserError` for a fact that a network of this kind has no use for."""
+def _refuse_unused_facts(
+    path: str | Path, given: Mapping[str, Any], result: str, unused: set[str]
+) -> None:
+    """Raise `UserError` for a fact that a network with this result has no use for."""
     names = sorted(
-        name for name in unread & given.keys() if (name, given[name]) != ("level", "sequence")
+        name for name in unused & given.keys() if (name, given[name]) != ("level", "sequence")
     )
     if names:
         raise UserError(
-            f"`{path}` gives {what}, so {', '.join(names)} would be ignored: leave it out of the"
+            f"`{path}` gives {result}, so {', '.join(names)} would be ignored: leave it out of the"
             " config, or check `ckpt`"
         )

@@ -1,15 +1,14 @@
-"""Which shape of reward model a checkpoint can be: does it read both ways, from left to right, or
-with two stacks?
+"""Which shape of reward model a checkpoint can be: bidirectional, left to right, or two stacks.
 
-A segment of shape `encoder` is judged at the mark before it, so the network must read what comes
-after the mark. A decoder-only network never does. The config answers for the shape `auto`. Whether
-a single stack reads ahead is then measured on the loaded network, since some configs do not say it
-(a Llama made bidirectional, XLNet).
+A reward model of shape `encoder` judges a segment at the mark before it, so the network must read
+what comes after the mark. A decoder-only network never does. The config decides for the shape
+`auto`. Whether a single stack reads ahead is then measured on the loaded network, since some
+configs do not tell (a Llama made bidirectional, XLNet).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -32,11 +31,11 @@ _DESCRIPTIONS = {
 
 
 def shape_of_config(config: PretrainedConfig) -> Shape:
-    """The shape a checkpoint's config speaks for."""
+    """The shape that a checkpoint's config implies."""
     if config.is_encoder_decoder:
         return "seq2seq"
     kind = type(config)
-    # BERT and its kin have a causal variant too, which `is_decoder` switches on
+    # BERT and similar models have a causal variant too, which `is_decoder` switches on
     only_causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING and kind not in MODEL_FOR_MASKED_LM_MAPPING
     if getattr(config, "is_decoder", False) or only_causal:
         return "causal"
@@ -44,7 +43,7 @@ def shape_of_config(config: PretrainedConfig) -> Shape:
 
 
 def other_shape(config: PretrainedConfig, shape: Shape) -> str:
-    """What the checkpoint is instead, and the setting for it: the end of an error message."""
+    """The end of an error message: what the checkpoint is instead, and the setting for it."""
     return (
         f"the checkpoint is {_DESCRIPTIONS[shape]} ({config.model_type}): set model.shape={shape}"
     )
@@ -78,17 +77,15 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
 
 @torch.no_grad()
 def reads_ahead(network: PreTrainedModel) -> bool:
-    """Whether the first position's hidden state depends on the tokens after it, by two short
-    inputs.
+    """Whether the first position's hidden state depends on the tokens after it.
+
+    It is compared for two short inputs that differ only after the first token.
     """
-    trunk = network.base_model
     training = network.training
     network.eval()
     try:
-        first, second = (_first_state(trunk, ids) for ids in _probes(network))
-    except (
-        Exception
-    ):  # a network may refuse so short an input in its own way: then its config is believed
+        first, second = (_first_state(network, ids) for ids in _probes(network))
+    except Exception:  # a network may refuse such short inputs: then the config decides
         return shape_of_config(network.config) != "causal"
     finally:
         network.train(training)
@@ -97,14 +94,15 @@ def reads_ahead(network: PreTrainedModel) -> bool:
 
 def _probes(network: PreTrainedModel) -> tuple[list[int], list[int]]:
     """Two inputs with the same first token and other tokens after it."""
-    size = network.get_input_embeddings().num_embeddings
+    embeddings: Any = network.get_input_embeddings()
+    size: int = embeddings.num_embeddings
     pad = getattr(network.config, "pad_token_id", None)
     usable = [i for i in range(min(size, 10)) if i != pad]
     first, last = usable[0], usable[-1]
     return [first] * PROBE_LENGTH, [first] + [last] * (PROBE_LENGTH - 1)
 
 
-def _first_state(trunk: PreTrainedModel, ids: list[int]) -> torch.Tensor:
-    ids_BT = torch.tensor([ids], device=trunk.device)
-    output = trunk(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))
+def _first_state(network: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    ids_BT = torch.tensor([ids], device=network.device)
+    output = network.base_model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT))
     return output[0][0, 0].float()

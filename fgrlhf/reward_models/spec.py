@@ -1,6 +1,4 @@
-"""Checks of `reward_model.json`. A model folder may come from anywhere, so every field is
-checked.
-"""
+"""Checks of `reward_model.json`: every field, since a model folder may come from anywhere."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,6 +9,16 @@ from fgrlhf.reward_models.inputs import Kind, Shape
 from fgrlhf.reward_utils import Level, is_pipeline_name
 
 MOST_TOKENS = 2**20  # longer than any network reads
+REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
+OLD_NAMES = {"with_passages": "with_context"}  # keys of earlier releases
+
+
+def with_current_names(row: Any) -> Any:
+    """A spec's JSON value with the keys of earlier releases replaced by the present ones."""
+    if not isinstance(row, dict):
+        return row
+    renamed = {OLD_NAMES.get(key, key): value for key, value in row.items()}
+    return renamed if len(renamed) == len(row) else row
 
 
 def spec_problems(row: Any) -> list[str]:
@@ -18,11 +26,12 @@ def spec_problems(row: Any) -> list[str]:
     if not isinstance(row, dict):
         return [f"it must be a JSON object, it is a {type(row).__name__}"]
     problems = [f"{shorten(key, 60)}: unknown key" for key in row if key not in _CHECKS]
-    for key in ("kind", "shape", "level", "with_passages", "max_length"):
-        if key not in row:
-            problems.append(f"{key}: missing")
+    problems += [f"{key}: missing" for key in REQUIRED if key not in row]
     for key, check in _CHECKS.items():
-        if key in row and (reason := check(row[key])):
+        if key not in row:
+            continue
+        reason = check(row[key])
+        if reason is not None:
             problems.append(f"{key}: {reason} (it is {shorten(repr(row[key]), 80)})")
     return problems or _contradictions(row)
 
@@ -39,23 +48,27 @@ def is_finite_number(value: Any) -> bool:
 def _contradictions(row: Mapping[str, Any]) -> list[str]:
     """Fields that are valid by themselves but not together."""
     if row["kind"] == "segment":
-        labels = row.get("labels", [])
-        names = {key: row.get(key) for key in ("error_label", "ok_label")}
-        problems = [
-            f"{key}: {name} is not among the labels"
-            for key, name in names.items()
-            if name not in labels
-        ]
-        if not problems and names["error_label"] == names["ok_label"]:
-            problems.append(f"error_label, ok_label: both are {names['ok_label']}")
-        return [shorten(problem) for problem in problems]
-    problems = [
-        f"{key}: missing, and a sequence scorer needs it"
-        for key in ("mean", "std")
-        if row.get(key) is None
-    ]
+        return [shorten(problem) for problem in _label_problems(row)]
+    problems = []
+    for key in ("mean", "std"):
+        if row.get(key) is None:
+            problems.append(f"{key}: missing, and a sequence scorer needs it")
     if row["level"] != "sequence":
         problems.append(f"level: a sequence scorer has the level sequence, not {row['level']}")
+    return problems
+
+
+def _label_problems(row: Mapping[str, Any]) -> list[str]:
+    labels = row.get("labels", [])
+    error = row.get("error_label")
+    ok = row.get("ok_label")
+    problems = []
+    if not (error in labels or (error is None and len(labels) > 2)):
+        problems.append(f"error_label: {error} is not among the labels")
+    if ok not in labels:
+        problems.append(f"ok_label: {ok} is not among the labels")
+    if not problems and error == ok:
+        problems.append(f"error_label, ok_label: both are {ok}")
     return problems
 
 
@@ -115,7 +128,7 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "kind": _among(get_args(Kind)),
     "shape": _among(get_args(Shape)),
     "level": _among((*get_args(Level), "sequence")),
-    "with_passages": _flag,
+    "with_context": _flag,
     "max_length": _length,
     "labels": _labels,
     "error_label": _name,

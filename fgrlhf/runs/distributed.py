@@ -1,5 +1,4 @@
-"""Several processes as one: every rank holds the whole rollout, each computes the gradient of its
-share.
+"""Data parallelism: every rank holds the full rollout and computes gradients for its share.
 
 Rollouts are small (ids, log-probabilities, values, texts), so they are gathered once per step.
 Whitening, advantages, KL stop and metrics are then computed from the same global tensors on every
@@ -8,7 +7,7 @@ rank: no masked moments to reduce and no decision that ranks could take differen
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -16,18 +15,18 @@ from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 
 from fgrlhf.errors import UserError
-from fgrlhf.types import Rollout, SegmentScore, TokenReward
+from fgrlhf.types import Rollout, TokenReward
 
 Result = TypeVar("Result")
 SUPPORTED = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 
 
 def check_launcher(distributed_type: DistributedType) -> None:
-    """Refuse a launcher whose way of sharing a model out is not supported.
+    """Refuse a launcher that does not give every process a whole copy of the model.
 
-    Only whole copies of the model on every process (DistributedDataParallel) train rightly here.
-    Under DeepSpeed the model would stay unwrapped and every process would train a copy of its own;
-    FSDP would shard parameters that the optimiser no longer sees.
+    Only DistributedDataParallel trains correctly here. Under DeepSpeed the model would stay
+    unwrapped, and every process would train its own copy. FSDP would shard parameters that the
+    optimiser no longer sees.
 
     Args:
       distributed_type: of accelerate's `Accelerator` or `PartialState`.
@@ -45,84 +44,33 @@ def check_launcher(distributed_type: DistributedType) -> None:
 
 
 def share_of(items: Sequence, rank: int, world: int) -> Sequence:
-    """The contiguous share of `items` that belongs to `rank`; their concatenation over ranks is
-    `items` again.
-    """
+    """The contiguous part of `items` that belongs to `rank`. The parts of all ranks are `items`."""
     bounds = [len(items) * r // world for r in range(world + 1)]
     return items[bounds[rank] : bounds[rank + 1]]
 
 
 def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """What `work()` gives on this process. It must not communicate with the others.
+    """The result of `work()` on this process. `work` must not communicate with other processes.
 
     Raises:
-      UserError: `work` raised it here or on another process. All processes stop, so none waits for
-        one that has ended.
+      UserError: `work` raised it on this or another process. All processes stop, so that none waits
+        for one that has ended.
     """
     if accelerator.num_processes == 1:
         return work()
-    result, problem = None, None
+    results: list[Result] = []
+    problem = None
     try:
-        result = work()
+        results.append(work())
     except UserError as error:
         problem = str(error)
     problems = [text for text in gather_object([problem]) if text is not None]
     if problems:
         raise UserError(problems[0])
-    return result
+    return results[0]
 
 
-def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
-    """Concatenate 2-D tensors along rows, padded with `fill` to the widest."""
-    width = max(tensor.shape[1] for tensor in tensors)
-    sides = [(width - t.shape[1], 0) if left else (0, width - t.shape[1]) for t in tensors]
-    return torch.cat(
-        [torch.nn.functional.pad(t, side, value=fill) for t, side in zip(tensors, sides)]
-    )
-
-
-def join_rollouts(
-    parts: Sequence[tuple[Rollout, TokenReward]], pad_id: int, left_padded: bool
-) -> tuple[Rollout, TokenReward]:
-    """Several ranks' rollouts as one, in the ranks' order."""
-    if len(parts) == 1:
-        return parts[0]
-    rollouts = [rollout for rollout, _ in parts]
-    joined, groups = {}, 0
-    for item in fields(Rollout):
-        values = [getattr(rollout, item.name) for rollout in rollouts]
-        if item.name == "group_B":
-            shifted = []
-            for group_B in values:
-                shifted.append(group_B + groups)
-                groups += int(group_B.max()) + 1
-            joined[item.name] = torch.cat(shifted)
-        elif isinstance(values[0], Tensor):
-            fill = pad_id if "_ids_" in item.name else 0
-            joined[item.name] = _padded_cat(values, fill, left_padded and item.name.endswith("_BP"))
-        elif item.name == "left_padded":
-            joined[item.name] = left_padded
-        else:
-            joined[item.name] = None if values[0] is None else sum(values, ())
-    rewards = [reward for _, reward in parts]
-    by_aspect = {
-        name: _padded_cat([r.by_aspect[name] for r in rewards], 0.0, False)
-        for name in rewards[0].by_aspect
-    }
-    segments: dict[str, list[Sequence[SegmentScore] | None]] = {
-        name: [scores for r in rewards for scores in r.segments[name]]
-        for name in rewards[0].segments
-    }
-    rollout = Rollout(**joined)
-    return rollout, TokenReward(by_aspect, segments, rollout.response_mask_BT)
-
-
-def _on_cpu(rewards: TokenReward) -> TokenReward:
-    return TokenReward(
-        {name: t.cpu() for name, t in rewards.by_aspect.items()},
-        rewards.segments,
-        rewards.mask_BT.cpu(),
-    )
+# ---- rollouts of all ranks -----------------------------------------------------------------------
 
 
 def gather_rollouts(
@@ -131,12 +79,81 @@ def gather_rollouts(
     """All ranks' rollouts and rewards, the same on every rank."""
     if accelerator.num_processes == 1:
         return rollout, rewards
-    parts = gather_object([(rollout.to("cpu"), _on_cpu(rewards))])
+    cpu = torch.device("cpu")
+    parts = gather_object([(rollout.to(cpu), _rewards_to(rewards, cpu))])
     joined, joined_rewards = join_rollouts(parts, pad_id, left_padded)
     device = accelerator.device
-    moved = TokenReward(
-        {n: t.to(device) for n, t in joined_rewards.by_aspect.items()},
-        joined_rewards.segments,
-        joined.response_mask_BT.to(device),
+    return joined.to(device), _rewards_to(joined_rewards, device)
+
+
+def join_rollouts(
+    parts: Sequence[tuple[Rollout, TokenReward]], pad_id: int, left_padded: bool
+) -> tuple[Rollout, TokenReward]:
+    """The ranks' rollouts as one, in the ranks' order.
+
+    Tensors are padded to the widest, groups are numbered on, and tuples are concatenated.
+
+    Args:
+      left_padded: whether prompts are padded on the left. Responses are padded on the right.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rollouts = [rollout for rollout, _ in parts]
+    joined: dict[str, Any] = {}
+    for field in fields(Rollout):
+        values = [getattr(rollout, field.name) for rollout in rollouts]
+        if field.name == "group_B":
+            joined[field.name] = _join_groups(values)
+        elif field.name == "left_padded":
+            joined[field.name] = left_padded
+        elif values[0] is None:  # an optional field that this algorithm does not use
+            joined[field.name] = None
+        elif isinstance(values[0], Tensor):
+            fill = pad_id if "_ids_" in field.name else 0
+            is_prompt = field.name.endswith("_BP")
+            joined[field.name] = _padded_cat(values, fill, left=left_padded and is_prompt)
+        else:
+            joined[field.name] = tuple(item for value in values for item in value)
+    rollout = Rollout(**joined)
+    rewards = _join_rewards([reward for _, reward in parts], rollout.response_mask_BT)
+    return rollout, rewards
+
+
+def _join_groups(groups: Sequence[Tensor]) -> Tensor:
+    """Group numbers of all ranks. Those of a rank follow those of the rank before it."""
+    shifted = []
+    first_group = 0
+    for group_B in groups:
+        shifted.append(group_B + first_group)
+        first_group += int(group_B.max()) + 1
+    return torch.cat(shifted)
+
+
+def _join_rewards(rewards: Sequence[TokenReward], mask_BT: Tensor) -> TokenReward:
+    by_aspect: dict[str, Tensor] = {}
+    segments: dict[str, list] = {}
+    for name in rewards[0].by_aspect:
+        tensors = [reward.by_aspect[name] for reward in rewards]
+        by_aspect[name] = _padded_cat(tensors, fill=0.0, left=False)
+    for name in rewards[0].segments:
+        segments[name] = [scores for reward in rewards for scores in reward.segments[name]]
+    return TokenReward(by_aspect, segments, mask_BT)
+
+
+def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
+    """Concatenate 2-D tensors along rows, padded with `fill` to the widest."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    padded = []
+    for tensor in tensors:
+        missing = width - tensor.shape[1]
+        sides = (missing, 0) if left else (0, missing)
+        padded.append(torch.nn.functional.pad(tensor, sides, value=fill))
+    return torch.cat(padded)
+
+
+def _rewards_to(rewards: TokenReward, device: torch.device) -> TokenReward:
+    return TokenReward(
+        {name: rewards_BT.to(device) for name, rewards_BT in rewards.by_aspect.items()},
+        rewards.segments,
+        rewards.mask_BT.to(device),
     )
-    return joined.to(device), moved

@@ -1,10 +1,10 @@
-"""What the stages that train with transformers' `Trainer` share.
+"""Shared code of the stages that train with transformers' `Trainer`: SFT and reward models.
 
 Checkpoints are those of transformers: weights as safetensors, and `optimizer.pt`, `scheduler.pt`
 and `rng_state*.pth` written by `torch.save`. They are read with `weights_only=True`, which builds
 tensors and plain containers and runs no code, and only after their SHA-256 is verified
-(`fgrlhf.runs.stage.last_complete_checkpoint`). The one file that a full unpickler would be needed
-for, `training_args.bin`, is removed.
+(`fgrlhf.runs.stage.last_complete_checkpoint`). `training_args.bin`, the only file that needs a full
+unpickler, is removed.
 """
 
 import math
@@ -15,12 +15,18 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
 from pydantic import Field
 from tqdm import tqdm
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
@@ -30,8 +36,8 @@ from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 # Timings differ from run to run; the rest is the Trainer's own summary at the end.
 _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos", "train_loss")
-KEPT_CHECKPOINTS = 2  # the last and the best, or the one before where the last is the best
-TEMPORARY = ".model-"  # folder in which a model is written before its files are placed
+KEPT_CHECKPOINTS = 2  # the last and the best, or the last two where the last is the best
+TEMPORARY = ".model-"  # folder in which a model is written before it is installed
 SHOWN_NAMES = 3  # of tensors, in a message
 
 
@@ -40,13 +46,122 @@ Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]
 
+# ---- settings ------------------------------------------------------------------------------------
+
+Arguments = TypeVar("Arguments", bound=TrainingArguments)
+
+
+class TrainSettings(Protocol):
+    """Keys of a config's `train` section that all these stages have."""
+
+    @property
+    def epochs(self) -> float: ...
+    @property
+    def max_steps(self) -> int | None: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def micro_batch_size(self) -> int | None: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def adam_beta2(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+    @property
+    def bf16(self) -> bool: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class EvaluationSettings(Protocol):
+    """Keys of a config's `evaluation` section that all these stages have."""
+
+    @property
+    def every_steps(self) -> int | None: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
+def training_arguments(
+    arguments_class: type[Arguments],
+    folder: str | Path,
+    train: TrainSettings,
+    evaluation: EvaluationSettings,
+    log_interval: int,
+    **settings: Any,
+) -> Arguments:
+    """The Trainer's settings.
+
+    Args:
+      folder: of the checkpoints.
+      settings: further arguments, which a stage sets in its own way.
+    Raises:
+      UserError: the processes cannot share the batch, the launcher would train in another way, or
+        transformers refuses a setting.
+    """
+    check_environment(train.bf16)
+    share, micro = _batch_sizes(train)
+    when = "epoch" if evaluation.every_steps is None else "steps"
+    common = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": share // micro,
+        "per_device_eval_batch_size": evaluation.batch_size,
+        "num_train_epochs": train.epochs,
+        "max_steps": train.max_steps or -1,
+        "learning_rate": train.lr,
+        "weight_decay": train.weight_decay,
+        "adam_beta2": train.adam_beta2,
+        "max_grad_norm": train.max_grad_norm,
+        "bf16": train.bf16,
+        "seed": train.seed,
+        "eval_strategy": when,
+        "save_strategy": when,
+        "eval_steps": evaluation.every_steps,
+        "save_steps": evaluation.every_steps or 500,
+        "logging_steps": log_interval,
+        "logging_nan_inf_filter": False,  # it would log other losses in place of NaN
+        "report_to": "none",
+        "disable_tqdm": True,
+        # without it, processes on a CPU would each train alone
+        "use_cpu": not torch.accelerator.is_available(),
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+    }
+    try:
+        arguments = arguments_class(**{**common, **settings})
+    except ValueError as error:  # e.g. bf16 on a GPU that has none
+        raise UserError(f"transformers refuses these settings: {error}") from None
+    # One device per process. DataParallel would split batches whose rows belong together.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def _batch_sizes(train: TrainSettings) -> tuple[int, int]:
+    """Examples of one process per optimiser step, and per forward pass."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    share = train.batch_size // world
+    micro = min(train.micro_batch_size or share, share)
+    if train.batch_size % world or share % max(micro, 1):
+        raise UserError(
+            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in"
+            f" parts of train.micro_batch_size={micro}: make it a multiple of {world} x"
+            " micro_batch_size, or start fewer processes"
+        )
+    return share, micro
+
+
+# ---- the Trainer ---------------------------------------------------------------------------------
+
 
 class StageTrainer(Trainer):
-    """A Trainer that ends when training diverges, keeps verified checkpoints and never trains past
-    the last step.
+    """A Trainer with checks: of divergence, of checkpoints, and of the number of steps.
 
-    Divergence means a loss, gradient norm, dev metric or weight that is NaN or infinite. Loss and
-    gradient norm are checked before every optimiser step, so that no such step is taken; all
+    It stops when training diverges, keeps verified checkpoints, and never trains past the last
+    step. Divergence means a loss, gradient norm, dev metric or weight that is NaN or infinite. Loss
+    and gradient norm are checked before every optimiser step, so that no such step is taken. All
     processes see the same values and stop together. Weights are checked before a checkpoint is
     written and when training ends.
     """
@@ -65,25 +180,25 @@ class StageTrainer(Trainer):
     def _get_grad_norm(self, model, grad_norm=None):
         """Called once per optimiser step, before the step is taken."""
         grad_norm = super()._get_grad_norm(model, grad_norm)
-        loss, self._step_loss = self._step_loss, 0.0
-        pair = torch.stack(
-            [
-                torch.as_tensor(x, dtype=torch.float32, device=self.args.device)
-                for x in (loss, grad_norm)
-            ]
-        )
-        values = self.accelerator.gather(
-            pair
-        ).tolist()  # of every process: loss, norm, loss, norm, ...
-        step = self.state.global_step + 1
+        loss = self._step_loss
+        self._step_loss = 0.0
+        numbers = [
+            torch.as_tensor(number, dtype=torch.float32, device=self.args.device)
+            for number in (loss, grad_norm)
+        ]
+        gathered: Any = self.accelerator.gather(torch.stack(numbers))
+        values = gathered.tolist()  # of every process: loss, norm, loss, norm, ...
         self.refuse_divergence(
-            {"the loss": _worst(values[::2]), "the gradient norm": _worst(values[1::2])}, step
+            {"the loss": _worst(values[::2]), "the gradient norm": _worst(values[1::2])},
+            step=self.state.global_step + 1,
         )
         return grad_norm
 
     def _run_epoch(self, *args, **kwargs):
-        """The Trainer takes a step before it looks at `max_steps`: one too many after a checkpoint
-        of the last step.
+        """Skips the epoch if the last step was taken.
+
+        The Trainer takes a step before it compares with `max_steps`, so it would take one too many
+        when it continues from a checkpoint of the last step.
         """
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
@@ -91,8 +206,7 @@ class StageTrainer(Trainer):
     def train(self, resume_from_checkpoint: str | Path | None = None, **kwargs):
         """Train from the start or from a checkpoint that `last_complete_checkpoint` returned.
 
-        Where that checkpoint is of the last step, only the best model is loaded and nothing is
-        trained.
+        From a checkpoint of the last step, only the best model is loaded and nothing is trained.
 
         Raises:
           UserError: training diverged.
@@ -120,17 +234,18 @@ class StageTrainer(Trainer):
         return output
 
     def refuse_divergence(self, quantities: Mapping[str, float], step: int) -> None:
-        """Raise a `UserError` that names the first quantity which is not finite."""
+        """Raise a `UserError` that names the first quantity that is NaN or infinite."""
         for name, value in quantities.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(_diverged(f"{name} is {value} at step {step}", self.args))
 
     @torch.no_grad()
     def refuse_broken_weights(self) -> None:
-        """Raise a `UserError` that names the weights which are not finite. They are equal on all
-        processes.
+        """Raise a `UserError` that names weights that are NaN or infinite.
+
+        Weights are equal on all processes, so all of them raise it.
         """
-        model = self.accelerator.unwrap_model(self.model)
+        model: Any = self.accelerator.unwrap_model(self.model)
         broken = [
             name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()
         ]
@@ -166,16 +281,13 @@ class _CheckpointCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **_):
         root = Path(args.output_dir)
-        if (
-            state.best_global_step
-        ):  # the state holds the path of when it was written; the folder may have been moved
+        if state.best_global_step:
+            # the state has the path of the time it was written; the folder may have been moved
             state.best_model_checkpoint = str(root / f"checkpoint-{state.best_global_step}")
         if args.should_save:
-            for path in root.glob(
-                "checkpoint-*"
-            ):  # interrupted or damaged ones: these steps are trained again
-                match = CHECKPOINT_NAME.fullmatch(path.name)
-                if match and int(match[1]) > state.global_step:
+            # later checkpoints are interrupted or damaged: their steps are trained again
+            for step, path in _checkpoints(root):
+                if step > state.global_step:
                     _remove(path)
         self.trainer.accelerator.wait_for_everyone()
 
@@ -193,27 +305,34 @@ class _CheckpointCallback(TrainerCallback):
             return
         root = Path(args.output_dir)
         folder = root / f"checkpoint-{state.global_step}"
-        (folder / "training_args.bin").unlink(
-            missing_ok=True
-        )  # nobody reads it, and it is a pickle
+        # a pickle that nobody reads
+        (folder / "training_args.bin").unlink(missing_ok=True)
         sync_files(folder)
         write_digests(folder)
         sync(folder)
         sync(root)
-        steps = sorted(
-            int(match[1])
-            for path in root.iterdir()
-            if (match := CHECKPOINT_NAME.fullmatch(path.name))
-        )
-        for step in set(steps) - checkpoints_to_keep(
-            steps, state.global_step, state.best_global_step
-        ):
-            _remove(root / f"checkpoint-{step}")
+        checkpoints = _checkpoints(root)
+        steps = [step for step, _ in checkpoints]
+        keep = checkpoints_to_keep(steps, state.global_step, state.best_global_step)
+        for step, path in checkpoints:
+            if step not in keep:
+                _remove(path)
+
+
+def _checkpoints(root: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the checkpoints in `root`, in ascending order."""
+    checkpoints = []
+    for path in root.glob("checkpoint-*"):
+        match = CHECKPOINT_NAME.fullmatch(path.name)
+        if match:
+            checkpoints.append((int(match[1]), path))
+    return sorted(checkpoints)
 
 
 def checkpoints_to_keep(steps: list[int], last: int, best: int | None) -> set[int]:
-    """The last and the best of the checkpoints at `steps` (ascending), filled up to
-    `KEPT_CHECKPOINTS` with the newest.
+    """The last and the best of the checkpoints at `steps` (ascending).
+
+    They are filled up to `KEPT_CHECKPOINTS` with the newest.
     """
     keep = {last} | {step for step in steps if step == best}
     for step in reversed(steps):
@@ -233,12 +352,11 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def model_to_place(folder: Path) -> Iterator[Path]:
-    """A folder to write a model into. When the block ends well, its files replace those of the same
-    name in `folder`.
+def model_to_install(folder: Path) -> Iterator[Path]:
+    """A folder to write a model into; at the end its files replace those in `folder`.
 
-    Each file appears whole or not at all, and is on disk before it appears. What a killed process
-    left is removed.
+    They are on disk before they get their names, so each file appears whole or not at all. If the
+    block raises, nothing is replaced. Leftovers of a killed process are removed.
     """
     for left_over in folder.glob(f"{TEMPORARY}*"):
         _remove(left_over)
@@ -251,11 +369,10 @@ def model_to_place(folder: Path) -> Iterator[Path]:
 
 
 def forget_last_call(tokenizer) -> None:
-    """Reset the padding and truncation that a fast tokenizer keeps from its last call and would
-    write to tokenizer.json.
+    """Reset the padding and truncation that a fast tokenizer keeps from its last call.
 
-    Every call sets both anew, so nothing depends on them; without them the file depends on the
-    tokenizer alone, and a continued run writes the bytes of an uninterrupted one.
+    It would write them to tokenizer.json. Every call sets both anew, so nothing depends on them.
+    Without them a continued run writes the same bytes as an uninterrupted one.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -281,11 +398,11 @@ _LAUNCHERS = {
 
 
 def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse what `accelerate launch` would add to the Trainer.
+    """Refuse launchers that would change how the Trainer trains.
 
     Losses here are averaged over the whole batch and multiplied by the number of processes, because
-    DDP averages gradients over them; a launcher that shards the model or scales the loss itself
-    would train something else.
+    DDP averages gradients over them. A launcher that shards the model or scales the loss itself
+    would give other gradients.
 
     Raises:
       UserError: the launcher is not plain DDP, or asks for another precision than the config.
@@ -293,14 +410,14 @@ def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -
     for variable, launcher in _LAUNCHERS.items():
         if environment.get(variable, "false").lower() in ("true", "1", "yes"):
             raise UserError(
-                f"the launcher asks for {launcher} ({variable} is set), with which this stage has"
-                " never been checked and may train wrongly: start it with `accelerate launch"
-                " --multi_gpu` or `torchrun`, which copy the model to every process"
+                f"the launcher asks for {launcher} ({variable} is set). This stage was never tested"
+                " with it and may train wrongly: start it with `accelerate launch --multi_gpu` or"
+                " `torchrun`, which copy the model to every process"
             )
-    wanted = environment.get("ACCELERATE_MIXED_PRECISION", "no")
-    if wanted not in ("no", "bf16" if bf16 else "no"):
+    precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", "bf16" if bf16 else "no"):
         raise UserError(
-            f"the launcher asks for mixed precision {wanted}, but train.bf16 is"
+            f"the launcher asks for mixed precision {precision}, but train.bf16 is"
             f" {str(bf16).lower()}: leave --mixed_precision out and set train.bf16"
         )
 
@@ -309,25 +426,25 @@ def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -
 
 
 class RunLogCallback(TrainerCallback):
-    """Writes the Trainer's logs to a `RunLog` and shows a progress bar, plain lines where there is
-    no terminal.
+    """Writes the Trainer's logs to a `RunLog`, and shows a progress bar on a terminal.
 
-    A line of metrics.jsonl: step, epoch, and `loss`, `lr`, `grad_norm` in training, `eval/<name>`
-    at an evaluation.
+    Without a terminal it prints lines. A line of metrics.jsonl has step, epoch, and `loss`, `lr`,
+    `grad_norm` in training, `eval/<name>` at an evaluation.
     """
 
     def __init__(self, log: RunLog, name: str):
-        self.log, self.name, self.bar = log, name, None
+        self.log = log
+        self.name = name
+        self.bar: tqdm | None = None
 
     def on_train_begin(self, args, state, control, **_):
         if state.is_world_process_zero:
-            hidden = not sys.stderr.isatty()
             self.bar = tqdm(
                 total=state.max_steps,
                 initial=state.global_step,
                 desc=self.name,
                 unit="step",
-                disable=hidden,
+                disable=not sys.stderr.isatty(),
             )
 
     def on_step_end(self, args, state, control, **_):
@@ -340,15 +457,15 @@ class RunLogCallback(TrainerCallback):
 
     @staticmethod
     def _log_what_is_saved(control):
-        """A loss is averaged since the last line: with a line at each checkpoint a resumed run logs
-        the same.
-        """
+        """A loss is averaged since the last line, so a resumed run needs one at each checkpoint."""
         control.should_log = control.should_log or control.should_save
         return control
 
     def on_log(self, args, state, control, logs=None, **_):
         metrics = {
-            _name(key): value for key, value in logs.items() if not key.endswith(_NOT_METRICS)
+            _name(key): value
+            for key, value in (logs or {}).items()
+            if not key.endswith(_NOT_METRICS)
         }
         if metrics.keys() - {"epoch"}:
             self.log.log(state.global_step, metrics)

@@ -1,19 +1,19 @@
-"""Local `evaluate` module: how often the better one of two answers gets the higher score."""
+"""Local `evaluate` module: how often the better of two responses gets the higher score."""
 
 import datasets
 import evaluate
 import numpy as np
 
 _DESCRIPTION = (
-    "Share of decided pairs whose better answer has the higher score; equal scores count one half."
+    "Share of pairs whose better response has the higher score; equal scores count one half."
 )
 
 _INPUTS = """
 Args:
-    predictions: score of the first answer less score of the second, for each decided pair
-    references: 1 where the first answer is better, 0 where the second is
+    predictions: score of the first response less score of the second, for each pair
+    references: 1 where the first response is better, 0 where the second is
 Returns:
-    accuracy; first_accuracy, that of always choosing the first answer of a pair; pairs, their number
+    accuracy; first_accuracy, that of always choosing the first response; pairs, their number
 """
 
 
@@ -27,10 +27,11 @@ class PairAccuracy(evaluate.Metric):
         )
 
     def _compute(self, predictions, references):
-        margins, first = np.asarray(predictions, dtype=float), np.asarray(references).astype(bool)
-        right = np.where(margins == 0, 0.5, (margins > 0) == first)
+        margins = np.asarray(predictions, dtype=float)
+        first_better = np.asarray(references).astype(bool)
+        correct = np.where(margins == 0, 0.5, (margins > 0) == first_better)
         return {
-            "accuracy": float(right.mean()),
-            "first_accuracy": float(first.mean()),
+            "accuracy": float(correct.mean()),
+            "first_accuracy": float(first_better.mean()),
             "pairs": len(margins),
         }

@@ -18,6 +18,7 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl, write_text
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
@@ -287,10 +288,26 @@ def rm_words_prefix(
     return [*words, "answer:"]
 
 
-def rm_prefix(prompt: Prompt, with_passages: bool) -> list[str]:
-    """`rm_words_prefix` of a prompt: what a reward model reads before the answer, as in its
-    training files.
+def rm_prefix_of_words(words: Sequence[str]) -> Prefix:
+    """A prefix in words as a reward model reads it: the passages may be cut, `answer:` is the mark.
+
+    The passages begin with `context: wikipage:` and go up to the final `answer:`.
     """
-    return rm_words_prefix(
-        prompt.meta["question"], prompt.meta["passages"] if with_passages else None
-    )
+    end = len(words)
+    if end and words[-1] == "answer:":
+        end -= 1
+    context: tuple[range, ...] = ()
+    for i in range(end - 1):
+        if words[i] == "context:" and words[i + 1] == "wikipage:":
+            context = (range(i, end),)
+            break
+    return Prefix(tuple(words[:end]), context, response_mark=tuple(words[end:]))
+
+
+def rm_prefix(prompt: Prompt, with_context: bool) -> Prefix:
+    """What a reward model reads before the answer, as in its training files.
+
+    `with_context`: whether the passages are included.
+    """
+    passages = prompt.meta["passages"] if with_context else None
+    return rm_prefix_of_words(rm_words_prefix(prompt.meta["question"], passages))

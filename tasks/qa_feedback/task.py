@@ -8,7 +8,8 @@ from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
-from tasks.qa_feedback.feedback import load_examples, rm_prefix
+from tasks.qa_feedback.feedback import load_examples, rm_prefix, rm_prefix_of_words
+from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 from tasks.qa_feedback.training.comparisons import SOURCES
 from tasks.qa_feedback.training.oracle_reward import OracleGold
 from tasks.qa_feedback.training.reward import KINDS, REWARD_KINDS
@@ -45,6 +46,8 @@ TASK = Task(
     rewards={**KINDS, "oracle_gold": OracleGold},
     reward_kinds=REWARD_KINDS,
     rm_prefix=rm_prefix,
+    rm_prefix_of_words=rm_prefix_of_words,
+    rm_pairs=read_pairs,
     core_text=up_to_question,
     metrics=oracle,
     comparisons=SOURCES,

@@ -1,5 +1,4 @@
-"""Which of the needed passage sentences an answer covers: completeness preferences without new
-annotation.
+"""Which of the needed passage sentences an answer covers: preferences without new annotation.
 
 Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences
 matched by the annotator's corrected answer are needed; an output's score is the share of them that
@@ -25,7 +24,7 @@ def normalise(text: str) -> str:
 class PassageMatcher:
     """Finds the passage sentence that a sub-sentence is most similar to.
 
-    similarity(x, sentence) = 1 if x stands in the sentence, else the greatest
+    similarity(x, sentence) = 1 if the sentence contains x, else the greatest
     difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| +
     |x|) over the sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the
     intersection of multisets. The counts of every n-gram's characters are differences of running
@@ -48,7 +47,7 @@ class PassageMatcher:
             [word for sentence in words for word in sentence]
         )
         self._grams: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        self._found: dict[str, SentenceId | None] = {}
+        self._matches: dict[str, SentenceId | None] = {}
 
     def match(self, subsentence: str) -> SentenceId | None:
         """The most similar sentence, the first on equal values; None if none reaches
@@ -56,9 +55,9 @@ class PassageMatcher:
 
         `subsentence`: words joined by single spaces.
         """
-        if subsentence not in self._found:
-            self._found[subsentence] = self._match(subsentence) if self.ids else None
-        return self._found[subsentence]
+        if subsentence not in self._matches:
+            self._matches[subsentence] = self._match(subsentence) if self.ids else None
+        return self._matches[subsentence]
 
     def _match(self, subsentence: str) -> SentenceId | None:
         similarity = self.similarities(subsentence)
@@ -102,29 +101,30 @@ class PassageMatcher:
 
 
 def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
-    """Characters -> row, and counts [characters, words + 1] of each character in the words
-    before.
-    """
+    """Characters -> row, and running counts [characters, words + 1] over the words before."""
     text = "".join(words) + PAD
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-    known, row = np.unique(points, return_inverse=True)
+    unique_points, row = np.unique(points, return_inverse=True)
     word = np.repeat(np.arange(len(words) + 1), [*(len(word) for word in words), len(PAD)])
-    counts = np.bincount(row * (len(words) + 1) + word, minlength=len(known) * (len(words) + 1))
-    counts = counts.reshape(len(known), len(words) + 1)
+    shape = (len(unique_points), len(words) + 1)
+    counts = np.bincount(row * shape[1] + word, minlength=shape[0] * shape[1]).reshape(shape)
     running = np.zeros_like(counts, dtype=np.int32)
     running[:, 1:] = np.cumsum(counts[:, :-1], axis=1)
-    return {chr(point): i for i, point in enumerate(known)}, running
+    return {chr(point): i for i, point in enumerate(unique_points)}, running
 
 
 def matched_sentences(
     text: str, matcher: PassageMatcher, segmenter: Segmenter
 ) -> list[tuple[str, SentenceId]]:
-    """The sub-sentences of `text` that match a passage sentence, in order, each with that
-    sentence.
-    """
+    """The sub-sentences of `text` that match a passage sentence, in order, with that sentence."""
     text = normalise(text)
-    pieces = [text[start:end] for start, end in segmenter.subsentences(text)]
-    return [(piece, found) for piece in pieces if (found := matcher.match(piece)) is not None]
+    matches = []
+    for start, end in segmenter.subsentences(text):
+        piece = text[start:end]
+        sentence = matcher.match(piece)
+        if sentence is not None:
+            matches.append((piece, sentence))
+    return matches
 
 
 def needed_sentences(
@@ -132,39 +132,49 @@ def needed_sentences(
 ) -> set[SentenceId]:
     """The sentences that the corrected answer matches, without those of minor information.
 
-    Minor information stays needed if prediction 1 held it already: if the sub-sentence that matched
-    it, in lower case, stands in prediction 1. Where several sub-sentences match one sentence the
+    Minor information stays needed if prediction 1 has it already: if the sub-sentence that matches
+    it, in lower case, is part of prediction 1. Where several sub-sentences match one sentence the
     last decides, as in the published files.
     """
     minor_infos = [info for info in row.missing if info.type == MINOR_INFO]
     minor = {(info.passage_id, i) for info in minor_infos for i in info.sentence_ids}
-    given = normalise(row.predictions[0]).lower()
+    prediction = normalise(row.predictions[0]).lower()
     needed: set[SentenceId] = set()
-    for piece, found in matched_sentences(row.corrected, matcher, segmenter):
-        if found in minor and piece.lower() not in given:
-            needed.discard(found)
+    for piece, sentence in matched_sentences(row.corrected, matcher, segmenter):
+        if sentence in minor and piece.lower() not in prediction:
+            needed.discard(sentence)
         else:
-            needed.add(found)
+            needed.add(sentence)
     return needed
 
 
 def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[float] | None:
-    """|matched and needed| / |needed| for each of `texts` as an answer; None if nothing is
-    needed.
-    """
+    """|matched and needed| / |needed| of each text; None if nothing is needed."""
     matcher = PassageMatcher(row.passages)
     needed = needed_sentences(row, matcher, segmenter)
     if not needed:
         return None
-    told = [{found for _, found in matched_sentences(text, matcher, segmenter)} for text in texts]
-    return [len(needed & sentences) / len(needed) for sentences in told]
+    shares = []
+    for text in texts:
+        matched = {sentence for _, sentence in matched_sentences(text, matcher, segmenter)}
+        shares.append(len(needed & matched) / len(needed))
+    return shares
 
 
 def completeness_preference(row: FeedbackRow, segmenter: Segmenter) -> list[int] | None:
-    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither. None if nothing
-    is needed.
+    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither.
+
+    None if nothing is needed.
     """
     scores = coverage(row, list(row.predictions), segmenter)
     if scores is None:
         return None
-    return [1 if scores[a] > scores[b] else 2 if scores[a] < scores[b] else 0 for a, b in PAIRS]
+    preference = []
+    for first, second in PAIRS:
+        if scores[first] > scores[second]:
+            preference.append(1)
+        elif scores[first] < scores[second]:
+            preference.append(2)
+        else:
+            preference.append(0)
+    return preference

@@ -99,13 +99,13 @@ class _SegmentKind(RewardKind):
 class Relevance(_SegmentKind):
     kind: Literal["relevance"] = "relevance"
     reward = SubSentenceVerbosityReward
-    published = {"level": "subsentence", "error_label": "NF-ERR", "with_passages": False}
+    published = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
 
 
 class Factuality(_SegmentKind):
     kind: Literal["factuality"] = "factuality"
     reward = FactualityReward
-    published = {"level": "sentence", "error_label": "F-ERR", "with_passages": True}
+    published = {"level": "sentence", "error_label": "F-ERR", "with_context": True}
 
 
 class Preference(SequenceScorer):
@@ -117,7 +117,7 @@ class Preference(SequenceScorer):
             context.prefix,
             device=context.device,
             dtype=context.dtype,
-            defaults={"with_passages": True},
+            defaults={"with_context": True},
             **model_facts(self, "mean", "std", "with_context"),
         )
         return PreferenceReward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)

@@ -1,0 +1,95 @@
+"""Labelled spans of responses -> segment files, which reward_modeling/run_fg_rm.py trains on.
+
+A segment gets the tag of a span that touches it. The words of a response are written after those of
+the prompt, with a `</s>` before each segment; the tag of the segment is on its `</s>`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_utils import Span, rm_words
+
+OK, IGNORE = "O", "Ignore"
+
+LabelledSpan = tuple[int, int, str]  # half-open characters of a response, label
+
+
+@dataclass(frozen=True)
+class TaggedWords:
+    """A line of a segment file: words, and one tag for each."""
+
+    words: list[str]
+    tags: list[str]
+
+
+def segment_tags(
+    segments: Sequence[Span],
+    spans: Iterable[LabelledSpan],
+    tags: Mapping[str, str],
+    ok: str = OK,
+) -> list[str]:
+    """The tag of each segment.
+
+    Args:
+      segments: half-open characters of a response.
+      spans: of the same response. A span touches a segment if they share a character.
+      tags: label of a span -> tag of the segments it touches. Where spans of several labels touch a
+        segment, the label that comes first in `tags` decides.
+      ok: the tag of a segment that no span touches.
+    """
+    spans = list(spans)
+    result = []
+    for start, end in segments:
+        labels = {label for begin, stop, label in spans if begin < end and start < stop}
+        tag = ok
+        for label in tags:
+            if label in labels:
+                tag = tags[label]
+                break
+        result.append(tag)
+    return result
+
+
+def tagged_words(
+    prefix: Prefix | Sequence[str],
+    response: str,
+    segments: Sequence[Span],
+    tags: Sequence[str],
+    ignore: str = IGNORE,
+) -> TaggedWords | None:
+    """The words of a prompt and its response with their tags.
+
+    None if nothing can be learned from them, because every segment has the tag `ignore` or the
+    response has no segment.
+    """
+    if all(tag == ignore for tag in tags):
+        return None
+    words, marks = rm_words(Prefix.of(prefix).all_words, response, segments)
+    word_tags = [ignore] * len(words)
+    for mark, tag in zip(marks, tags, strict=True):
+        word_tags[mark] = tag
+    return TaggedWords(words, word_tags)
+
+
+def segment_file(examples: Iterable[TaggedWords | None], ignore: str = IGNORE) -> tuple[str, str]:
+    """The text of a segment file, and a summary of it.
+
+    The id of a line is the number of its example; examples that are None are left out.
+    """
+    lines = []
+    counts: Counter[str] = Counter()
+    n_examples = 0
+    for number, example in enumerate(examples):
+        n_examples += 1
+        if example is None:
+            continue
+        row = {"id": str(number), "text": example.words, "feedback_tags": example.tags}
+        lines.append(json.dumps(row) + "\n")
+        counts.update(tag for tag in example.tags if tag != ignore)
+    total = max(counts.total(), 1)
+    shares = [f"{tag} {n} ({n / total:.1%})" for tag, n in sorted(counts.items())]
+    summary = f"{len(lines)} of {n_examples} rows; segments: {', '.join(shares) or 'none'}"
+    return "".join(lines), summary

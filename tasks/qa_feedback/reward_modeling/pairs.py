@@ -1,0 +1,95 @@
+"""Pair files of qa-feedback: rows {question, passages, prediction 1..4, preference: six ints}."""
+
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json
+from fgrlhf.types import Prompt
+from tasks.qa_feedback.feedback import PAIRS
+
+ANSWERS = 4
+TIE, FIRST, SECOND = 0, 1, 2
+
+
+def read_pairs(path: str | Path) -> list[Comparison]:
+    """The rows of a pair file, those without a decided pair included.
+
+    The same row may be there more than once, and answers may be blank: policies write blank
+    answers, so a reward model has to learn what they are worth.
+
+    Raises:
+      UserError: malformed rows, each with file, row (from 0), field and reason.
+    """
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise UserError(
+            f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}"
+        )
+    comparisons = []
+    problems = []
+    for number, row in enumerate(content):
+        problem = _problem(row)
+        if problem is not None:
+            problems.append(f"row {number}, {problem}")
+            continue
+        meta = {"question": row["question"], "passages": row["passages"]}
+        prompt = Prompt(str(number), row["question"], meta=meta)
+        answers = tuple(Answer(row[f"prediction {i}"]) for i in range(1, ANSWERS + 1))
+        comparisons.append(Comparison(prompt, answers, _decided_pairs(row["preference"])))
+    refuse_rows(path, problems)
+    return comparisons
+
+
+def _decided_pairs(preference: list[int]) -> tuple[tuple[int, int], ...]:
+    """(better, worse) answers, ties left out."""
+    pairs = []
+    for (first, second), outcome in zip(PAIRS, preference, strict=True):
+        if outcome == FIRST:
+            pairs.append((first, second))
+        elif outcome == SECOND:
+            pairs.append((second, first))
+    return tuple(pairs)
+
+
+def _problem(row: Any) -> str | None:
+    """What is wrong with a row; None for a sound one."""
+    if not isinstance(row, dict):
+        return "`question`: a row must be an object with the keys of a feedback row"
+    problem = text_problem(row.get("question"))
+    if problem is not None:
+        return f"`question`: {problem}"
+    problem = _passages_problem(row.get("passages"))
+    if problem is not None:
+        return problem
+    for i in range(1, ANSWERS + 1):
+        problem = text_problem(row.get(f"prediction {i}"), may_be_blank=True)
+        if problem is not None:
+            return f"`prediction {i}`: {problem}"
+    preference = row.get("preference")
+    is_valid = (
+        isinstance(preference, list)
+        and len(preference) == len(PAIRS)
+        and all(type(outcome) is int and outcome in (TIE, FIRST, SECOND) for outcome in preference)
+    )
+    if is_valid:
+        return None
+    return (
+        f"`preference`: must be six numbers, each 0, 1 or 2 (got {shorten(repr(preference), 80)})"
+    )
+
+
+def _passages_problem(passages: Any) -> str | None:
+    is_valid = isinstance(passages, list) and all(
+        isinstance(passage, list) and passage for passage in passages
+    )
+    if not is_valid:
+        return "`passages`: must be a list of passages, each a title and its sentences"
+    for number, passage in enumerate(passages):
+        for place, sentence in enumerate(passage):
+            problem = text_problem(sentence, may_be_blank=True)
+            if problem is not None:
+                return f"`passages[{number}][{place}]`: {problem}"
+    return None
