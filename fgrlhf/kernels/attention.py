@@ -98,8 +98,12 @@ def _self_attention(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Attention of transformers, or `_RecomputedAttention` for a learned bias on a CPU."""
-    has_learned_bias = position_bias is not None and position_bias.requires_grad
-    if has_learned_bias and query.dtype == position_bias.dtype and _recomputes(query):
+    if (
+        position_bias is not None
+        and position_bias.requires_grad
+        and query.dtype == position_bias.dtype
+        and _recomputes(query)
+    ):
         if attention_mask is None and module.is_causal:
             everything_LS = torch.ones(
                 query.shape[2], key.shape[2], dtype=torch.bool, device=query.device
@@ -167,6 +171,7 @@ class _RecomputedAttention(torch.autograd.Function):
             scaled_value = value * ctx.dropout_scale
             out = _attend_with_dropout(query, key, scaled_value, bias_HLS, mask, keep_BHLS, scale)
         else:
+            assert bias_HLS is not None, "without bias and dropout PyTorch's attention is as good"
             keep_BHLS = None
             added = bias_HLS
             if mask is not None:
@@ -194,9 +199,7 @@ class _RecomputedAttention(torch.autograd.Function):
         for b, heads in _head_blocks(query, key):
             q, k, v = query[b, heads], key[b, heads], value[b, heads]
             do = grad[b, heads]
-            p = _probabilities(
-                q, k, _bias_of(bias_HLS, heads), _mask_of(mask, b), ctx.score_scale
-            )
+            p = _probabilities(q, k, _bias_of(bias_HLS, heads), _mask_of(mask, b), ctx.score_scale)
             dp = _matmul_transposed(do, v)
             p_after_dropout = p
             if keep_BHLS is not None:
@@ -243,7 +246,7 @@ def _attend_with_dropout(
 
 
 def _head_blocks(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
-    """(row, heads) blocks that cover the batch, each with at most BLOCK_SIZE scores (or one head)."""
+    """(row, heads) blocks of at most BLOCK_SIZE scores (or one head), which cover the batch."""
     B, H, L, _ = query.shape
     S = key.shape[2]
     heads_at_once = max(1, BLOCK_SIZE // (L * S))
@@ -326,7 +329,8 @@ def use_shared_attention(model: PreTrainedModel) -> PreTrainedModel:
     model.set_attn_implementation(SHARED_PROMPT)
     for module in model.modules():
         if getattr(module, "has_relative_attention_bias", False):
-            module.compute_bias = MethodType(bias_by_distance, module)
+            method = MethodType(bias_by_distance, module)
+            module.compute_bias = method  # pyright: ignore[reportArgumentType]
     return model
 
 

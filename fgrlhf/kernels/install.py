@@ -1,5 +1,7 @@
 """The switch `model.kernels`: what a loaded model gets from this folder. With `off`, nothing."""
 
+from typing import TypeVar
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -8,8 +10,10 @@ from fgrlhf.kernels.choice import kernels_off
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.kernels.longformer import use_banded_attention
 
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
-def speed_up(model: nn.Module, setting: str = "auto") -> nn.Module:
+
+def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
     """The same model with faster layers and, in a Longformer, faster attention.
 
     Weights, their names and (up to rounding) the results stay the same.

@@ -12,6 +12,7 @@ gives four entries. Where dropout follows a relu, not even the mask is stored: a
 """
 
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -177,7 +178,10 @@ FAST_CLASS = {
 }
 
 
-def fast_layers(model: nn.Module) -> nn.Module:
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+def fast_layers(model: ModelT) -> ModelT:
     """The same model with the layers of this file. Weights and their names do not change."""
     for module in model.modules():
         fast_class = FAST_CLASS.get(type(module))

@@ -37,6 +37,7 @@ has most, Q queries of a block, K keys of a block.
 """
 
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +48,10 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerSelfAttention,
 )
 
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
-def use_banded_attention(model: nn.Module) -> nn.Module:
+
+def use_banded_attention(model: ModelT) -> ModelT:
     """The same model. Every Longformer in it computes its attention in blocks from now on."""
     banded_class = {LongformerModel: BandedLongformer, LongformerSelfAttention: BandedSelfAttention}
     for module in model.modules():
