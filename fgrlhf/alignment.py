@@ -133,7 +133,9 @@ def decode(
 
 
 def place_on_tokens(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
 ) -> Tensor:
     """rewards_BT: each segment's value on the first token that completes its last character.
 
@@ -141,7 +143,7 @@ def place_on_tokens(
     token. Nothing is lost: the sum over tokens is the sum over segments.
 
     Args:
-      segments: of each response.
+      segments: of each response; None: the reward does not apply to it.
       char_ends: of each response, one entry per real token.
       mask_BT: 1 on real tokens.
 
@@ -154,13 +156,15 @@ def place_on_tokens(
     for b, scores in enumerate(segments):
         if scores and lengths[b] == 0:
             raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
-        for score in scores:
+        for score in scores or ():
             rewards_BT[b, _token_of(score, char_ends[b], lengths[b])] += score.value
     return rewards_BT.to(mask_BT.device)
 
 
 def segments_before(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
 ) -> Tensor:
     """index_BT: how many segments of the response were complete when token t was drawn.
 
@@ -169,7 +173,7 @@ def segments_before(
     lengths = _checked_lengths(segments, char_ends, mask_BT)
     count_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
     for b, scores in enumerate(segments):
-        for score in scores:
+        for score in scores or ():
             token = _token_of(score, char_ends[b], lengths[b])
             count_BT[b, token + 1 :] += 1
     return count_BT.to(mask_BT.device)
@@ -184,7 +188,9 @@ def _token_of(score: SegmentScore, ends: Sequence[int], length: int) -> int:
 
 
 def _checked_lengths(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
 ) -> list[int]:
     """The number of real tokens of each response."""
     check_shape("mask_BT", mask_BT, (None, None))

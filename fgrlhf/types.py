@@ -50,6 +50,19 @@ class SegmentScore:
 
 
 @dataclass(frozen=True)
+class ResponseTokens:
+    """How a response was sampled, for rewards that depend on its tokens.
+
+    Args:
+      char_ends: characters of the text that are complete after each token.
+      finished: it ended with an end-of-sequence token, not at the length limit.
+    """
+
+    char_ends: tuple[int, ...]
+    finished: bool
+
+
+@dataclass(frozen=True)
 class Response:
     """Sampled tokens, the K responses to one prompt side by side."""
 
@@ -81,6 +94,8 @@ class Rollout:
     group_B: Tensor  # which prompt of the batch each rollout belongs to
     # the side of the prompts' padding; the masks do not show it where a prompt is empty
     left_padded: bool
+    # whether each response ended with an end-of-sequence token; None: not recorded
+    finished: tuple[bool, ...] | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -91,10 +106,10 @@ class Rollout:
         if self.values_BT is not None:
             check_shape("Rollout.values_BT", self.values_BT, (B, T))
         check_shape("Rollout.group_B", self.group_B, (B,))
-        for name in ("prompts", "texts", "char_ends"):
-            entries = len(getattr(self, name))
-            if entries != B:
-                raise ValueError(f"Rollout.{name} has {entries} entries, expected {B}")
+        for name in ("prompts", "texts", "char_ends", "finished"):
+            entries = getattr(self, name)
+            if entries is not None and len(entries) != B:
+                raise ValueError(f"Rollout.{name} has {len(entries)} entries, expected {B}")
 
     def __len__(self) -> int:
         return self.response_ids_BT.shape[0]
@@ -133,12 +148,17 @@ class TokenReward:
     """Rewards of a batch on policy tokens, by aspect, and the segments they come from."""
 
     by_aspect: Mapping[str, Tensor]  # aspect -> rewards_BT, weights applied
-    segments: Mapping[str, Sequence[Sequence[SegmentScore]]]  # aspect -> segments of each rollout
+    # aspect -> segments of each rollout, None where the reward does not apply to it
+    segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
 
     def __post_init__(self):
         for name, rewards_BT in self.by_aspect.items():
             check_shape(f"TokenReward.by_aspect[{name}]", rewards_BT, tuple(self.mask_BT.shape))
+
+    def applies(self, name: str) -> list[bool]:
+        """Whether the reward applies to each rollout. Others are left out of its means."""
+        return [scores is not None for scores in self.segments[name]]
 
     @property
     def total_BT(self) -> Tensor:  # noqa: N802

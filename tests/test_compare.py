@@ -9,11 +9,14 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.task import rl_config
 from tasks.qa_feedback import compare
 from tasks.qa_feedback.compare import NAMES, Settings, curve, results, stages, training, tuned
 from tasks.qa_feedback.compare_page import others, page, table
-from tasks.qa_feedback.training.reward import QAConfig
-from tasks.qa_feedback.training.train_dpo import QADPOConfig
+from tasks.qa_feedback.task import TASK
+
+QAConfig = rl_config(TASK)
 
 LOG = [
     {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
@@ -62,7 +65,7 @@ def test_dpo_runs_are_valid(name, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     stage = training(name, 1, 40, Path("/base"), Path("/out"))
-    config = load_config(QADPOConfig, stage.command[3], list(stage.command[4:]))
+    config = load_config(DPOConfig, stage.command[3], list(stage.command[4:]))
     assert config.train.seed == 1 and "/base/data/train_feedback.json" in stage.reads
 
 

@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
+from fgrlhf.cli.rl import dev_evaluation
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
@@ -17,7 +18,6 @@ from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed, masked_mean
-from tasks.qa_feedback.training.train_rl import dev_evaluation
 
 KINDS = ["t5", "gpt2"]
 

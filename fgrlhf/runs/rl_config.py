@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from fgrlhf.algorithms.config import AnyAlgorithm, GroupAlgorithm, PPOAlgorithm, PPOConfig
 from fgrlhf.config import (
-    Amount,
     BatchSize,
     Count,
     Epsilon,
@@ -30,6 +29,7 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.reward_models.kind import RewardKind
 
 
 class GenerationConfig(StrictModel):
@@ -134,52 +134,6 @@ class ModelConfig(StrictModel):
         "fp32", description="forward passes; weights in training stay fp32"
     )
     kernels: Kernels = "auto"
-
-
-class AspectConfig(StrictModel):
-    """One reward. Which keys a kind reads and requires is declared with the kind (fgrlhf/reward.py,
-    `Kind`).
-
-    A task fills in what its published names imply (tasks/qa_feedback/training/reward.py).
-    """
-
-    kind: str
-    ckpt: FilePath | None = Field(None, description="reward model's folder")
-    weight: Amount = Field(
-        1.0,
-        description=(
-            "multiplies the reward; below 0 it becomes a penalty; 0 leaves the model unloaded"
-        ),
-    )
-    place: Literal["segment", "end"] = Field(
-        "segment", description="end: the same values as one scalar on the last token"
-    )
-    positive_reward: Amount | None = Field(None, description="of a segment without the error")
-    negative_reward: Amount | None = Field(None, description="of a segment with the error")
-    scale: Amount = 1.0
-    bias: Amount = 0.0
-    clip: Positive | None = Field(None, description="bound of the z-score")
-    mean: Amount | None = Field(
-        None, description="only for a checkpoint that does not carry its own"
-    )
-    std: Positive | None = Field(
-        None, description="only for a checkpoint that does not carry its own"
-    )
-    level: Literal["subsentence", "sentence", "sequence"] | None = Field(
-        None, description="likewise"
-    )
-    error_label: str | None = Field(None, description="likewise")
-    with_passages: bool | None = Field(None, description="likewise")
-
-    def published_facts(self) -> dict[str, Any]:
-        """What the config says about a checkpoint that does not say it itself (in a
-        reward_model.json).
-        """
-        facts = {
-            name: getattr(self, name)
-            for name in ("mean", "std", "level", "error_label", "with_passages")
-        }
-        return {name: value for name, value in facts.items() if value is not None}
 
 
 class EnvConfig(StrictModel):
@@ -293,15 +247,20 @@ class LoggingConfig(StrictModel):
 
 
 class DataConfig(StrictModel):
-    train_file: FilePath = "tasks/qa_feedback/data/train.json"
-    dev_file: FilePath = "tasks/qa_feedback/data/dev.json"
+    train_file: FilePath | None = Field(
+        None, description="prompts to train on; null: the task generates them"
+    )
+    dev_file: FilePath | None = Field(
+        None, description="prompts to evaluate on; null: the task generates them"
+    )
+    seed: Seed = Field(0, description="of generated prompts")
 
 
 class RLConfig(StrictModel):
-    """A whole run."""
+    """A whole run. `rl_config(task)` (fgrlhf/task.py) gives the class with a task's reward kinds."""
 
     model: ModelConfig
-    reward: dict[str, AspectConfig]
+    reward: dict[str, RewardKind]
     env: EnvConfig = EnvConfig()
     algorithm: AnyAlgorithm = PPOAlgorithm()
     ppo: PPOConfig = PPOConfig()

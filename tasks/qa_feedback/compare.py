@@ -47,8 +47,8 @@ class Settings(StrictModel):
     )
     seeds: str = "0,1,2"
     steps: Count = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
-    base_dir: FilePath = Field("outputs/mini", description="what `make demo` wrote")
-    output_dir: FilePath = "outputs/mini/compare"
+    base_dir: FilePath = Field("outputs/qa_feedback/mini", description="what `make demo` wrote")
+    output_dir: FilePath = "outputs/qa_feedback/mini/compare"
     lanes: int = Field(2, ge=1, le=1024, description="runs at the same time, one core each")
 
     @property

@@ -1,7 +1,7 @@
 """`make demo`: the whole pipeline at mini scale, stage by stage, by the same scripts a user runs by
 hand.
 
-    python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
+    python -m tasks.qa_feedback.demo [output_dir=outputs/qa_feedback/mini] [lanes=2]
 
 Run it again to continue after an interruption or a corrected setting; what has not changed is
 reused. Exits with code 1 where a figure of `summary_table.TARGETS` is missed: everything has been
@@ -30,7 +30,7 @@ SAMPLES = 4
 
 
 class DemoConfig(StrictModel):
-    output_dir: str = "outputs/mini"
+    output_dir: str = "outputs/qa_feedback/mini"
     lanes: PositiveInt = 2
 
 
@@ -65,7 +65,7 @@ def rlhf(name: str, script_name: str, config: str, models: tuple[str, ...]) -> S
     return script(
         script_name,
         f"{TRAINING}/{script_name}.sh",
-        modules=(f"{TRAINING.replace('/', '.')}.{script_name}",),
+        modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
         needs=models,
         outputs=(name,),
         reads=(f"{TRAINING}/{config}",),
@@ -81,7 +81,7 @@ def evaluation(policy: str, folder: Path, needs: str) -> Stage:
         "split=test",
         "do_sample=true",
         f"num_samples={SAMPLES}",
-        modules=("tasks.qa_feedback.training.evaluate",),
+        modules=("fgrlhf.cli.evaluate", "tasks.qa_feedback.task"),
         needs=(needs, "train_rel_rm", "train_fact_rm", "train_comp_rm"),
         outputs=(f"eval/{policy}-test",),
         reads=(f"{TRAINING}/mini_fine_grained_config.yml",),
@@ -97,7 +97,7 @@ def sampling(split: str, out: Path) -> Stage:
         f"max_examples={FEEDBACK_QUESTIONS}",
         "max_input_len=512",
         "max_generated_len=128",
-        modules=("tasks.qa_feedback.training.generate",),
+        modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
     )

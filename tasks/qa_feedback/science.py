@@ -1,7 +1,7 @@
 """`make science`: several seeds of reward models and PPO on the mini world, and what they say, with
 paired intervals.
 
-    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/mini]
+    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/qa_feedback/mini]
     [output_dir=outputs/science]
 
 Two questions. Is fine-grained better than holistic feedback on the true score, at equal episodes?
@@ -61,7 +61,7 @@ METRICS = ("gold", "relevance", "factuality", "completeness")
 
 class Settings(StrictModel):
     seeds: str = "0,1,2,3,4"
-    base_dir: FilePath = "outputs/mini"
+    base_dir: FilePath = "outputs/qa_feedback/mini"
     output_dir: FilePath = "outputs/science"
     lanes: int = Field(2, ge=1, le=1024)
 

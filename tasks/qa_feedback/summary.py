@@ -1,6 +1,6 @@
 """What a whole pipeline found: `summary.json`, and the same as a table.
 
-    python -m tasks.qa_feedback.summary output_dir=outputs/mini data_dir=outputs/mini/data
+    python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini data_dir=outputs/qa_feedback/mini/data
     [split=test]
 
 Reads what the stages left in an outputs folder: evaluations of the policies
@@ -32,7 +32,7 @@ from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 from tasks.qa_feedback.data.oracle import Judgement, judge
 from tasks.qa_feedback.feedback import load_examples, rm_prefix
 from tasks.qa_feedback.summary_table import table
-from tasks.qa_feedback.training.evaluate import oracle_for
+from tasks.qa_feedback.task import oracle
 
 POLICIES = {
     "sft": ("sft",),
@@ -251,7 +251,7 @@ def reward_models(
         for name, folder in REWARD_MODELS.items()
         if (output / folder / SPEC_FILE).exists()
     }
-    if not oracle_for(prompts) or rows is None:
+    if not oracle(prompts) or rows is None:
         return reward_models_on_dev(folders)
     folder, answers = (
         output / "eval" / "reward_models",
@@ -304,7 +304,7 @@ def summarise(settings: Settings) -> dict:
     output = Path(settings.output_dir)
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
-    world = "mini world" if oracle_for(prompts) else settings.data_dir
+    world = "mini world" if oracle(prompts) else settings.data_dir
     questions = len({row["id"] for few in rows.values() for row in few})
     summary = {
         "policies": {name: policy_summary(few) for name, few in rows.items()},
