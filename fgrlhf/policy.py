@@ -98,7 +98,7 @@ def load_policy(
     policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
     if not empty:
         _check_special_tokens(policy)
-        _check_projection(policy)
+        _check_logits(policy)
     return policy
 
 
@@ -133,16 +133,35 @@ def _check_special_tokens(policy: Policy) -> None:
 
 
 @torch.no_grad()
-def _check_projection(policy: Policy) -> None:
-    """Raises `UserError` if `Policy.project` does not compute the model's own logits."""
-    ids_11 = torch.tensor([[policy.end_id]])
-    mask_11 = torch.ones_like(ids_11)
-    inputs = {"input_ids": ids_11, "attention_mask": mask_11}
+def _check_logits(policy: Policy) -> None:
+    """Raises `UserError` if a policy does not compute the model's own logits.
+
+    That happens if the model changes its logits after the output layer, or if its layers do not
+    support what the policy does to save time (shared prompts, packed responses).
+    """
+    # a prompt of one token with two responses, which have two tokens and one token
+    prompt_ids_21 = torch.full((2, 1), policy.end_id)
+    prompt_mask_21 = torch.ones_like(prompt_ids_21)
+    ids_22 = torch.full((2, 2), policy.end_id)
+    mask_22 = torch.tensor([[1, 1], [1, 0]])
     if isinstance(policy, EncoderDecoderPolicy):
         start_id = policy.model.config.decoder_start_token_id
-        inputs["decoder_input_ids"] = torch.full_like(ids_11, start_id)
-    expected = policy.model(**inputs, use_cache=False).logits.float()
-    projected = policy.project(policy.hidden(ids_11, mask_11, ids_11, mask_11)).float()
+        inputs = {
+            "input_ids": prompt_ids_21,
+            "attention_mask": prompt_mask_21,
+            "decoder_input_ids": torch.tensor([[start_id, policy.end_id]] * 2),
+        }
+        expected = policy.model(**inputs, use_cache=False).logits
+    else:
+        inputs = {
+            "input_ids": torch.cat([prompt_ids_21, ids_22], 1),
+            "attention_mask": torch.cat([prompt_mask_21, mask_22], 1),
+        }
+        expected = policy.model(**inputs, use_cache=False).logits[:, :-1]
+    hidden_22D = policy.hidden(prompt_ids_21, prompt_mask_21, ids_22, mask_22)
+    real_22 = mask_22.bool()
+    expected = expected[real_22].float()
+    projected = policy.project(hidden_22D)[real_22].float()
     if not torch.isfinite(expected).all():
         raise UserError(
             f"the logits of the model {name_of(policy.tokenizer)} are NaN or infinite: its weights"
@@ -152,9 +171,9 @@ def _check_projection(policy: Policy) -> None:
     tolerance = 0.02 * float(expected.abs().max())
     if not torch.allclose(projected, expected, atol=tolerance):
         raise UserError(
-            f"{type(policy.model).__name__} changes its logits after the output layer in a way that"
-            " `Policy.project` does not implement, so log-probabilities would be wrong: add it"
-            " there (fgrlhf/models/base.py), or use another model"
+            f"{type(policy.model).__name__} computes other logits than the policy, so"
+            " log-probabilities would be wrong. It probably changes its logits after the output"
+            " layer: add that to `Policy.project` (fgrlhf/models/base.py), or use another model"
         )
 
 

@@ -34,8 +34,7 @@ from fgrlhf.config import (
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer
@@ -215,7 +214,7 @@ def load_network(
                 model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
             check_vocabulary(tokenizer, scorer)
-            return fast_layers(scorer), tokenizer
+            return speed_up(scorer, model.kernels), tokenizer
         start.pad_token_id = tokenizer.pad_token_id
         network = (
             AutoModelForTokenClassification
@@ -225,7 +224,7 @@ def load_network(
         loaded = load_weights(network, model.ckpt, new_head=True, config=start, dtype=torch.float32)
         check_direction(loaded, shape)
         check_vocabulary(tokenizer, loaded)
-        return fast_layers(use_banded_attention(loaded)), tokenizer
+        return speed_up(loaded, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         # transformers has no classifier for some decoder-only models: its reason does not name the

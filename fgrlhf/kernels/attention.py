@@ -29,6 +29,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.models.mt5.modeling_mt5 import MT5Attention
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from fgrlhf.kernels.layers import dropout_mask, linear
 
@@ -325,10 +327,16 @@ def bias_by_distance(
 
 
 def use_shared_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """The same encoder-decoder with the attention and the bias of this file."""
+    """The same encoder-decoder with the attention and the bias of this file.
+
+    A model that does not use PyTorch's attention (LongT5) has no attention function to replace, and
+    stays as it is.
+    """
+    if model.config._attn_implementation != "sdpa":
+        return model
     model.set_attn_implementation(SHARED_PROMPT)
     for module in model.modules():
-        if getattr(module, "has_relative_attention_bias", False):
+        if isinstance(module, T5Attention | MT5Attention) and module.has_relative_attention_bias:
             method = MethodType(bias_by_distance, module)
             module.compute_bias = method  # pyright: ignore[reportArgumentType]
     return model

@@ -58,7 +58,7 @@ class EncoderDecoderPolicy(Policy):
         # to predict token t, the decoder has read the start token and the tokens before t
         start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
         input_ids_BT = torch.cat([start_B1, response_ids_BT[:, :-1]], 1)
-        if _max_positions(self.model) is None:  # only distances count, so responses can be packed
+        if self._can_pack:
             packing = pack_responses(response_mask_BT, group_B)
             packed_ids_RN = packing.pack(input_ids_BT)
             hidden_RND = self._decode(packed_ids_RN, encoded_GPD, mask_GP, packing.mask())
@@ -67,6 +67,15 @@ class EncoderDecoderPolicy(Policy):
             encoded_GPD = encoded_GPD[group_B]
             mask_GP = mask_GP[group_B]
         return self._decode(input_ids_BT, encoded_GPD, mask_GP)
+
+    @property
+    def _can_pack(self) -> bool:
+        """Whether several responses can be one row of the decoder.
+
+        Only distances may count, and the attention must accept a mask of which token sees which.
+        """
+        uses_sdpa = self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)
+        return uses_sdpa and _max_positions(self.model) is None
 
     def _encode(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor) -> Tensor:
         """encoded_GPD, 0 on padding.

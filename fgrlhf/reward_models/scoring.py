@@ -35,8 +35,7 @@ from transformers import (
 
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, write_json
-from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.kernels.install import speed_up
 from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
@@ -400,7 +399,7 @@ def load_reward_model(
         _check_network(path, spec, config)
         network = loading.load_weights(_network(spec), path, exact=carried, dtype=torch.float32)
         _check_reading(path, spec, network)
-        model = fast_layers(use_banded_attention(network))
+        model = speed_up(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:
