@@ -1,4 +1,8 @@
-"""Text and tokens: which characters a token completes, and which token carries a segment's reward."""
+"""Text and tokens: the characters a token completes, and the token that carries a segment's reward.
+
+`char_ends` is the only map between text and tokens, and `place_on_tokens` is the only function that
+puts a segment's value on a token.
+"""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,108 +12,124 @@ import torch
 from torch import Tensor
 
 from fgrlhf.types import SegmentScore
+from fgrlhf.utils import check_shape
 
-BLOCK = 16  # tokens whose ends are found together
-WINDOW = 2 * BLOCK  # tokens that are decoded before the first of them can be left out
-TRIES = 8  # places that are tried for the new beginning of a window
+BLOCK = 16  # tokens whose ends are computed together
+WINDOW = 2 * BLOCK  # a window of more tokens than this gets a later beginning
+TRIES = 8  # places that are tried as the new beginning of a window
+
+
+# ---- the characters a token completes ------------------------------------------------------------
 
 
 def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """The decoded text and, for each token t, how many of its characters are complete once t is
-    decoded.
+    """The decoded text, and the number of its characters that are complete after each token.
 
-    That is what the decoded prefix up to t has in common with the whole text, so it holds for any
-    tokenizer: a token that is half of a multi-byte character completes nothing, a special token
-      adds nothing. Never falls; the last entry
-    is len(text).
+        ends[t] = max over s <= t of len(common prefix of decode(ids[: s + 1]) and decode(ids))
 
-    Not every prefix is decoded whole, which would take quadratic time: the first tokens are left
-    out once the text splits at the first token that stays (`_settled`), so the time is linear in
-    the number of tokens.
+    So a token that is half of a multi-byte character completes nothing, and a special token adds
+    nothing, whatever the tokenizer is. The ends never fall, and the last one is len(text).
+
+    Decoding every prefix would take quadratic time. Instead the first tokens are left out where the
+    text splits between two tokens (`_later_window`), so the time is linear in the number of tokens.
     """
     special = set(getattr(tokenizer, "all_special_ids", ()))
-    text, ends = _ends_of_text(tokenizer, [i for i in ids if i not in special])
-    following, reached, all_ends = iter(ends), 0, []
+    text, plain_ends = _ends_of_plain_tokens(tokenizer, [i for i in ids if i not in special])
+    next_end = iter(plain_ends)
+    end = 0
+    ends = []
     for i in ids:
-        reached = reached if i in special else next(following)
-        all_ends.append(reached)
-    return text, tuple(all_ends)
+        if i not in special:
+            end = next(next_end)
+        ends.append(end)
+    return text, tuple(ends)
 
 
-def _ends_of_text(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """`char_ends` of tokens that are no special ones."""
-    text = _decoded(tokenizer, [ids])[0] if len(ids) > BLOCK else None
-    ends, reached = [], 0
-    start, before = (
-        0,
-        "",
-    )  # tokens before `start` decode to `before`, the rest of a prefix to what follows
+def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """`char_ends` without special tokens.
+
+    Every prefix of tokens decodes to `before` + the text of the window, which is its tokens from
+    `start` on.
+    """
+    if not ids:
+        return "", ()
+    text = _decode_rows(tokenizer, [ids])[0]
+    start = 0
+    before = ""
+    end = 0
+    ends = []
+    tail = ""
     for block in range(0, len(ids), BLOCK):
         stop = min(block + BLOCK, len(ids))
         if block - start >= WINDOW:
-            start, before = _settled(tokenizer, ids[:block], start, before, text)
-        tails = _decoded(tokenizer, [ids[start : t + 1] for t in range(block, stop)])
-        text = tails[-1] if text is None else text  # a single block: its last prefix is all of it
-        for tail in tails:
-            following = text[len(before) : len(before) + len(tail)]
-            common = len(tail) if tail == following else len(commonprefix([tail, following]))
-            reached = max(reached, len(before) + common)
-            ends.append(reached)
-    if ids and before + tails[-1] != text:  # the tokenizer's text does not split where it seemed to
+            start, before = _later_window(tokenizer, ids[:block], start, before, text)
+        windows = [ids[start : t + 1] for t in range(block, stop)]
+        for tail in _decode_rows(tokenizer, windows):
+            expected = text[len(before) : len(before) + len(tail)]
+            common = len(tail) if tail == expected else len(commonprefix([tail, expected]))
+            end = max(end, len(before) + common)
+            ends.append(end)
+    if before + tail != text:  # the text does not split where it seemed to
         return _ends_of_prefixes(tokenizer, ids)
-    return text or "", tuple(ends)
+    return text, tuple(ends)
 
 
-def _settled(tokenizer, ids: Sequence[int], start: int, before: str, text: str) -> tuple[int, str]:
-    """A later (start, before) for which the text of `ids` is the same; the given one where there is
-    none.
+def _later_window(
+    tokenizer, ids: Sequence[int], start: int, before: str, text: str
+) -> tuple[int, str]:
+    """A later (start, before) with which `ids` decode to the same text, or the given one.
 
-    The text splits at token m if tokens start .. m and m .. end, decoded apart, are what they are
-    decoded together; some tokenizers drop a space between. At least BLOCK tokens stand after m, so
-    those to come do not change what is before it.
+    The text splits at token m if the tokens start .. m - 1 and m .. end, decoded separately, give
+    what they give together. Some tokenizers drop a space between the two. At least BLOCK tokens
+    follow m, so tokens after `ids` do not change what is before m.
     """
-    whole = _decoded(tokenizer, [ids[start:]])[0]
-    first = len(ids) - BLOCK
-    for m in range(first, max(first - TRIES, start), -1):
-        left, right = _decoded(tokenizer, [ids[start:m], ids[m:]])
+    whole = _decode_rows(tokenizer, [ids[start:]])[0]
+    latest = len(ids) - BLOCK
+    for m in range(latest, max(latest - TRIES, start), -1):
+        left, right = _decode_rows(tokenizer, [ids[start:m], ids[m:]])
         for space in ("", " "):
-            settled = before + left + space
-            if right and whole == left + space + right and text.startswith(settled):
-                return m, settled
+            new_before = before + left + space
+            splits = bool(right) and whole == left + space + right
+            if splits and text.startswith(new_before):
+                return m, new_before
     return start, before
 
 
 def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """`char_ends` as it is defined: every prefix is decoded."""
-    prefixes = _decoded(tokenizer, [ids[: t + 1] for t in range(len(ids))])
+    """`char_ends` by its definition: every prefix is decoded."""
+    prefixes = _decode_rows(tokenizer, [ids[: t + 1] for t in range(len(ids))])
     text = prefixes[-1] if prefixes else ""
-    ends, reached = [], 0
+    end = 0
+    ends = []
     for prefix in prefixes:
-        reached = max(reached, len(commonprefix([prefix, text])))
-        ends.append(reached)
+        end = max(end, len(commonprefix([prefix, text])))
+        ends.append(end)
     return text, tuple(ends)
 
 
-def _decoded(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
+def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
     return tokenizer.batch_decode(rows, skip_special_tokens=True)
 
 
 def decode(
     tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Texts exactly as reward models read them, and `char_ends` of each."""
-    rows = [
-        char_ends(tokenizer, ids[: int(n)])
-        for ids, n in zip(response_ids_BT.tolist(), response_mask_BT.sum(1).tolist())
-    ]
-    return tuple(text for text, _ in rows), tuple(ends for _, ends in rows)
+    """Texts exactly as reward models read them, and `char_ends` of each.
 
-
-def _token_of(score: SegmentScore, ends: Sequence[int], last: int) -> int:
-    """The first token with which the segment's last character is complete; else the last real
-    one.
+    Raises:
+      ValueError: ids and mask have different shapes.
     """
-    return last if score.end is None else min(bisect_left(ends, score.end), last)
+    check_shape("response_mask_BT", response_mask_BT, tuple(response_ids_BT.shape))
+    texts = []
+    ends = []
+    for ids, length in zip(response_ids_BT.tolist(), response_mask_BT.sum(1).tolist()):
+        text, ends_of_text = char_ends(tokenizer, ids[: int(length)])
+        texts.append(text)
+        ends.append(ends_of_text)
+    return tuple(texts), tuple(ends)
+
+
+# ---- the token that carries a segment's reward ---------------------------------------------------
 
 
 def place_on_tokens(
@@ -117,22 +137,27 @@ def place_on_tokens(
     char_ends: Sequence[Sequence[int]],
     mask_BT: Tensor,
 ) -> Tensor:
-    """rewards_BT: each segment's value on the first token with which its last character is
-    complete.
+    """rewards_BT: each segment's value on the first token that completes its last character.
 
     A segment with `end=None`, or one that no token completes, goes to the response's last real
-    token. Nothing is lost: sum over tokens = sum over segments. A response without real tokens can
-    carry no reward, so it is refused.
+    token. Nothing is lost: the sum over tokens is the sum over segments.
+
+    Args:
+      segments: of each response; None: the reward does not apply to it.
+      char_ends: of each response, one entry per real token.
+      mask_BT: 1 on real tokens.
+
+    Raises:
+      ValueError: the arguments do not describe the same responses, or a response without tokens has
+        segments.
     """
+    lengths = _checked_lengths(segments, char_ends, mask_BT)
     rewards_BT = torch.zeros(mask_BT.shape, dtype=torch.float32)
-    for b, (scores, ends, length) in enumerate(
-        zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)
-    ):
-        last = int(length) - 1
-        if scores and last < 0:
+    for b, scores in enumerate(segments):
+        if scores and lengths[b] == 0:
             raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
         for score in scores or ():
-            rewards_BT[b, _token_of(score, ends, last)] += score.value
+            rewards_BT[b, _token_of(score, char_ends[b], lengths[b])] += score.value
     return rewards_BT.to(mask_BT.device)
 
 
@@ -141,13 +166,43 @@ def segments_before(
     char_ends: Sequence[Sequence[int]],
     mask_BT: Tensor,
 ) -> Tensor:
-    """index_BT: how many of the response's segments were complete when token t was drawn; it never
-    falls along a row.
+    """index_BT: how many segments of the response were complete when token t was drawn.
+
+    It never falls along a row. The arguments and errors are those of `place_on_tokens`.
     """
+    lengths = _checked_lengths(segments, char_ends, mask_BT)
     count_BT = torch.zeros(mask_BT.shape, dtype=torch.long)
-    for b, (scores, ends, length) in enumerate(
-        zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)
-    ):
+    for b, scores in enumerate(segments):
         for score in scores or ():
-            count_BT[b, _token_of(score, ends, int(length) - 1) + 1 :] += 1
+            token = _token_of(score, char_ends[b], lengths[b])
+            count_BT[b, token + 1 :] += 1
     return count_BT.to(mask_BT.device)
+
+
+def _token_of(score: SegmentScore, ends: Sequence[int], length: int) -> int:
+    """The first token that completes the segment's last character, else the last real token."""
+    last = length - 1
+    if score.end is None:
+        return last
+    return min(bisect_left(ends, score.end), last)
+
+
+def _checked_lengths(
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
+) -> list[int]:
+    """The number of real tokens of each response."""
+    check_shape("mask_BT", mask_BT, (None, None))
+    for name, rows in (("segments", segments), ("char_ends", char_ends)):
+        if len(rows) != len(mask_BT):
+            raise ValueError(
+                f"{name} has {len(rows)} responses, but mask_BT has shape {tuple(mask_BT.shape)}"
+            )
+    lengths = [int(length) for length in mask_BT.sum(1).tolist()]
+    for b, (ends, length) in enumerate(zip(char_ends, lengths)):
+        if len(ends) != length:
+            raise ValueError(
+                f"char_ends[{b}] has {len(ends)} entries, but response {b} has {length} tokens"
+            )
+    return lengths

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf.errors import UserError
-from fgrlhf.kernels.layers import recompute_layers
+from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher

@@ -1,9 +1,11 @@
-"""What crosses a module: frozen, shape-checked dataclasses.
+"""Data that modules exchange: frozen dataclasses that check their shapes.
 
-Axis letters, which end every tensor's name:
-  B rollouts   P prompt tokens   T response tokens   K samples per prompt   S segments   V
-  vocabulary
-Masks are 1 on real tokens and 0 on padding; a response's mask includes its end-of-sequence token.
+Tensor names end in their axes:
+
+    B  rollouts              P  prompt tokens      T  response tokens
+    K  samples per prompt    G  prompts (B = G K)  S  segments          V  vocabulary
+
+Masks are 1 on real tokens and 0 on padding. A response's mask includes its end-of-sequence token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,26 +15,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fgrlhf.utils import check_shape
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """One input. `text` is what the policy reads; `meta` is the task's own row (question, passages,
-    ...).
-    """
+    """One input."""
 
     id: str
-    text: str
+    text: str  # what the policy reads
     references: tuple[str, ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)  # the row of the task's data
 
 
 @dataclass(frozen=True)
 class SegmentScore:
     """A reward for characters [start, end) of a response's text, in reward units.
 
-    `end=None` stands for the end of the whole response, its end-of-sequence token included: a score
-    of the whole answer belongs to the decision to stop as well. `label` names the judgement (for
-    reports).
+    `end=None` is the end of the whole response, including its end-of-sequence token: a score of the
+    whole response also belongs to the decision to stop. `label` names the judgement in reports.
+
+    Raises:
+      ValueError: start and end are no span.
     """
 
     start: int
@@ -58,29 +62,23 @@ class ResponseTokens:
     finished: bool
 
 
-def _check_shape(owner: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{owner}.{name} has shape {tuple(tensor.shape)}, expected {shape}")
-
-
 @dataclass(frozen=True)
 class Response:
-    """Sampled tokens, the K of one prompt side by side. Ids on padding are the pad token's,
-    log-probabilities 0.
-    """
+    """Sampled tokens, the K responses to one prompt side by side."""
 
-    ids_BT: Tensor
+    ids_BT: Tensor  # the padding token's id on padding
     mask_BT: Tensor
-    logprobs_BT: Tensor  # of the model in eval mode, at the temperature asked for
+    logprobs_BT: Tensor  # under the model in eval mode, at the requested temperature; 0 on padding
 
     def __post_init__(self):
-        for name in ("mask_BT", "logprobs_BT"):
-            _check_shape("Response", name, getattr(self, name), tuple(self.ids_BT.shape))
+        B, T = self.ids_BT.shape
+        check_shape("Response.mask_BT", self.mask_BT, (B, T))
+        check_shape("Response.logprobs_BT", self.logprobs_BT, (B, T))
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """Prompts with sampled responses and what the models said of them when they were sampled."""
+    """Prompts, sampled responses, and the models' outputs at the time of sampling."""
 
     prompts: tuple[Prompt, ...]
     prompt_ids_BP: Tensor
@@ -91,37 +89,33 @@ class Rollout:
     ref_logprobs_BT: Tensor  # 0 on padding
     values_BT: Tensor | None  # None for critic-free algorithms; 0 on padding
     texts: tuple[str, ...]  # exactly what the reward models read
-    char_ends: tuple[
-        tuple[int, ...], ...
-    ]  # characters of `texts[b]` decoded after token t: the text<->token map
+    # characters of `texts[b]` that are complete after token t: the map between text and tokens
+    char_ends: tuple[tuple[int, ...], ...]
     group_B: Tensor  # which prompt of the batch each rollout belongs to
-    # where the padding of prompts stands; it cannot be told from the masks where a prompt is empty
+    # the side of the prompts' padding; the masks do not show it where a prompt is empty
     left_padded: bool
-    # whether each response ended with an end token; None: not recorded
+    # whether each response ended with an end-of-sequence token; None: not recorded
     finished: tuple[bool, ...] | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
         T = self.response_ids_BT.shape[1]
-        _check_shape("Rollout", "prompt_mask_BP", self.prompt_mask_BP, (B, P))
+        check_shape("Rollout.prompt_mask_BP", self.prompt_mask_BP, (B, P))
         for name in ("response_ids_BT", "response_mask_BT", "logprobs_BT", "ref_logprobs_BT"):
-            _check_shape("Rollout", name, getattr(self, name), (B, T))
+            check_shape(f"Rollout.{name}", getattr(self, name), (B, T))
         if self.values_BT is not None:
-            _check_shape("Rollout", "values_BT", self.values_BT, (B, T))
-        _check_shape("Rollout", "group_B", self.group_B, (B,))
+            check_shape("Rollout.values_BT", self.values_BT, (B, T))
+        check_shape("Rollout.group_B", self.group_B, (B,))
         for name in ("prompts", "texts", "char_ends", "finished"):
-            if name == "finished" and self.finished is None:
-                continue
-            if len(getattr(self, name)) != B:
-                raise ValueError(
-                    f"Rollout.{name} has {len(getattr(self, name))} entries, expected {B}"
-                )
+            entries = getattr(self, name)
+            if entries is not None and len(entries) != B:
+                raise ValueError(f"Rollout.{name} has {len(entries)} entries, expected {B}")
 
     def __len__(self) -> int:
         return self.response_ids_BT.shape[0]
 
     def rows(self, index_B: Tensor) -> "Rollout":
-        """The rollouts at `index_B`, padding that none of them needs cut off."""
+        """The rollouts at `index_B`, without padding that none of them needs."""
         index = index_B.tolist()
         P = max(int(self.prompt_mask_BP[index_B].any(0).sum()), 1)
         T = max(int(self.response_mask_BT[index_B].sum(1).max()), 1)
@@ -140,60 +134,61 @@ class Rollout:
         return replace(self, **changes)
 
     def to(self, device: torch.device | str) -> "Rollout":
-        moved = {
-            f.name: getattr(self, f.name).to(device)
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), Tensor)
-        }
+        """The same rollouts with their tensors on `device`."""
+        moved: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                moved[item.name] = value.to(device)
         return replace(self, **moved)
 
 
 @dataclass(frozen=True)
 class TokenReward:
-    """Rewards of a batch on policy tokens, aspect by aspect, beside the segments they came from."""
+    """Rewards of a batch on policy tokens, by aspect, and the segments they come from."""
 
     by_aspect: Mapping[str, Tensor]  # aspect -> rewards_BT, weights applied
-    # aspect -> per rollout its segments, or None where the reward does not apply
+    # aspect -> segments of each rollout, None where the reward does not apply to it
     segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
 
     def __post_init__(self):
         for name, rewards_BT in self.by_aspect.items():
-            _check_shape("TokenReward", name, rewards_BT, tuple(self.mask_BT.shape))
+            check_shape(f"TokenReward.by_aspect[{name}]", rewards_BT, tuple(self.mask_BT.shape))
 
     def applies(self, name: str) -> list[bool]:
-        """Per rollout: whether the reward applies to it. One that does not counts in no mean."""
+        """Whether the reward applies to each rollout. Others are left out of its means."""
         return [scores is not None for scores in self.segments[name]]
 
     @property
-    def total_BT(self) -> Tensor:
+    def total_BT(self) -> Tensor:  # noqa: N802
+        """The sum over the aspects."""
         return sum(self.by_aspect.values(), torch.zeros_like(self.mask_BT, dtype=torch.float32))
 
 
 @dataclass(frozen=True)
 class Advantages:
-    """What an algorithm's loss needs beside the rollout. `returns_BT` is the critic's target (None:
-    no critic).
-    """
+    """Advantages and the critic's targets."""
 
     advantages_BT: Tensor
-    returns_BT: Tensor | None = None
+    returns_BT: Tensor | None = None  # None: no critic
 
     def __post_init__(self):
         if self.returns_BT is not None:
-            _check_shape(
-                "Advantages", "returns_BT", self.returns_BT, tuple(self.advantages_BT.shape)
-            )
+            shape = tuple(self.advantages_BT.shape)
+            check_shape("Advantages.returns_BT", self.returns_BT, shape)
 
     def rows(self, index_B: Tensor, T: int) -> "Advantages":
+        """The rows at `index_B`, cut to T tokens."""
         returns_BT = None if self.returns_BT is None else self.returns_BT[index_B, :T]
         return Advantages(self.advantages_BT[index_B, :T], returns_BT)
 
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """A loss per token, and per-token quantities to log under the same average. Values on padding
-    are ignored.
+    """A loss per token, and metrics per token that are averaged in the same way.
+
+    Values on padding are ignored.
     """
 
     loss_BT: Tensor
@@ -201,15 +196,13 @@ class TokenLoss:
 
     def __post_init__(self):
         for name, metric_BT in self.metrics.items():
-            _check_shape("TokenLoss", name, metric_BT, tuple(self.loss_BT.shape))
+            check_shape(f"TokenLoss.metrics[{name}]", metric_BT, tuple(self.loss_BT.shape))
 
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """One forward pass over given responses. Entries on padding are 0; `entropy_BT` carries no
-    gradient unless asked.
-    """
+    """Results of a forward pass over given responses, 0 on padding."""
 
     logprobs_BT: Tensor
-    values_BT: Tensor | None = None
-    entropy_BT: Tensor | None = None
+    values_BT: Tensor | None = None  # None: no critic
+    entropy_BT: Tensor | None = None  # without a gradient unless `entropy_gradient` was set

@@ -1,9 +1,9 @@
-"""Masks, reductions, whitening and seeds."""
+"""Shape checks, masked reductions, whitening and seeds."""
 
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -44,9 +44,12 @@ def check_same_shape(**tensors: Tensor) -> None:
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """sum_i m_i x_i over all elements. x and mask have one shape; masked-out x may be anything, NaN
-    included.
+    """sum_i m_i x_i over all elements. Elements outside the mask may be anything, NaN included.
+
+    Raises:
+      ValueError: x and mask have different shapes (as in all functions of this section).
     """
+    check_same_shape(x=x, mask=mask)
     return torch.where(mask.bool(), x, torch.zeros_like(x)).sum()
 
 
@@ -63,51 +66,61 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
 def whiten(
     x: Tensor, mask: Tensor, shift_mean: bool = True, divide_by: str = "std", eps: float = 1e-8
 ) -> Tensor:
-    """(x - mean) / std under the mask, 0 outside it; with `shift_mean=False` x / std.
+    """(x - mean) / std under the mask, 0 outside it. With `shift_mean=False`, x / std.
 
-    `divide_by="sqrt_std"` divides by the square root of the standard deviation, leaves what that
-    formula gives outside the mask, and with `shift_mean=False` adds the mean to (x - mean) / ...,
-    as the published code does. Rewards whitened so carry the constant mean (1 - 1/std) on every
-    token, which pays for length (docs/deviations.md, D1, D2 and D15).
+    `divide_by="sqrt_std"` reproduces the published code. It divides by the square root of the
+    standard deviation and does not zero the elements outside the mask. With `shift_mean=False` it
+    adds the mean to (x - mean) / sqrt(std). Rewards whitened in this way carry the constant
+    mean (1 - 1 / sqrt(std)) on every token, which rewards or penalises length (docs/deviations.md,
+    D1, D2 and D15).
+
+    Args:
+      x: values.
+      mask: 1 where they count; the same shape.
+      shift_mean: whether the result has mean 0.
+      divide_by: "std" or "sqrt_std".
+      eps: a standard deviation up to this size counts as 0, and x is not divided.
     """
-    mean, std = masked_mean(x, mask), masked_var(x, mask).sqrt()
+    mean = masked_mean(x, mask)
+    std = masked_var(x, mask).sqrt()
     if divide_by == "sqrt_std":
         white = (x - mean) * torch.rsqrt(std + eps)
         return white if shift_mean else white + mean
-    white = (x - mean if shift_mean else x) / torch.where(
-        std > eps, std, torch.ones_like(std)
-    )  # no spread: nothing to scale
-    return torch.where(mask.bool(), white, torch.zeros_like(x))
+    if shift_mean:
+        x = x - mean
+    divisor = torch.where(std > eps, std, torch.ones_like(std))
+    return torch.where(mask.bool(), x / divisor, torch.zeros_like(x))
 
 
 # ---- seeds ---------------------------------------------------------------------------------------
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that is a pure function of its parts, e.g. `derive_seed(config.seed, "rollout",
-    step)`.
-    """
+    """A 63-bit seed, a pure function of its parts: `derive_seed(config.seed, "rollout", step)`."""
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @contextmanager
-def seeded(*parts: int | str):
-    """Run a block with every global generator (python, numpy, torch) seeded from `parts`, then
-    restore their states.
+def seeded(*parts: int | str) -> Iterator[int]:
+    """Run a block with the global generators of Python, numpy and torch seeded from `parts`.
+
+    Afterwards they have the states they had before.
     """
     seed = derive_seed(*parts)
-    gpus = torch.cuda.is_initialized()  # reading their state would initialise them
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    before_gpus = torch.cuda.get_rng_state_all() if gpus else []
+    with_gpus = torch.cuda.is_initialized()  # reading their states would initialise them
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    torch_state = torch.get_rng_state()
+    gpu_states = torch.cuda.get_rng_state_all() if with_gpus else []
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     try:
         yield seed
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
-        if gpus:
-            torch.cuda.set_rng_state_all(before_gpus)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if with_gpus:
+            torch.cuda.set_rng_state_all(gpu_states)

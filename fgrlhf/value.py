@@ -1,6 +1,4 @@
-"""The critic: V(s_t), an MLP on the hidden state from which the policy predicts response token
-t.
-"""
+"""The critic: V(s_t), an MLP on the hidden state from which response token t is predicted."""
 
 from pathlib import Path
 
@@ -13,44 +11,54 @@ from fgrlhf.types import PolicyOutput
 
 
 class ValueHead(nn.Module):
-    """V = W_2 gelu(W_1 h): two layers. W_2 starts at zero, so an untrained critic says 0 and adds
-    no noise.
+    """V = W_2 gelu(W_1 h + b_1) + b_2.
+
+    W_2 and b_2 start at zero, so an untrained critic predicts 0 and adds no noise.
     """
 
     def __init__(self, hidden_size: int):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, 1)
-        )
-        nn.init.zeros_(self.layers[-1].weight)
-        nn.init.zeros_(self.layers[-1].bias)
+        inner = nn.Linear(hidden_size, hidden_size)
+        outer = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(outer.weight)
+        nn.init.zeros_(outer.bias)
+        self.layers = nn.Sequential(inner, nn.GELU(), outer)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """hidden_BTD -> values_BT in fp32."""
-        return self.layers(hidden_BTD.to(self.layers[0].weight.dtype))[..., 0].float()
+        dtype = next(self.parameters()).dtype
+        return self.layers(hidden_BTD.to(dtype))[..., 0].float()
 
 
 class Value(nn.Module):
     """A critic in one of three modes.
 
-      own trunk      `trunk` is a second language model, trained with the head
-      frozen trunk   the same, only the head is trained
-      shared         `trunk` is None: the head reads the policy's own hidden states and trains them
-      too
+    - own trunk: `trunk` is a second language model, trained together with the head;
+    - frozen trunk: the same, but only the head is trained;
+    - shared trunk: `trunk` is None, and the head reads the policy's hidden states. Its loss trains
+      the policy's weights too.
 
     The trunk may be any policy class, so the same critic serves encoder-decoders and decoders.
+
+    Args:
+      hidden_size: width of the hidden states that the head reads.
+      trunk: a policy of its own, or None.
+      frozen: whether the trunk is not trained.
     """
 
     def __init__(self, hidden_size: int, trunk: Policy | None = None, frozen: bool = False):
         super().__init__()
-        self.trunk, self.frozen, self.head = trunk, frozen, ValueHead(hidden_size)
+        self.trunk = trunk
+        self.frozen = frozen
+        self.head = ValueHead(hidden_size)
         if trunk is not None:
             trunk.requires_grad_(not frozen)
+            # A critic predicts no tokens, so an output layer of its own is not trained. The config
+            # does not tell whether it is tied: that of a Flan-T5 says so wrongly.
             output = trunk.model.get_output_embeddings()
-            if (
-                output.weight is not trunk.model.get_input_embeddings().weight
-            ):  # the config of a Flan says that they are tied
-                output.requires_grad_(False)  # a critic has no next-token loss
+            assert output is not None, "a language model has an output layer"
+            if output.weight is not trunk.model.get_input_embeddings().weight:
+                output.requires_grad_(False)
 
     def forward(
         self,
@@ -58,11 +66,13 @@ class Value(nn.Module):
         prompt_mask_BP: Tensor,
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
-        policy_hidden_BTD: Tensor,
+        policy_hidden_BTD: Tensor | None,
     ) -> Tensor:
-        """values_BT, 0 on padding. `policy_hidden_BTD` is read only in shared mode."""
-        hidden_BTD = policy_hidden_BTD
-        if self.trunk is not None:
+        """values_BT, 0 on padding. `policy_hidden_BTD` is read only with a shared trunk."""
+        if self.trunk is None:
+            assert policy_hidden_BTD is not None, "a critic on the policy's trunk needs its states"
+            hidden_BTD = policy_hidden_BTD
+        else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
                 hidden_BTD = self.trunk.hidden(
                     prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
@@ -80,25 +90,33 @@ def load_value(
     share: bool = False,
     dtype: str = "fp32",
 ) -> Value:
-    """The critic a config asks for. Raises `UserError` where the trunk cannot read the policy's
-    token ids.
+    """The critic that a config describes.
+
+    Args:
+      ckpt: folder or hub name of the trunk; not read with `share`.
+      policy: the policy, whose token ids the trunk must be able to read.
+      freeze: train only the head.
+      share: use the policy's trunk.
+      dtype: of the trunk's weights.
+
+    Raises:
+      UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
     """
     if share:
         return Value(policy.hidden_size)
-    trunk = load_policy(
-        ckpt, dtype, policy.max_input_len, chat_template=False
-    )  # it is given the policy's token ids
-    ids, trunk_ids = (p.model.get_input_embeddings().num_embeddings for p in (policy, trunk))
-    if (
-        trunk_ids < ids
-        or type(trunk) is not type(policy)
-        or trunk.tokenizer.get_vocab() != policy.tokenizer.get_vocab()
-    ):
+    if ckpt is None:
+        raise ValueError("a critic needs a checkpoint, or the policy's trunk")
+    # no chat template: the trunk is given the policy's token ids
+    trunk = load_policy(ckpt, dtype, policy.max_input_len, chat_template=False)
+    same_class = type(trunk) is type(policy)
+    same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    reads_all_ids = trunk.num_embeddings >= policy.num_embeddings
+    if not (same_class and same_vocabulary and reads_all_ids):
         raise UserError(
-            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk_ids} embeddings) cannot read"
-            f" the policy's tokens ({type(policy).__name__}, {ids} embeddings): their vocabularies"
-            " differ. Take a trunk of the policy's family, or set"
-            " model.value_model.policy_value_sharing=true"
+            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk.num_embeddings}"
+            f" embeddings) cannot read the policy's tokens ({type(policy).__name__},"
+            f" {policy.num_embeddings} embeddings): their vocabularies differ. Use a trunk of the"
+            " policy's family, or set model.value_model.policy_value_sharing=true"
         )
     return Value(trunk.hidden_size, trunk, freeze)
 
@@ -108,7 +126,8 @@ class ActorCritic(nn.Module):
 
     def __init__(self, policy: Policy, value: Value | None):
         super().__init__()
-        self.policy, self.value = policy, value
+        self.policy = policy
+        self.value = value
 
     def forward(
         self,
@@ -124,5 +143,7 @@ class ActorCritic(nn.Module):
         output, hidden_BTD = self.policy(
             *batch, temperature=temperature, entropy_gradient=entropy_gradient
         )
-        values_BT = None if self.value is None else self.value(*batch, policy_hidden_BTD=hidden_BTD)
+        values_BT = None
+        if self.value is not None:
+            values_BT = self.value(*batch, policy_hidden_BTD=hidden_BTD)
         return PolicyOutput(output.logprobs_BT, values_BT, output.entropy_BT)

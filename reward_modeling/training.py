@@ -32,8 +32,7 @@ from fgrlhf.config import (
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer
@@ -179,8 +178,7 @@ def load_network(
                 model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
             check_vocabulary(tokenizer, scorer)
-            scorer = fast_layers(scorer)
-            return scorer, tokenizer
+            return speed_up(scorer, model.kernels), tokenizer
         config.pad_token_id = tokenizer.pad_token_id
         network_class = (
             AutoModelForTokenClassification
@@ -192,8 +190,7 @@ def load_network(
         )
         check_direction(network, shape)
         check_vocabulary(tokenizer, network)
-        network = fast_layers(use_banded_attention(network))
-        return network, tokenizer
+        return speed_up(network, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         # transformers has no classifier for some decoder-only models, and its reason does not name

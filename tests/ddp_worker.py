@@ -101,7 +101,7 @@ def run_dpo(folder: Path):
 def agree_on_kernels(folder: Path) -> None:
     """Write which library this rank takes where each rank would measure something else."""
     rank = Accelerator(cpu=True).process_index
-    set_before = os.environ.pop("FGRLHF_KERNELS", "off")
+    set_before = os.environ.pop("FGRLHF_KERNELS", "pytorch")
     library = "pytorch" if rank == 0 else "onednn"
     with mock.patch.object(
         kernels, "_remembered_or_measured", lambda: dict.fromkeys(kernels.SIZES, library)

@@ -12,9 +12,9 @@ from fgrlhf.kernels.attention import (
     SHARED_PROMPT,
     _RecomputedAttention,
     bias_by_distance,
-    share_prompts,
+    use_shared_attention,
 )
-from fgrlhf.kernels.layers import kept
+from fgrlhf.kernels.layers import dropout_mask
 
 
 def t5():
@@ -119,20 +119,20 @@ def test_bias_by_distance_is_t5s(stack, query, key, past):
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
-def test_share_prompts_changes_no_number():
+def test_use_shared_attention_changes_no_number():
     torch.manual_seed(0)
     model = t5().eval()
     ids, labels = torch.randint(2, 50, (3, 9)), torch.randint(2, 50, (3, 6))
     expected = model(input_ids=ids, labels=labels)
-    found = share_prompts(model)(input_ids=ids, labels=labels)
+    found = use_shared_attention(model)(input_ids=ids, labels=labels)
     assert model.encoder.block[0].layer[0].SelfAttention.compute_bias.__func__ is bias_by_distance
     torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.fixture(params=[attention.CACHED, 1])
+@pytest.fixture(params=[attention.BLOCK_SIZE, 1])
 def cached(request, monkeypatch):
     """All heads of a row at a time, or one."""
-    monkeypatch.setattr(attention, "CACHED", request.param)
+    monkeypatch.setattr(attention, "BLOCK_SIZE", request.param)
 
 
 @pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])
@@ -185,7 +185,7 @@ def test_dropout_drops_the_same_in_both_directions(biased, cached):
     torch.manual_seed(1)
     found = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
     torch.manual_seed(1)
-    dropped = kept((B, H, L, S), 0.3) == 0
+    dropped = dropout_mask((B, H, L, S), 0.3) == 0
     scores = 0.5 * query @ key.mT + (bias if biased else 0)
     expected = (
         scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7
@@ -214,7 +214,7 @@ def test_with_dropout_the_model_means_what_transformers_means():
             [model(input_ids=ids, labels=labels).loss.detach() for _ in range(draws)]
         )
 
-    plain, ours = mean_loss(model.train()), mean_loss(share_prompts(model))
+    plain, ours = mean_loss(model.train()), mean_loss(use_shared_attention(model))
     spread = (plain.var() + ours.var()).sqrt() / len(plain) ** 0.5
     assert plain.std() > 1e-4 and float(ours.std()) == pytest.approx(float(plain.std()), rel=0.2)
     assert abs(ours.mean() - plain.mean()) < 4 * spread
@@ -223,7 +223,7 @@ def test_with_dropout_the_model_means_what_transformers_means():
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_nothing_of_the_size_of_the_scores_is_kept_but_what_was_dropped(dropout):
     torch.manual_seed(0)
-    model = share_prompts(t5()).train()
+    model = use_shared_attention(t5()).train()
     for module in model.modules():
         if hasattr(module, "has_relative_attention_bias"):
             module.dropout = dropout

@@ -178,8 +178,8 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
     dense = torch.softmax(scores.masked_fill(masked, -torch.inf), -1) @ torch.cat(
         [more_value, value], 2
     )
-    everywhere = (more_key, more_value, more_closed) if G else None
-    blocks = banded_attention(query, key, value, window, closed, everywhere)
+    global_kv = (more_key, more_value, more_closed) if G else None
+    blocks = banded_attention(query, key, value, window, closed, global_kv)
     torch.testing.assert_close(blocks, dense, rtol=0, atol=1e-12)
     weights = torch.randn_like(dense)
     for ours, theirs in zip(

@@ -142,13 +142,13 @@ def test_tokens_decoded_grow_with_the_length_not_its_square(kind, monkeypatch):
     text = "the red cat , a dog . " if kind == "word" else "ab a, ba. "
     read = tokenizer(text * 100, add_special_tokens=False)["input_ids"]
     counted = []
-    plain = alignment._decoded
+    plain = alignment._decode_rows
 
     def counting(tokenizer, rows):
         counted.extend(map(len, rows))
         return plain(tokenizer, rows)
 
-    monkeypatch.setattr(alignment, "_decoded", counting)
+    monkeypatch.setattr(alignment, "_decode_rows", counting)
     work = {}
     for n in (200, 400):
         counted.clear()

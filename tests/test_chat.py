@@ -3,7 +3,7 @@ import tiny
 import torch
 
 from fgrlhf.errors import UserError
-from fgrlhf.models.chat import chat_of
+from fgrlhf.models.chat import load_chat_template
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.value import load_value
@@ -98,5 +98,5 @@ def test_a_template_that_fails_is_a_user_error(template):
     with pytest.raises(
         UserError, match="chat template of the policy's tokenizer fails .*chat_template=false"
     ):
-        chat_of(tokenizer, None, 64)
-    assert chat_of(tokenizer, False, 64) is None
+        load_chat_template(tokenizer, None, 64)
+    assert load_chat_template(tokenizer, False, 64) is None

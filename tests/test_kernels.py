@@ -14,11 +14,12 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels import choice as kernels
-from fgrlhf.kernels.layers import product
+from fgrlhf.kernels.layers import linear
 from fgrlhf.runs.runlog import RunLog
 
 ROOT = Path(__file__).parents[1]
 LEFT = {"small": "pytorch", "medium": "pytorch", "large": "pytorch"}
+OFF = {"small": "off", "medium": "off", "large": "off"}
 MIXED = {"small": "pytorch", "medium": "onednn", "large": "onednn"}
 needs_onednn = pytest.mark.skipif(
     not kernels.onednn_available(), reason="this PyTorch has no oneDNN"
@@ -84,7 +85,7 @@ def test_the_measured_choice_decides_who_multiplies(fresh, timer, monkeypatch):
     assert timer.measured == 6, "two libraries, three classes, once"
     by_onednn = []
     monkeypatch.setattr(
-        kernels, "onednn_product", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T
+        kernels, "onednn_linear", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T
     )
     for rows in (
         32,
@@ -92,7 +93,7 @@ def test_the_measured_choice_decides_who_multiplies(fresh, timer, monkeypatch):
         256,
         1024,
     ):  # with 256 x 256: 2**21 and 2**22, 2**24, 2**26 multiplications
-        product(torch.ones(rows, 256), torch.ones(256, 256))
+        linear(torch.ones(rows, 256), torch.ones(256, 256))
     assert by_onednn == [64, 256, 1024]
 
 
@@ -136,9 +137,10 @@ def test_without_a_place_for_the_cache_each_process_measures(fresh, timer, tmp_p
     "setting, variable, expected",
     [
         ("auto", None, MIXED),
-        ("off", None, LEFT),
+        ("off", None, OFF),
         ("off", "auto", MIXED),
-        ("auto", "off", LEFT),
+        ("auto", "off", OFF),
+        ("auto", "pytorch", LEFT),
         ("auto", "", MIXED),
     ],
 )
@@ -206,7 +208,7 @@ import os
 before = dict(os.environ)
 import torch
 from fgrlhf.kernels import choice as kernels
-from fgrlhf.kernels.layers import product
+from fgrlhf.kernels.layers import linear
 assert dict(os.environ) == before, "importing changed the environment"
 
 def resident_mb():
@@ -222,7 +224,7 @@ assert kernels.takes_onednn(1)
 sizes = iter(range(10, 400))
 def multiply(n):
     for _ in range(n):
-        product(torch.ones(next(sizes), 64), torch.ones(64, 64))
+        linear(torch.ones(next(sizes), 64), torch.ones(64, 64))
 multiply(40)
 start = resident_mb()
 multiply(200)

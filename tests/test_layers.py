@@ -14,11 +14,11 @@ from fgrlhf.kernels.layers import (
     Linear,
     ReluFeedForward,
     TransposedLinear,
+    dropout_mask,
     fast_layers,
-    kept,
-    product,
-    recompute_layers,
+    linear,
 )
+from fgrlhf.models.recompute import recompute_layers
 
 needs_onednn = pytest.mark.skipif(
     not kernels.onednn_available(), reason="this PyTorch has no oneDNN"
@@ -70,11 +70,11 @@ def test_a_product_is_that_of_pytorch_and_so_are_its_gradients(all_products, sha
     torch.manual_seed(0)
     x, weight, bias = torch.randn(shape), torch.randn(9, 16), torch.randn(9) if biased else None
     inputs = [t.requires_grad_() for t in (x, weight, bias) if t is not None]
-    expected, found = nn.functional.linear(x, weight, bias), product(x, weight, bias)
+    expected, found = nn.functional.linear(x, weight, bias), linear(x, weight, bias)
     torch.testing.assert_close(found, expected)
     if not x.numel():
         return
-    assert "_Product" in type(found.grad_fn).__name__
+    assert "_LinearFunction" in type(found.grad_fn).__name__
     weights = torch.randn(expected.shape)
     once = [
         torch.autograd.grad((y.tanh() * weights).sum(), inputs, create_graph=True)
@@ -100,7 +100,7 @@ def test_a_product_is_that_of_pytorch_and_so_are_its_gradients(all_products, sha
 )
 def test_a_product_reads_any_layout(all_products, make):
     x, weight = make()
-    torch.testing.assert_close(product(x, weight), x @ weight.T)
+    torch.testing.assert_close(linear(x, weight), x @ weight.T)
 
 
 @needs_onednn
@@ -114,13 +114,13 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
         given.append(weight)
         return x @ weight.T
 
-    monkeypatch.setattr(kernels, "onednn_product", multiply)
+    monkeypatch.setattr(kernels, "onednn_linear", multiply)
     weight = {
         "rows": torch.randn(9, 16),
         "columns": torch.randn(16, 9).T,
         "strided": strided(9, 16),
     }[layout]
-    product(torch.randn(7, 16), weight)
+    linear(torch.randn(7, 16), weight)
     (seen,) = given
     assert seen.is_contiguous() or seen.T.is_contiguous()
     assert (seen is weight) == (layout != "strided")
@@ -136,16 +136,16 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
 )
 def test_what_is_small_or_not_fp32_is_left_to_pytorch(monkeypatch, x, weight):
     monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
-    monkeypatch.setattr(layers, "_multiply", None)
-    assert torch.equal(product(x, weight), nn.functional.linear(x, weight))
+    monkeypatch.setattr(layers, "_onednn_linear", None)
+    assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))
 
 
 def test_autocast_is_left_to_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
-    monkeypatch.setattr(layers, "_multiply", None)
+    monkeypatch.setattr(layers, "_onednn_linear", None)
     x, weight = torch.randn(300, 256), torch.randn(256, 256)
     with torch.autocast("cpu", torch.bfloat16):
-        assert product(x, weight).dtype == torch.bfloat16
+        assert linear(x, weight).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("make", [t5, gpt2])
@@ -179,7 +179,7 @@ def test_which_layers_are_changed():
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_draws_are_as_probable_as_asked_and_independent(p):
     torch.manual_seed(0)
-    bits = 1 - kept((1001, 1003), p).double()
+    bits = 1 - dropout_mask((1001, 1003), p).double()
     error = (p * (1 - p)) ** 0.5
     assert abs(bits.mean() - p) < 4 * error / 1e3
     for four in range(4):  # each of the four that one draw gives
@@ -187,7 +187,7 @@ def test_draws_are_as_probable_as_asked_and_independent(p):
     centred = bits.flatten() - p
     for apart in (1, 2, 3, 4):
         assert abs((centred[:-apart] * centred[apart:]).mean()) < 4 * error**2 / 1e3
-    assert kept((3, 1), p).shape == (3, 1)
+    assert dropout_mask((3, 1), p).shape == (3, 1)
 
 
 def test_dropout_is_a_mask_in_both_directions_and_off_in_evaluation():
@@ -196,7 +196,7 @@ def test_dropout_is_a_mask_in_both_directions_and_off_in_evaluation():
     torch.manual_seed(1)
     y = layer(x)
     torch.manual_seed(1)
-    mask = kept(x.shape, 0.3).double() / 0.7
+    mask = dropout_mask(x.shape, 0.3).double() / 0.7
     torch.testing.assert_close(y, x * mask)
     weights = torch.randn(x.shape, dtype=torch.float64)
     torch.testing.assert_close(torch.autograd.grad((y * weights).sum(), x)[0], mask * weights)
@@ -216,7 +216,7 @@ def test_a_feed_forward_layer_is_t5s():
     torch.manual_seed(1)
     found = fast.train()(x)
     torch.manual_seed(1)
-    mask = kept((20, 32), 0.3).double() / 0.7
+    mask = dropout_mask((20, 32), 0.3).double() / 0.7
     expected = fast.wo(fast.wi(x).relu() * mask)
     torch.testing.assert_close(found, expected)
     of = [x, fast.wi.weight, fast.wo.weight]

@@ -91,7 +91,8 @@ def test_shared_prompts_and_decoding_are_exact_under_adapters(kind, monkeypatch)
         rtol=0,
     )
     shared = logprobs_and_gradient(policy, batch)
-    monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
+    monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
+    monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
     for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 

@@ -16,8 +16,9 @@ from transformers import (
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
-from fgrlhf.models.decoding import Sampling, draw, positions_of, response_mask, uniform_rows
-from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy, sharing_pays
+from fgrlhf.models.causal import position_arguments, sharing_pays
+from fgrlhf.models.decoding import Sampling, draw, response_mask, uniform_rows
+from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy
 from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 
@@ -106,7 +107,7 @@ def test_projection_is_the_models_own(kind):
             own = policy.model(
                 input_ids=torch.cat([prompt_ids, ids], 1),
                 attention_mask=whole,
-                **positions_of(policy.model, (whole.cumsum(1) - 1).clamp(min=0)),
+                **position_arguments(policy.model, (whole.cumsum(1) - 1).clamp(min=0)),
             ).logits[:, prompt_ids.shape[1] - 1 : -1]
         mine = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
     torch.testing.assert_close(mine[mask.bool()], own[mask.bool()], atol=1e-5, rtol=0)
@@ -243,7 +244,8 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
         )
     shared = logprobs_and_gradient(policy, batch)
     assert bool(calls) == (kind in SHARED)
-    monkeypatch.setattr("fgrlhf.policy.samples_each", lambda group_B: None)
+    monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
+    monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
     for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
     assert shared[1].abs().max() > 0.01
@@ -439,7 +441,7 @@ def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
             whole = policy.model.get_encoder()(
                 input_ids=ids_GP, attention_mask=mask_GP
             ).last_hidden_state
-            monkeypatch.setattr("fgrlhf.policy.ENCODED_AT_ONCE", 6)
+            monkeypatch.setattr("fgrlhf.models.encoder_decoder.ENCODED_AT_ONCE", 6)
             parts = policy._encode(ids_GP, mask_GP)
         real = mask_GP.bool()
         torch.testing.assert_close(parts[real], whole[real], atol=1e-6, rtol=1e-5)
@@ -526,7 +528,7 @@ def test_responses_that_do_not_share_have_the_same_logprobs(kind, monkeypatch):
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=3)
     shared = logprobs_and_gradient(policy, batch)
-    monkeypatch.setattr("fgrlhf.policy.sharing_pays", lambda *_: False)
+    monkeypatch.setattr("fgrlhf.models.causal.sharing_pays", lambda *_: False)
     monkeypatch.setattr(
         policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared")
     )
@@ -638,7 +640,7 @@ def test_nothing_is_sampled_from_nan(kind, sampling, value):
         next(policy.model.parameters())[:] = value
     with pytest.raises(
         UserError,
-        match="the policy's logits are NaN or infinite at token 0 of answer 0.*lower train.lr",
+        match="the policy's logits are NaN or infinite at token 0 of response 0.*lower train.lr",
     ):
         generated(policy, TEXTS, sampling, seeds(3))
 

@@ -331,7 +331,7 @@ def test_a_model_that_gives_no_numbers_is_named(kind, which, reason):
     broken = {"policy": model.policy, "reference": reference, "critic": model.value}[which]
     with torch.no_grad():
         next(broken.parameters())[:] = float("nan")
-    with pytest.raises(UserError, match=f"{reason}.* NaN or infinite at token 0 of answer 0"):
+    with pytest.raises(UserError, match=f"{reason}.* NaN or infinite at token 0 of response 0"):
         collect(model, reference, PROMPTS, Sampling(4), 2, list(range(6)), 1.0)
     if which == "policy":
         with pytest.raises(UserError, match=reason):

@@ -148,7 +148,7 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.r=0")
 
 
-@pytest.mark.parametrize("setting, library", [("auto", "onednn"), ("off", "pytorch")])
+@pytest.mark.parametrize("setting, library", [("auto", "onednn"), ("off", "off")])
 def test_the_config_says_who_multiplies_and_the_run_records_it(
     setting, library, tmp_path, monkeypatch
 ):

@@ -1,39 +1,48 @@
-"""Attention of encoder-decoders: a prompt that several responses share, T5's bias by distance,
-scores that are not kept.
+"""Attention of encoder-decoders: shared prompts, T5's bias by distance, scores that are not stored.
 
-K responses to one prompt look at the same encoder states. An ordinary cross-attention wants those
-states once per response, so keys and values are projected, stored and read K times. Here the batch
-of the keys may be G prompts while that of the queries is B = G * K responses, the K of one prompt
-side by side; they attend as one long query:
+*Shared prompts.* K responses to one prompt attend to the same encoder states. Ordinary
+cross-attention needs those states once per response, so keys and values are projected, stored and
+read K times. Here the batch of the keys may be G prompts while the batch of the queries is
+B = G * K responses, the K of one prompt side by side. They attend as one long query:
 
     query (G * K, H, T, D) -> (G, H, K * T, D)        keys, values (G, H, P, D), mask (G, 1, 1, P)
 
-which is the same sum, since queries do not see each other and cross-attention knows no distance
-between query and key. transformers calls the function by name in every encoder-decoder whose
-attention it can choose (T5, mT5, BART, ...).
+The result is the same, because queries do not see each other and cross-attention has no distance
+between query and key. transformers calls an attention function by name, so this works in every
+encoder-decoder whose attention can be chosen (T5, mT5, BART, ...).
 
-T5 adds a learned number to each score that depends on the distance of key and query alone.
-transformers looks it up for every pair of positions, and its gradient goes back through as many
-look-ups: a fifth of an update of a small model. Here it is looked up once per distance, and the
-matrix is cut out of that row.
+*Bias by distance.* T5 adds a learned number to each score, which depends only on the distance of
+key and query. transformers looks it up for every pair of positions, and its gradient goes back
+through as many look-ups, which is a fifth of an update of a small model. Here it is looked up once
+per distance, and the matrix is a view of that row.
+
+*Recomputed scores.* On a CPU, PyTorch stores scores and probabilities of every layer if the bias
+needs a gradient or there is dropout. `_RecomputedAttention` computes them again instead.
+
+Axes here: B rows, G prompts, H heads, L queries, S keys, D numbers per head.
 """
 
 from types import MethodType
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.models.mt5.modeling_mt5 import MT5Attention
+from transformers.models.t5.modeling_t5 import T5Attention
 
-from fgrlhf.kernels.layers import kept, product
+from fgrlhf.kernels.layers import dropout_mask, linear
 
 SHARED_PROMPT = "shared_prompt"
-CACHED = 2**18  # scores that are worked on at a time: a megabyte
+BLOCK_SIZE = 2**18  # scores computed at a time: a megabyte in fp32, which fits a processor's cache
+
+
+# ---- shared prompts ------------------------------------------------------------------------------
 
 
 def shared_prompt_attention(
-    module,
+    module: nn.Module,
     query_BHTD: Tensor,
     key_GHPD: Tensor,
     value_GHPD: Tensor,
@@ -42,8 +51,12 @@ def shared_prompt_attention(
     scaling: float | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """An attention function of transformers: returns (B, T, H, D). Self-attention is left to the
-    ordinary one.
+    """The attention function for transformers: cross-attention with shared prompts.
+
+    Self-attention goes to `_self_attention`.
+
+    Returns:
+      (outputs (B, T, H, D), None), as transformers expects it.
     """
     is_cross = getattr(module, "is_decoder", False) and not module.is_causal
     if not is_cross:
@@ -57,24 +70,17 @@ def shared_prompt_attention(
             scaling=scaling,
             **kwargs,
         )
-    # T5 also gives a `position_bias` of zeros here, (1, H, T, P), which is not worth adding
+    # T5 passes a `position_bias` of zeros here, (1, H, T, P); adding it would change nothing
     B, H, T, D = query_BHTD.shape
     G = key_GHPD.shape[0]
     K = B // G
     query = query_BHTD.view(G, K, H, T, D).transpose(1, 2).reshape(G, H, K * T, D)
-    mask = (
-        None if attention_mask is None else attention_mask[:, :, :1]
-    )  # every query sees the whole prompt
+    mask = attention_mask
+    if mask is not None:
+        mask = mask[:, :, :1]  # every query sees the whole prompt, so one row is enough
     if dropout and _recomputes(query):
-        out = _RecomputedAttention.apply(
-            query,
-            key_GHPD,
-            value_GHPD,
-            None,
-            mask,
-            D**-0.5 if scaling is None else scaling,
-            dropout,
-        )
+        scale = D**-0.5 if scaling is None else scaling
+        out = _RecomputedAttention.apply(query, key_GHPD, value_GHPD, None, mask, scale, dropout)
     else:
         out = torch.nn.functional.scaled_dot_product_attention(
             query, key_GHPD, value_GHPD, attn_mask=mask, dropout_p=dropout, scale=scaling
@@ -82,126 +88,18 @@ def shared_prompt_attention(
     return out.transpose(1, 2).reshape(B, T, H, D), None
 
 
-class _RecomputedAttention(torch.autograd.Function):
-    """dropout(softmax(scale q k^T + bias)) v, from which nothing of size (H, L, S) is kept but the
-    bias and which entries dropout kept.
-
-    PyTorch keeps scores and probabilities of every layer where the bias has a gradient or there is
-    dropout, more than all the rest of a layer at prompts of 600 tokens. Here the probabilities P
-    are computed again; M is 0 where P was dropped, 1 / (1 - dropout) elsewhere:
-
-        dS = P (M (dO v^T) - sum_d dO O)      dq = scale dS k      dk = scale dS^T q      dv = (P
-        M)^T dO      dbias = sum_B dS
-
-    One row of the batch at a time, and of its heads as many as fit into a processor's cache.
-    """
-
-    @staticmethod
-    def forward(ctx, query, key, value, bias_HLS, mask, scale, dropout):
-        ctx.scale, ctx.grown, kept_BHLS = scale, 1 / (1 - dropout), None
-        if dropout:
-            kept_BHLS = kept((*query.shape[:3], key.shape[2]), dropout)
-            q, k, v = query.contiguous(), key.contiguous(), value * ctx.grown
-            B, H, L, D = query.shape
-            out = query.new_empty(B, L, H, D).transpose(
-                1, 2
-            )  # laid out as it is read next: no copy has to be kept
-            for b, heads in _parts(query, key):
-                p = _probabilities(
-                    q[b, heads], k[b, heads], _of_heads(bias_HLS, heads), _of_row(mask, b), scale
-                )
-                out[b, heads] = _times(p.mul_(kept_BHLS[b, heads].to(p.dtype)), v[b, heads].mT)
-        else:
-            added = (
-                bias_HLS
-                if mask is None
-                else torch.where(mask, bias_HLS, torch.finfo(bias_HLS.dtype).min)
-            )
-            out = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=added, scale=scale
-            )
-        ctx.save_for_backward(query, key, value, bias_HLS, mask, kept_BHLS, out)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        query, key, value, bias_HLS, mask, kept_BHLS, out = ctx.saved_tensors
-        rest, grad = (grad * out).sum(-1, keepdim=True), (grad * ctx.grown).contiguous()
-        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        gradients, dbias = [], {}
-        for b, heads in _parts(query, key):  # in place only what TRPO can differentiate again
-            q, k, g = query[b, heads], key[b, heads], grad[b, heads]
-            p, dp = (
-                _probabilities(q, k, _of_heads(bias_HLS, heads), _of_row(mask, b), ctx.scale),
-                _times(g, value[b, heads]),
-            )
-            seen = p
-            if kept_BHLS is not None:
-                kept_HLS = kept_BHLS[b, heads].to(p.dtype)
-                seen, dp = p * kept_HLS, dp.mul_(kept_HLS)
-            ds = p * dp.sub_(rest[b, heads])
-            gradients.append(
-                (
-                    _times(ds, k.mT) * ctx.scale,
-                    _times(q.mT, ds.mT).mT * ctx.scale,
-                    _times(g.mT, seen.mT).mT,
-                )
-            )
-            if bias_HLS is not None:
-                dbias[heads.start] = ds if b == 0 else dbias[heads.start] + ds
-        dq, dk, dv = (torch.cat(parts).unflatten(0, query.shape[:2]) for parts in zip(*gradients))
-        return dq, dk, dv, torch.cat(list(dbias.values())) if dbias else None, None, None, None
-
-
-def _parts(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
-    """(row, heads) whose scores make up at most CACHED numbers."""
-    (B, H, L, _), S = query.shape, key.shape[2]
-    n = max(1, CACHED // (L * S))
-    return [(b, slice(h, h + n)) for b in range(B) for h in range(0, H, n)]
-
-
-def _times(a_HLD: Tensor, b_HSD: Tensor) -> Tensor:
-    """a b^T, (H, L, S)."""
-    return product(a_HLD[0], b_HSD[0])[None] if len(a_HLD) == 1 else a_HLD @ b_HSD.mT
-
-
-def _probabilities(
-    q_HLD: Tensor, k_HSD: Tensor, bias_HLS: Tensor | None, mask: Tensor | None, scale: float
-) -> Tensor:
-    """softmax(scale q k^T + bias) of one row of the batch, 0 where `mask` (1, 1 or L, S) says that
-    a key is not seen.
-    """
-    scores = _times(q_HLD if scale == 1 else q_HLD * scale, k_HSD)
-    scores = scores if bias_HLS is None else scores.add_(bias_HLS)
-    scores = scores if mask is None else scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
-    return scores.softmax(-1)
-
-
-def _of_heads(bias_HLS: Tensor | None, heads: slice) -> Tensor | None:
-    return None if bias_HLS is None else bias_HLS[heads]
-
-
-def _of_row(mask: Tensor | None, b: int) -> Tensor | None:
-    return None if mask is None else mask[b % len(mask)]  # one for all of the batch, or one each
-
-
-def _recomputes(query: Tensor) -> bool:
-    """Whether PyTorch would keep arrays of the size of the scores: a GPU's kernels do not."""
-    return torch.is_grad_enabled() and query.device.type == "cpu"
-
-
 def _self_attention(
-    module,
-    query,
-    key,
-    value,
-    attention_mask,
-    dropout=0.0,
-    scaling=None,
-    position_bias=None,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    position_bias: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """The ordinary one, except that a CPU does not keep what a learned bias makes it keep."""
+    """Attention of transformers, or `_RecomputedAttention` for a learned bias on a CPU."""
     if (
         position_bias is not None
         and position_bias.requires_grad
@@ -209,12 +107,14 @@ def _self_attention(
         and _recomputes(query)
     ):
         if attention_mask is None and module.is_causal:
-            attention_mask = torch.ones(
+            everything_LS = torch.ones(
                 query.shape[2], key.shape[2], dtype=torch.bool, device=query.device
-            ).tril()[None, None]
+            )
+            attention_mask = everything_LS.tril()[None, None]
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        bias_HLS = position_bias[0]
         out = _RecomputedAttention.apply(
-            query, key, value, position_bias[0], attention_mask, scale, dropout
+            query, key, value, bias_HLS, attention_mask, scale, dropout
         )
         return out.transpose(1, 2), None
     return sdpa_attention_forward(
@@ -230,13 +130,186 @@ def _self_attention(
     )
 
 
-def bias_by_distance(
-    self, query_length: int, key_length: int, device=None, past_seen_tokens: int = 0
-) -> Tensor:
-    """`T5Attention.compute_bias`, (1, H, query, key): entry (i, j) is the number for distance j -
-    (i + past_seen_tokens).
+def _recomputes(query: Tensor) -> bool:
+    """Whether PyTorch would store arrays of the size of the scores. A GPU's kernels do not."""
+    return torch.is_grad_enabled() and query.device.type == "cpu"
+
+
+# ---- attention whose scores are computed again ---------------------------------------------------
+
+
+class _RecomputedAttention(torch.autograd.Function):
+    """O = (P M) v with P = softmax(scale q k^T + bias), and M the dropout of attention.
+
+    M is 0 for a dropped entry and 1 / (1 - dropout) for others. Of the arrays of size (B, H, L, S)
+    only the zeros of M are stored, one byte each. PyTorch stores scores and probabilities too,
+    which is more than all the rest of a layer at prompts of 600 tokens. The backward pass computes
+    P again:
+
+        dP = M (dO v^T)
+        dS = P (dP - sum_s P dP)              gradient of the softmax
+           = P (dP - sum_d dO O)              because sum_s P M (dO v^T) = dO . sum_s P M v = dO . O
+        dq = scale dS k        dk = scale dS^T q        dv = (P M)^T dO        dbias = sum_B dS
+
+    It works on one row of the batch at a time, and on as many of its heads as fit into a
+    processor's cache.
     """
-    device = self.relative_attention_bias.weight.device if device is None else device
+
+    @staticmethod
+    def forward(
+        ctx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias_HLS: Tensor | None,
+        mask: Tensor | None,
+        scale: float,
+        dropout: float,
+    ) -> Tensor:
+        ctx.score_scale = scale
+        ctx.dropout_scale = 1 / (1 - dropout)
+        if dropout:
+            keep_BHLS = dropout_mask((*query.shape[:3], key.shape[2]), dropout)
+            scaled_value = value * ctx.dropout_scale
+            out = _attend_with_dropout(query, key, scaled_value, bias_HLS, mask, keep_BHLS, scale)
+        else:
+            assert bias_HLS is not None, "without bias and dropout PyTorch's attention is as good"
+            keep_BHLS = None
+            added = bias_HLS
+            if mask is not None:
+                added = torch.where(mask, bias_HLS, torch.finfo(bias_HLS.dtype).min)
+            out = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=added, scale=scale
+            )
+        ctx.save_for_backward(query, key, value, bias_HLS, mask, keep_BHLS, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        query, key, value, bias_HLS, mask, keep_BHLS, out = ctx.saved_tensors
+        # sum_d dO O, one number per query
+        sum_BHL1 = (grad * out).sum(-1, keepdim=True)
+        # the factor 1 / (1 - dropout) of M moves to dO; what is left of M is 0 or 1
+        grad = (grad * ctx.dropout_scale).contiguous()
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+
+        dq_blocks = []
+        dk_blocks = []
+        dv_blocks = []
+        dbias_blocks: dict[int, Tensor] = {}  # by the first head of the block, summed over the rows
+        # TRPO differentiates this function again: only fresh tensors are changed in place
+        for b, heads in _head_blocks(query, key):
+            q, k, v = query[b, heads], key[b, heads], value[b, heads]
+            do = grad[b, heads]
+            p = _probabilities(q, k, _bias_of(bias_HLS, heads), _mask_of(mask, b), ctx.score_scale)
+            dp = _matmul_transposed(do, v)
+            p_after_dropout = p
+            if keep_BHLS is not None:
+                keep_HLS = keep_BHLS[b, heads].to(p.dtype)
+                p_after_dropout = p * keep_HLS
+                dp = dp.mul_(keep_HLS)
+            ds = p * dp.sub_(sum_BHL1[b, heads])
+            dq_blocks.append(_matmul_transposed(ds, k.mT) * ctx.score_scale)
+            dk_blocks.append(_matmul_transposed(q.mT, ds.mT).mT * ctx.score_scale)
+            dv_blocks.append(_matmul_transposed(do.mT, p_after_dropout.mT).mT)
+            if bias_HLS is not None:
+                earlier_rows = dbias_blocks.get(heads.start)
+                dbias_blocks[heads.start] = ds if earlier_rows is None else earlier_rows + ds
+
+        B_and_H = query.shape[:2]
+        dq = torch.cat(dq_blocks).unflatten(0, B_and_H)
+        dk = torch.cat(dk_blocks).unflatten(0, B_and_H)
+        dv = torch.cat(dv_blocks).unflatten(0, B_and_H)
+        dbias_HLS = torch.cat(list(dbias_blocks.values())) if dbias_blocks else None
+        return dq, dk, dv, dbias_HLS, None, None, None
+
+
+def _attend_with_dropout(
+    query: Tensor,
+    key: Tensor,
+    scaled_value: Tensor,
+    bias_HLS: Tensor | None,
+    mask: Tensor | None,
+    keep_BHLS: Tensor,
+    scale: float,
+) -> Tensor:
+    """(B, H, L, D): attention in which the probabilities with `keep_BHLS` = 0 are dropped."""
+    query, key = query.contiguous(), key.contiguous()
+    B, H, L, D = query.shape
+    # stored as (B, L, H, D), the order in which it is read next, so that nothing has to be copied
+    out = query.new_empty(B, L, H, D).transpose(1, 2)
+    for b, heads in _head_blocks(query, key):
+        p = _probabilities(
+            query[b, heads], key[b, heads], _bias_of(bias_HLS, heads), _mask_of(mask, b), scale
+        )
+        p = p.mul_(keep_BHLS[b, heads].to(p.dtype))
+        out[b, heads] = _matmul_transposed(p, scaled_value[b, heads].mT)
+    return out
+
+
+def _head_blocks(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
+    """(row, heads) blocks of at most BLOCK_SIZE scores (or one head), which cover the batch."""
+    B, H, L, _ = query.shape
+    S = key.shape[2]
+    heads_at_once = max(1, BLOCK_SIZE // (L * S))
+    blocks = []
+    for b in range(B):
+        for h in range(0, H, heads_at_once):
+            blocks.append((b, slice(h, h + heads_at_once)))
+    return blocks
+
+
+def _matmul_transposed(a_HLD: Tensor, b_HSD: Tensor) -> Tensor:
+    """a b^T, (H, L, S)."""
+    if len(a_HLD) == 1:
+        return linear(a_HLD[0], b_HSD[0])[None]
+    return a_HLD @ b_HSD.mT
+
+
+def _probabilities(
+    q_HLD: Tensor, k_HSD: Tensor, bias_HLS: Tensor | None, mask: Tensor | None, scale: float
+) -> Tensor:
+    """softmax(scale q k^T + bias) of some heads of one row, 0 where `mask` is False.
+
+    Args:
+      mask: (1, 1 or L, S), True where the query sees the key.
+    """
+    if scale != 1:
+        q_HLD = q_HLD * scale
+    scores_HLS = _matmul_transposed(q_HLD, k_HSD)
+    if bias_HLS is not None:
+        scores_HLS = scores_HLS.add_(bias_HLS)
+    if mask is not None:
+        scores_HLS = scores_HLS.masked_fill_(~mask, torch.finfo(scores_HLS.dtype).min)
+    return scores_HLS.softmax(-1)
+
+
+def _bias_of(bias_HLS: Tensor | None, heads: slice) -> Tensor | None:
+    return None if bias_HLS is None else bias_HLS[heads]
+
+
+def _mask_of(mask: Tensor | None, b: int) -> Tensor | None:
+    """The mask of row b; a mask with one row applies to all."""
+    return None if mask is None else mask[b % len(mask)]
+
+
+# ---- T5's bias by distance -----------------------------------------------------------------------
+
+
+def bias_by_distance(
+    self,
+    query_length: int,
+    key_length: int,
+    device: torch.device | None = None,
+    past_seen_tokens: int = 0,
+) -> Tensor:
+    """`T5Attention.compute_bias`, (1, H, L, S).
+
+    Entry (i, j) is the learned number for the distance j - (i + past_seen_tokens).
+    """
+    if device is None:
+        device = self.relative_attention_bias.weight.device
+    # every distance that occurs, once, from the last query's first key to the first's last key
     distances = torch.arange(1 - query_length, key_length, device=device) - past_seen_tokens
     buckets = self._relative_position_bucket(
         distances,
@@ -244,18 +317,28 @@ def bias_by_distance(
         num_buckets=self.relative_attention_num_buckets,
         max_distance=self.relative_attention_max_distance,
     )
-    bias_HD = self.relative_attention_bias(buckets).T
-    return bias_HD.unfold(1, key_length, 1).flip(1)[
-        None
-    ]  # window w begins at distance w + 1 - query: query query - 1 - w
+    bias_by_head = self.relative_attention_bias(buckets).T
+    # window w holds the distances w + 1 - L, w + 2 - L, ...: it is the matrix's row L - 1 - w
+    windows = bias_by_head.unfold(1, key_length, 1)
+    return windows.flip(1)[None]
 
 
-def share_prompts(model: nn.Module) -> nn.Module:
-    """The same encoder-decoder with both of the above."""
+# ---- in a model ----------------------------------------------------------------------------------
+
+
+def use_shared_attention(model: PreTrainedModel) -> PreTrainedModel:
+    """The same encoder-decoder with the attention and the bias of this file.
+
+    A model that does not use PyTorch's attention (LongT5) has no attention function to replace, and
+    stays as it is.
+    """
+    if model.config._attn_implementation != "sdpa":
+        return model
     model.set_attn_implementation(SHARED_PROMPT)
     for module in model.modules():
-        if getattr(module, "has_relative_attention_bias", False):
-            module.compute_bias = MethodType(bias_by_distance, module)
+        if isinstance(module, T5Attention | MT5Attention) and module.has_relative_attention_bias:
+            method = MethodType(bias_by_distance, module)
+            module.compute_bias = method  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -1,27 +1,26 @@
-"""Which library multiplies fp32 matrices on a CPU: PyTorch's own choice (MKL on x86) or oneDNN, as
-measured on this machine.
+"""The library that multiplies fp32 matrices on a CPU: PyTorch's default (MKL on x86) or oneDNN.
 
-oneDNN comes with the same PyTorch. Two cores of an AMD EPYC do 185 GFLOP/s by MKL and 420 by
-oneDNN; on Intel processors MKL is as fast or up to twice as fast. So the two are timed once, in a
-few milliseconds, for three classes of size, and oneDNN is taken where it is at least `MARGIN` times
-as fast: a difference that noise does not make.
+oneDNN is part of the same PyTorch. On two cores of an AMD EPYC, MKL reaches 185 GFLOP/s and oneDNN
+420; on Intel processors MKL is as fast or up to twice as fast. The two are timed once, in a few
+milliseconds, for three classes of size. oneDNN is chosen where it is at least `MARGIN` times as
+fast, a difference that noise does not produce.
 
-The two libraries round differently, and a run that is resumed must be the same run bit for bit.
-Therefore:
+The two libraries round differently, and a resumed run must be the same run bit for bit:
 
-    within a process   the choice is made once, at the first product of fp32 matrices on a CPU, and
-    stays on a machine       the first process that measures writes
-    $XDG_CACHE_HOME/fgrlhf/kernels.json (~/.cache/fgrlhf/kernels.json);
-                       later ones read it. An entry is for one processor, release of PyTorch and
-                       number of threads
-    in a run           run.json keeps the choice, and a run that is resumed takes it from there
-    (`use_kernels(run_folder=...)`),
-                       whatever the cache file holds by then
-    over processes     every rank takes the choice of rank 0
+- Within a process, the choice is made once, at the first product of fp32 matrices on a CPU.
+- On a machine, the first process that measures writes $XDG_CACHE_HOME/fgrlhf/kernels.json
+  (~/.cache/fgrlhf/kernels.json), and later processes read it. An entry is valid for one processor,
+  one release of PyTorch and one number of threads.
+- In a run, run.json holds the choice, and a resumed run takes it from there
+  (`use_kernels(run_folder=...)`) whatever the cache file contains by then.
+- With several processes, every rank uses the choice of rank 0.
 
-Where the cache file cannot be written, each process measures. `model.kernels: off` leaves every
-product to PyTorch. The environment variable FGRLHF_KERNELS comes before the YAML: `auto`, `off`, or
-`onednn` for every product, however small.
+Where the cache file cannot be written, each process measures.
+
+`model.kernels: off` disables everything in this folder: models keep the layers and the attention of
+transformers (install.py). The environment variable FGRLHF_KERNELS overrides the YAML. It accepts
+`auto` and `off`, and two more values that skip the measurement: `pytorch` leaves every product to
+PyTorch, `onednn` uses oneDNN for every product, however small; both keep the rest of this folder.
 """
 
 import fcntl
@@ -39,41 +38,39 @@ import torch.distributed
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 
-PYTORCH, ONEDNN = "pytorch", "onednn"
-SETTINGS = ("auto", "off")
-MARGIN = 1.2  # how many times as fast oneDNN must be to be taken
+PYTORCH = "pytorch"
+ONEDNN = "onednn"
+OFF = "off"
+SETTINGS = ("auto", OFF)
+MARGIN = 1.2  # speed of oneDNN, relative to MKL, from which on it is chosen
 REPEATS = 7
 
-# Products of fewer multiplications are left to PyTorch unmeasured: 64 rows with a matrix of 128 x
-# 128 are as many.
+# Products with fewer multiplications (64 rows times a 128 x 128 matrix) always go to PyTorch.
 SMALLEST = 2**20
-# class of size: multiplications from which on it counts, and the product (M, K, N) that is timed
-# for it
+# class of size: (its smallest number of multiplications, the product (M, K, N) timed for it)
 SIZES = {
     "small": (SMALLEST, (64, 128, 128)),
     "medium": (2**22, (256, 256, 256)),
     "large": (2**26, (512, 512, 512)),
 }
-# oneDNN writes code for each shape it meets, half a millisecond and half a megabyte each, and keeps
-# a thousand of them. Texts make ever new shapes: a few are enough. Both variables are read at
-# oneDNN's first product.
+# oneDNN generates code for each new shape (half a millisecond, half a megabyte) and caches a
+# thousand of them. Texts of varying length produce ever new shapes, so a small cache is enough.
+# oneDNN reads both variables once, at its first product.
 CACHE_LIMITS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 
-_chosen: dict[str, str] | None = None  # by this process: class of size -> library
+_chosen: dict[str, str] | None = None  # class of size -> library; None before the first product
 _limited = False  # whether oneDNN's caches have been limited
 
 
 def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> None:
-    """Set how this process chooses. Call it before the first product; with several processes, on
-    each of them.
+    """Set how this process chooses, before any model is loaded. All ranks must call it.
 
     Args:
       setting: `model.kernels` of the config: "auto" or "off".
-      run_folder: the folder of a run that may be resumed; the choice in its run.json is taken
-        again.
+      run_folder: folder of a run that may be resumed; the choice in its run.json is reused.
 
     Raises:
-      UserError: neither the setting nor FGRLHF_KERNELS is a known one.
+      UserError: the setting or FGRLHF_KERNELS has an unknown value.
     """
     global _chosen
     if setting not in SETTINGS:
@@ -88,8 +85,9 @@ def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> 
 
 
 def choices() -> dict[str, str]:
-    """The library for each class of size, "pytorch" or "onednn"; measured now if this process has
-    not chosen yet.
+    """The library for each class of size: "pytorch", "onednn", or "off" for all classes.
+
+    Measures now if this process has not chosen yet.
     """
     global _chosen
     if _chosen is None:
@@ -97,8 +95,23 @@ def choices() -> dict[str, str]:
     return dict(_chosen)
 
 
+def kernels_off(setting: str = "auto") -> bool:
+    """Whether this process loads models without the kernels of this folder. Measures nothing.
+
+    Args:
+      setting: `model.kernels` of the config, for code that runs before `use_kernels`.
+
+    Raises:
+      UserError: FGRLHF_KERNELS has an unknown value.
+    """
+    fixed = _fixed(setting)
+    if fixed is not None and OFF in fixed.values():
+        return True
+    return _chosen is not None and OFF in _chosen.values()
+
+
 def takes_onednn(multiplications: int) -> bool:
-    """Whether a product of fp32 matrices with so many multiplications is one for oneDNN."""
+    """Whether oneDNN computes a product of fp32 matrices with this number of multiplications."""
     chosen = choices() if _chosen is None else _chosen
     if chosen.get("every") == ONEDNN:
         return True
@@ -108,13 +121,13 @@ def takes_onednn(multiplications: int) -> bool:
 
 
 def size_class(multiplications: int) -> str:
-    """The name in `SIZES` of a product with so many multiplications (at least `SMALLEST`)."""
+    """The class in `SIZES` for this number of multiplications (at least `SMALLEST`)."""
     names = [name for name, (least, _) in SIZES.items() if multiplications >= least]
     return names[-1]
 
 
 def onednn_available() -> bool:
-    """Whether this PyTorch has oneDNN's product for fp32 matrices, and the processor is an x86."""
+    """Whether this PyTorch has oneDNN's fp32 linear layer and the processor is an x86."""
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     return (
         is_x86
@@ -123,51 +136,55 @@ def onednn_available() -> bool:
     )
 
 
-def onednn_product(
+def onednn_linear(
     x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None
 ) -> torch.Tensor:
-    """x w^T + b by oneDNN."""
+    """x w^T + b, computed by oneDNN."""
     if not _limited:
         _limit_caches()
     return torch.ops.mkldnn._linear_pointwise(x, weight_NK, bias_N, "none", [], "")
 
 
 def _limit_caches() -> None:
-    """Make oneDNN's first product with `CACHE_LIMITS` in the environment; children of this process
-    do not inherit them.
+    """Run oneDNN's first product with `CACHE_LIMITS` in the environment, then remove them again.
+
+    So child processes do not inherit the variables.
     """
     global _limited
     _limited = True
-    ours = {name: value for name, value in CACHE_LIMITS.items() if name not in os.environ}
-    os.environ.update(ours)
+    added = {name: value for name, value in CACHE_LIMITS.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         torch.ops.mkldnn._linear_pointwise(
             torch.zeros(2, 2), torch.zeros(2, 2), None, "none", [], ""
         )
     finally:
-        for name in ours:
+        for name in added:
             del os.environ[name]
 
 
-# ---- where a choice comes from -------------------------------------------------------------------
+# ---- sources of a choice -------------------------------------------------------------------------
 
 
 def _fixed(setting: str) -> dict[str, str] | None:
-    """The choice that needs no measurement, None where there is none."""
-    wanted = os.environ.get("FGRLHF_KERNELS") or setting
-    if wanted not in (*SETTINGS, ONEDNN):
+    """The choice where no measurement is needed, else None."""
+    setting = os.environ.get("FGRLHF_KERNELS") or setting
+    if setting not in (*SETTINGS, PYTORCH, ONEDNN):
         raise UserError(
-            f"FGRLHF_KERNELS={wanted} is unknown: set it to auto, off or onednn, or unset it"
+            f"FGRLHF_KERNELS={setting} is unknown: set it to auto, off, pytorch or onednn, or"
+            " unset it"
         )
-    if wanted == "off" or not onednn_available():
+    if setting == OFF:
+        return dict.fromkeys(SIZES, OFF)
+    if setting == PYTORCH or not onednn_available():
         return dict.fromkeys(SIZES, PYTORCH)
-    if wanted == ONEDNN:
+    if setting == ONEDNN:
         return {**dict.fromkeys(SIZES, ONEDNN), "every": ONEDNN}
     return None
 
 
 def _recorded(path: Path) -> dict[str, str] | None:
-    """The choice in a run.json, None where there is none to be used."""
+    """The choice in a run.json, or None if it holds no valid one."""
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8"))["kernels"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -175,38 +192,39 @@ def _recorded(path: Path) -> dict[str, str] | None:
 
 
 def _checked(choice) -> dict[str, str]:
-    """`choice`, if it names a library for every class of size.
+    """The same choice.
 
     Raises:
-      ValueError: it does not.
+      ValueError: it does not name a library for every class of size.
     """
     if not isinstance(choice, dict) or not set(SIZES) <= set(choice) <= {*SIZES, "every"}:
-        raise ValueError("not a choice of kernels")
-    if not set(choice.values()) <= {PYTORCH, ONEDNN}:
-        raise ValueError("an unknown library")
+        raise ValueError("a choice of kernels names a library for every class of size")
+    libraries = set(choice.values())
+    if libraries != {OFF} and not libraries <= {PYTORCH, ONEDNN}:
+        raise ValueError("a choice of kernels names an unknown library")
     return choice
 
 
 def _remembered_or_measured() -> dict[str, str]:
-    path, key = cache_file(), machine_key()
+    path = cache_file()
+    key = machine_key()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(
-            path.with_suffix(".lock")
-        ):  # two processes that start together do not measure beside each other
-            known = _read_cache(path)
-            if key not in known:
-                known[key] = measure()
-                write_json(path, known)
-            return known[key]
-    except (OSError, RuntimeError):  # no home, read-only, a full disk, a file system without locks
+        # the lock keeps processes that start together from disturbing each other's measurement
+        with _locked(path.with_suffix(".lock")):
+            choice_by_machine = _read_cache(path)
+            if key not in choice_by_machine:
+                choice_by_machine[key] = measure()
+                write_json(path, choice_by_machine)
+            return choice_by_machine[key]
+    except (OSError, RuntimeError):  # no home, read-only, full disk, a file system without locks
         return measure()
 
 
 def _read_cache(path: Path) -> dict[str, dict[str, str]]:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        return {key: _checked(choice) for key, choice in known.items()}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {key: _checked(choice) for key, choice in content.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
@@ -224,12 +242,12 @@ def cache_file() -> Path:
 
 
 def machine_key() -> str:
-    """What a measurement holds for."""
+    """The conditions under which a measurement is valid."""
     return f"{processor_name()}, torch {torch.__version__}, threads {torch.get_num_threads()}"
 
 
 def processor_name() -> str:
-    """The processor's model, as the system names it."""
+    """The processor's model name as reported by the system."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -245,10 +263,10 @@ def processor_name() -> str:
 
 
 def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None) -> dict[str, str]:
-    """The faster library by class of size: oneDNN where it is at least `MARGIN` times as fast.
+    """The library for each class of size: oneDNN where it is at least `MARGIN` times as fast.
 
     Args:
-      seconds: (library, (M, K, N)) -> seconds of that product; timed here by default.
+      seconds: (library, (M, K, N)) -> seconds of that product; by default it is timed here.
     """
     seconds = seconds or _seconds
     result = {}
@@ -260,24 +278,25 @@ def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None)
 
 @torch.no_grad()
 def _seconds(library: str, shape: tuple[int, int, int]) -> float:
-    """The shortest of `REPEATS` times, which is the least disturbed by other processes. The first
-    product is not counted.
-    """
+    """Shortest of `REPEATS` times: the one that other processes disturbed least."""
     M, K, N = shape
-    x, weight_NK, bias_N = torch.ones(M, K), torch.ones(N, K), torch.ones(N)
-    multiply = onednn_product if library == ONEDNN else torch.nn.functional.linear
-    multiply(x, weight_NK, bias_N)
+    x_MK = torch.ones(M, K)
+    weight_NK = torch.ones(N, K)
+    bias_N = torch.ones(N)
+    multiply = onednn_linear if library == ONEDNN else torch.nn.functional.linear
+    multiply(x_MK, weight_NK, bias_N)  # warm-up, not timed
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
-        multiply(x, weight_NK, bias_N)
+        multiply(x_MK, weight_NK, bias_N)
         times.append(time.perf_counter() - start)
     return min(times)
 
 
 def _several_processes() -> bool:
-    """Whether the ranks can exchange what is on a CPU. Ranks of GPUs multiply there, and need no
-    choice.
+    """Whether there are several ranks that exchange CPU objects.
+
+    Ranks on GPUs multiply there and need no choice.
     """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -1,122 +1,133 @@
-"""Linear layers and dropout that cost less on a CPU, in the place of transformers' own; whole
-layers that keep nothing.
+"""Linear layers and dropout that are faster on a CPU than those of transformers.
 
-*Products.* PyTorch leaves products of fp32 matrices to MKL, which does not use the AVX-512 of
-processors that are not Intel's: there oneDNN, which comes with the same PyTorch, is twice as fast
-(benchmarks/RESULTS.md). Half of an update is such products. `kernels.py` measures which of the two
-this machine needs, and holds the choice.
+*Linear layers.* PyTorch computes products of fp32 matrices with MKL, which does not use AVX-512 on
+processors that are not Intel's. oneDNN, which is part of the same PyTorch, does and is twice as
+fast there (benchmarks/RESULTS.md). Half of the time of an update goes into such products.
+`choice.py` measures which of the two is faster on this machine.
 
-*Dropout.* PyTorch draws one random number per entry, a tenth of an update of a T5, and keeps what
-it multiplies with in fp32. Here a mask has one byte per entry, and one draw gives four of them.
-Where dropout follows a relu not even the mask is kept: what is not 0 afterwards was neither
-negative nor dropped.
-
-*Recomputation.* `recompute_layers` trades time for memory on any device: a transformer layer keeps
-what it read, and all else is computed once more when its gradient is needed.
+*Dropout.* PyTorch draws one random number per entry, which takes a tenth of the time of a T5's
+update, and stores a mask in fp32. Here a mask has one byte per entry, and one 64-bit random number
+gives four entries. Where dropout follows a relu, not even the mask is stored: an output that is not
+0 was neither negative nor dropped.
 """
 
-from functools import partial
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.t5.modeling_t5 import T5DenseActDense
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf.kernels import choice as kernels
+from fgrlhf.kernels import choice
 
-# ---- products ------------------------------------------------------------------------------------
+# ---- linear layers -------------------------------------------------------------------------------
 
 
-def product(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x w^T + b for x (..., K), as `torch.nn.functional.linear`;
-    `torch.backends.mkldnn.set_flags(False)` makes it that.
+def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """x w^T + b for x (..., K), equal to `torch.nn.functional.linear` up to rounding.
+
+    oneDNN computes it where choice.py selects oneDNN for a product of this size, else PyTorch.
+    `torch.backends.mkldnn.set_flags(False)` leaves every product to PyTorch.
     """
-    fit = x.device.type == "cpu" and x.dtype == weight_NK.dtype == torch.float32 and x.dim() > 1
-    if not fit or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
+    if not _goes_to_onednn(x, weight_NK):
         return nn.functional.linear(x, weight_NK, bias_N)
-    if not kernels.takes_onednn(x.numel() * len(weight_NK)):
-        return nn.functional.linear(x, weight_NK, bias_N)
-    if torch.is_grad_enabled() and (x.requires_grad or weight_NK.requires_grad):
-        return _Product.apply(x, weight_NK, bias_N)
-    return _multiply(x, weight_NK, bias_N)
+    needs_gradient = x.requires_grad or weight_NK.requires_grad
+    if bias_N is not None:
+        needs_gradient = needs_gradient or bias_N.requires_grad
+    if torch.is_grad_enabled() and needs_gradient:
+        return _LinearFunction.apply(x, weight_NK, bias_N)
+    return _onednn_linear(x, weight_NK, bias_N)
 
 
-def _multiply(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+def _goes_to_onednn(x: Tensor, weight_NK: Tensor) -> bool:
+    if x.device.type != "cpu" or x.dim() < 2:
+        return False
+    if x.dtype != torch.float32 or weight_NK.dtype != torch.float32:
+        return False
+    if torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
+        return False
+    multiplications = x.numel() * len(weight_NK)
+    return choice.takes_onednn(multiplications)
+
+
+def _onednn_linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     if not (weight_NK.is_contiguous() or weight_NK.T.is_contiguous()):
-        weight_NK = (
-            weight_NK.contiguous()
-        )  # oneDNN has no fast way to read other layouts, and takes a thousand times as long
-    return kernels.onednn_product(x, weight_NK, bias_N)
+        # for other layouts oneDNN falls back to code that is a thousand times slower
+        weight_NK = weight_NK.contiguous()
+    return choice.onednn_linear(x, weight_NK, bias_N)
 
 
-class _Product(torch.autograd.Function):
-    """y = x w^T + b, whose gradients are products of the same kind: dx = g w, dw = g^T x, db = sum
-    of g's rows.
+class _LinearFunction(torch.autograd.Function):
+    """y = x w^T + b with the gradients dx = g w, dw = g^T x, db = sum over the rows of g.
+
+    The gradients are computed by `linear` too, so they can go to oneDNN and can be differentiated
+    again.
     """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight_NK)
-        return _multiply(x, weight_NK, bias_N)
+        return _onednn_linear(x, weight_NK, bias_N)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, weight_NK = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        x_MK = x.flatten(0, -2)
         grad_MN = grad.flatten(0, -2)
-        return (
-            product(grad, weight_NK.T) if needs_x else None,
-            product(grad_MN.T, x.flatten(0, -2).T) if needs_weight else None,
-            grad_MN.sum(0) if needs_bias else None,
-        )
+        dx = linear(grad, weight_NK.T) if needs_x else None
+        dweight_NK = linear(grad_MN.T, x_MK.T) if needs_weight else None
+        dbias_N = grad_MN.sum(0) if needs_bias else None
+        return dx, dweight_NK, dbias_N
 
 
 class Linear(nn.Linear):
-    """PyTorch's, with `product`."""
+    """PyTorch's linear layer, computed by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 class TransposedLinear(Conv1D):
-    """GPT-2's linear layer, whose weight is (K, N), with `product`."""
+    """GPT-2's linear layer, whose weight is (K, N), computed by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight.T, self.bias)
+        return linear(x, self.weight.T, self.bias)
 
 
 # ---- dropout -------------------------------------------------------------------------------------
 
 
-def kept(shape: tuple[int, ...], p: float, device: torch.device | str = "cpu") -> Tensor:
-    """uint8: 0 with probability p (on a CPU to a resolution of 2**-16), else 1."""
+def dropout_mask(shape: tuple[int, ...], p: float, device: torch.device | str = "cpu") -> Tensor:
+    """A uint8 mask: 0 with probability p (on a CPU rounded to a multiple of 2**-16), else 1."""
     if torch.device(device).type != "cpu":
         return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(1 - p)
     n = prod(shape)
-    draws = (
-        torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:n]
-    )  # all 64 bits
-    return torch.ge(draws, round(2**16 * p) - 2**15, out=torch.empty(n, dtype=torch.uint8)).view(
-        shape
-    )
+    # these bounds make `random_` draw all 64 bits; they are read as four 16-bit numbers
+    draws = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)
+    draws_N = draws.view(torch.int16)[:n]
+    # a draw is uniform in [-2**15, 2**15), so it is below the threshold with probability p
+    threshold = round(2**16 * p) - 2**15
+    mask_N = torch.empty(n, dtype=torch.uint8)
+    torch.ge(draws_N, threshold, out=mask_N)
+    return mask_N.view(shape)
 
 
 class _Dropout(torch.autograd.Function):
-    """x M, with M 0 where x is dropped and 1 / (1 - p) elsewhere. The gradient is g M."""
+    """y = x M, where M is 0 for a dropped entry and 1 / (1 - p) for others. The gradient is g M."""
 
     @staticmethod
     def forward(ctx, x: Tensor, p: float) -> Tensor:
-        ctx.grown, mask = 1 / (1 - p), kept(x.shape, p)
+        ctx.scale = 1 / (1 - p)
+        mask = dropout_mask(x.shape, p)
         ctx.save_for_backward(mask)
-        return mask.to(x.dtype).mul_(x).mul_(ctx.grown)
+        return mask.to(x.dtype).mul_(x).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         (mask,) = ctx.saved_tensors
-        return mask.to(grad.dtype) * ctx.grown * grad, None
+        return mask.to(grad.dtype) * ctx.scale * grad, None
 
 
 class _ReluDropout(torch.autograd.Function):
@@ -124,19 +135,20 @@ class _ReluDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, p: float) -> Tensor:
-        ctx.grown = 1 / (1 - p)
-        y = x.relu().mul_(kept(x.shape, p, x.device).to(x.dtype)).mul_(ctx.grown)
+        ctx.scale = 1 / (1 - p)
+        mask = dropout_mask(x.shape, p, x.device)
+        y = x.relu().mul_(mask.to(x.dtype)).mul_(ctx.scale)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         (y,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(grad * ctx.grown, y, 0), None
+        return torch.ops.aten.threshold_backward(grad * ctx.scale, y, 0), None
 
 
 class Dropout(nn.Dropout):
-    """PyTorch's, but on a CPU."""
+    """PyTorch's dropout layer, with `dropout_mask` on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not 0 < self.p < 1 or x.device.type != "cpu":
@@ -145,20 +157,20 @@ class Dropout(nn.Dropout):
 
 
 class ReluFeedForward(T5DenseActDense):
-    """T5's wo dropout(relu(wi x))."""
+    """T5's feed-forward layer wo dropout(relu(wi x)), which stores one array of its inner width."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not 0 < self.dropout.p < 1:
             return super().forward(x)
         y = _ReluDropout.apply(self.wi(x), self.dropout.p)
-        return self.wo(
-            y if torch.is_autocast_enabled(x.device.type) else y.to(self.wo.weight.dtype)
-        )
+        if not torch.is_autocast_enabled(x.device.type):
+            y = y.to(self.wo.weight.dtype)
+        return self.wo(y)
 
 
 # ---- in a model ----------------------------------------------------------------------------------
 
-FAST = {
+FAST_CLASS = {
     nn.Linear: Linear,
     Conv1D: TransposedLinear,
     nn.Dropout: Dropout,
@@ -166,26 +178,16 @@ FAST = {
 }
 
 
-def fast_layers(model: nn.Module) -> nn.Module:
-    """The same model with these layers; weights and their names stay as they are."""
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+def fast_layers(model: ModelT) -> ModelT:
+    """The same model with the layers of this file. Weights and their names do not change."""
     for module in model.modules():
-        fast = FAST.get(type(module))
-        if fast and (fast is not ReluFeedForward or isinstance(module.act, nn.ReLU)):
-            module.__class__ = fast
+        fast_class = FAST_CLASS.get(type(module))
+        if fast_class is None:
+            continue
+        if fast_class is ReluFeedForward and not isinstance(module.act, nn.ReLU):
+            continue
+        module.__class__ = fast_class
     return model
-
-
-def recompute_layers(model: nn.Module) -> nn.Module:
-    """The same model, whose transformer layers are computed again in a backward pass (transformers'
-    own does so in training mode only).
-    """
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.forward = partial(_recomputed, module.forward)
-    return model
-
-
-def _recomputed(forward, *args, **kwargs):
-    if not torch.is_grad_enabled():
-        return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)  # draws the same dropout again

@@ -1,15 +1,15 @@
 """Longformer's sliding-window attention as a few dense blocks of `scaled_dot_product_attention`.
 
 transformers computes the window's scores chunk by chunk, copies them into rows of 2w + 1 columns
-and keeps those for the backward pass. Here the queries are cut into blocks of w tokens, w being one
-side of the window. A block reads the keys of itself and of its two neighbours; a bias closes the
-corners more than w away (w = 4):
+and stores those for the backward pass. Here the queries are cut into blocks of w tokens, where w is
+one side of the window. A block reads the keys of itself and of the blocks before and after it. A
+mask removes the corners, which are more than w away (w = 4):
 
               keys
                block 0   block 1   block 2   block 3
     queries   +---------+---------+
     block 0   | # # # # | # . . . |                        #  read
-              | # # # # | # # . . |                        .  closed by the bias
+              | # # # # | # # . . |                        .  computed, then masked
               | # # # # | # # # . |                           blank: never computed
               | # # # # | # # # # |
               +---------+---------+---------+
@@ -21,22 +21,23 @@ corners more than w away (w = 4):
     block 2             | # # # # | # # # # | # . . . |
                          ...
 
-A block's keys are a slice: nothing is padded, the last block is as short as it falls, an input no
-longer than w is one dense attention. torch's fused kernels keep no scores (the CPU's knows no
-dropout: training with it there keeps each block's scores).
+The keys of a block are a slice, so nothing is padded: the last block is simply shorter, and an
+input no longer than w is one dense attention. PyTorch's fused kernels store no scores, except on a
+CPU with dropout: its fused kernel has no dropout, so training there stores each block's scores.
 
-Global tokens (a sequence classifier's first token) are read by every query: their keys are put
-before each block's keys, and closed within the band. What they read themselves is
-`_global_outputs`.
+Every query also reads the global tokens (the first token in a sequence classifier). Their keys are
+put before each block's keys, and masked inside the window so that they are not read twice. What the
+global tokens read themselves is computed by `_global_outputs`.
 
-Outputs and gradients are those of the stock model (tests/test_banded_attention.py), parameters and
-saved checkpoints too.
+Outputs and gradients equal those of the stock model (tests/test_banded_attention.py). Parameters
+and saved checkpoints are the same.
 
 Axes here: B rows, H heads, L tokens, D numbers per head, E = H * D, G global tokens of the row that
-has most.
+has most, Q queries of a block, K keys of a block.
 """
 
 import math
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,20 +48,25 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerSelfAttention,
 )
 
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
-def use_banded_attention(model: nn.Module) -> nn.Module:
+
+def use_banded_attention(model: ModelT) -> ModelT:
     """The same model. Every Longformer in it computes its attention in blocks from now on."""
-    banded = {LongformerModel: BandedLongformer, LongformerSelfAttention: BandedSelfAttention}
+    banded_class = {LongformerModel: BandedLongformer, LongformerSelfAttention: BandedSelfAttention}
     for module in model.modules():
-        if type(module) in banded:
-            module.__class__ = banded[type(module)]  # the parameters stay where they are
+        if type(module) in banded_class:
+            module.__class__ = banded_class[type(module)]  # the parameters stay where they are
     return model
 
 
-def closing_bias(closed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where open, else the lowest finite number: a query with nothing to read gets no NaN."""
-    bias = torch.zeros(closed.shape, dtype=dtype, device=closed.device)
-    return bias.masked_fill_(closed, torch.finfo(dtype).min)
+def mask_to_bias(masked: Tensor, dtype: torch.dtype) -> Tensor:
+    """The lowest finite number where `masked` is True, else 0.
+
+    With a finite number, a query whose keys are all masked does not become NaN.
+    """
+    bias = torch.zeros(masked.shape, dtype=dtype, device=masked.device)
+    return bias.masked_fill_(masked, torch.finfo(dtype).min)
 
 
 def banded_attention(
@@ -68,88 +74,107 @@ def banded_attention(
     key_BHLD: Tensor,
     value_BHLD: Tensor,
     window: int,
-    closed_BL: Tensor,
-    everywhere: tuple[Tensor, Tensor, Tensor] | None = None,
+    masked_BL: Tensor,
+    global_kv: tuple[Tensor, Tensor, Tensor] | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """(B, H, L, D): each query reads the keys that are at most `window` away and not closed.
+    """(B, H, L, D): each query reads the keys that are at most `window` away and not masked.
 
-    everywhere: key_BHGD, value_BHGD, closed_BG that every query reads besides.
+    Args:
+      window: tokens on one side.
+      masked_BL: True for keys that nobody reads.
+      global_kv: (key_BHGD, value_BHGD, masked_BG) that every query reads too.
+      dropout: probability that an attention weight is dropped.
     """
-    L, dtype, device = query_BHLD.shape[2], query_BHLD.dtype, query_BHLD.device
-    rows, columns = (
-        torch.arange(window, device=device) + window,
-        torch.arange(3 * window, device=device),
-    )
-    band_QK = closing_bias(
-        (rows[:, None] - columns).abs() > window, dtype
-    )  # a block amid its neighbours
-    bias_BL = closing_bias(closed_BL, dtype)
+    L = query_BHLD.shape[2]
+    dtype = query_BHLD.dtype
+    device = query_BHLD.device
+
+    # Bias of a block that has a whole block before and after it: column k of the 3w columns is
+    # `window` tokens before row k.
+    rows_Q = torch.arange(window, device=device) + window
+    columns_K = torch.arange(3 * window, device=device)
+    distance_QK = (rows_Q[:, None] - columns_K).abs()
+    band_QK = mask_to_bias(distance_QK > window, dtype)
+    bias_BL = mask_to_bias(masked_BL, dtype)
+
     outputs = []
     for start in range(0, L, window):
-        before = start - window  # where the block's first column would be
-        stop, first, last = min(start + window, L), max(before, 0), min(start + 2 * window, L)
-        bias_BQK = (
-            band_QK[: stop - start, first - before : last - before] + bias_BL[:, None, first:last]
+        stop = min(start + window, L)
+        # the block's keys are [first, last): at the ends of the input there are fewer than 3w
+        first_column = start - window
+        first = max(first_column, 0)
+        last = min(start + 2 * window, L)
+        key = key_BHLD[:, :, first:last]
+        value = value_BHLD[:, :, first:last]
+        block_band_QK = band_QK[: stop - start, first - first_column : last - first_column]
+        bias_BQK = block_band_QK + bias_BL[:, None, first:last]
+        if global_kv is not None:
+            global_key_BHGD, global_value_BHGD, masked_BG = global_kv
+            key = torch.cat([global_key_BHGD, key], 2)
+            value = torch.cat([global_value_BHGD, value], 2)
+            bias_BG = mask_to_bias(masked_BG, dtype)
+            bias_BQG = bias_BG[:, None].expand(-1, stop - start, -1)
+            bias_BQK = torch.cat([bias_BQG, bias_BQK], 2)
+        output = scaled_dot_product_attention(
+            query_BHLD[:, :, start:stop],
+            key,
+            value,
+            attn_mask=bias_BQK[:, None],
+            dropout_p=dropout,
         )
-        key, value = key_BHLD[:, :, first:last], value_BHLD[:, :, first:last]
-        if everywhere is not None:
-            key_BHGD, value_BHGD, closed_BG = everywhere
-            key, value = torch.cat([key_BHGD, key], 2), torch.cat([value_BHGD, value], 2)
-            bias_BG = closing_bias(closed_BG, dtype)
-            bias_BQK = torch.cat([bias_BG[:, None].expand(-1, stop - start, -1), bias_BQK], 2)
-        query = query_BHLD[:, :, start:stop]
-        outputs.append(
-            scaled_dot_product_attention(
-                query, key, value, attn_mask=bias_BQK[:, None], dropout_p=dropout
-            )
-        )
+        outputs.append(output)
     return torch.cat(outputs, 2)
 
 
 class BandedSelfAttention(LongformerSelfAttention):
-    """Longformer's self attention in blocks. `forward` takes what the stock encoder gives."""
+    """Longformer's self-attention in blocks. `forward` takes what the stock encoder passes."""
 
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        is_index_masked: Tensor | None = None,
-        is_index_global_attn: Tensor | None = None,
-        is_global_attn: bool | None = None,
+        attention_mask: Tensor | None,
+        is_index_masked: Tensor,
+        is_index_global_attn: Tensor,
+        is_global_attn: bool,
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         if output_attentions:
             raise ValueError(
-                "banded attention keeps no attention weights: leave output_attentions out"
+                "banded attention stores no attention weights: leave output_attentions out, or"
+                " load the model with model.kernels=off"
             )
-        padded_BL, global_BL, window = (
-            is_index_masked,
-            is_index_global_attn,
-            self.one_sided_attn_window_size,
-        )
-        layers = (self.query, self.key, self.value)
-        query, key, value = (self._heads(layer(hidden_states)) for layer in layers)
+        padded_BL = is_index_masked
+        global_BL = is_index_global_attn
+        query_BHLD = self._heads(self.query(hidden_states))
+        key_BHLD = self._heads(self.key(hidden_states))
+        value_BHLD = self._heads(self.value(hidden_states))
         dropout = self.dropout if self.training else 0.0
-        everywhere = None
-        if is_global_attn:
-            most = int(global_BL.sum(1).max())
-            index_BG = global_BL.int().argsort(dim=1, descending=True, stable=True)[:, :most]
-            there_BG = global_BL.gather(1, index_BG)  # False where a row has fewer than `most`
-            rows = torch.arange(len(index_BG), device=index_BG.device)[:, None]
-            key_BHGD, value_BHGD = (
-                x.transpose(1, 2)[rows, index_BG].transpose(1, 2) for x in (key, value)
+        masked_BL = padded_BL | global_BL  # global keys are read through `global_kv`
+        window = self.one_sided_attn_window_size
+
+        if not is_global_attn:
+            output_BHLD = banded_attention(
+                query_BHLD, key_BHLD, value_BHLD, window, masked_BL, None, dropout
             )
-            everywhere = (key_BHGD, value_BHGD, ~there_BG)
-        output = banded_attention(
-            query, key, value, window, padded_BL | global_BL, everywhere, dropout
+            return (self._joined(output_BHLD, padded_BL),)
+
+        # positions of the global tokens, and whether they exist (a row may have fewer than G)
+        G = int(global_BL.sum(1).max())
+        index_BG = global_BL.int().argsort(dim=1, descending=True, stable=True)[:, :G]
+        exists_BG = global_BL.gather(1, index_BG)
+        rows_B1 = torch.arange(len(index_BG), device=index_BG.device)[:, None]
+        global_key_BHGD = key_BHLD.transpose(1, 2)[rows_B1, index_BG].transpose(1, 2)
+        global_value_BHGD = value_BHLD.transpose(1, 2)[rows_B1, index_BG].transpose(1, 2)
+        global_kv = (global_key_BHGD, global_value_BHGD, ~exists_BG)
+        output_BHLD = banded_attention(
+            query_BHLD, key_BHLD, value_BHLD, window, masked_BL, global_kv, dropout
         )
-        output_BLE = output.transpose(1, 2).flatten(2).masked_fill(padded_BL[:, :, None], 0.0)
-        if is_global_attn:
-            own_BGE = self._global_outputs(
-                hidden_states, hidden_states[rows, index_BG], padded_BL, dropout
-            )
-            output_BLE[global_BL] = own_BGE[there_BG].to(output_BLE.dtype)
+        output_BLE = self._joined(output_BHLD, padded_BL)
+        global_output_BGE = self._global_outputs(
+            hidden_states, hidden_states[rows_B1, index_BG], padded_BL, dropout
+        )
+        output_BLE[global_BL] = global_output_BGE[exists_BG].to(output_BLE.dtype)
         return (output_BLE,)
 
     def _global_outputs(
@@ -157,34 +182,46 @@ class BandedSelfAttention(LongformerSelfAttention):
     ) -> Tensor:
         """(B, G, E): what global tokens read from all tokens, through projections of their own.
 
-        Global tokens are few, so not every token's key and value W x + b is computed, which would
-        be an eighth of a sequence classifier's time: q (W x + b) = (q W) x + q b, sum p (W x + b) =
-        W (sum p x) + b (sum p).
+        There are few global tokens, so it pays not to compute the key and the value W x + b of
+        every token, which would take an eighth of a sequence classifier's time:
+
+            scores     q (W x + b)    = (q W) x + q b
+            outputs    sum p (W x + b) = W (sum p x) + b (sum p)
         """
         heads = (self.num_heads, self.head_dim)
-        layers = (self.key_global, self.value_global)
-        key_HDE, value_HDE = (layer.weight.unflatten(0, heads) for layer in layers)
-        key_HD, value_HD = (layer.bias.unflatten(0, heads) for layer in layers)
+        key_HDE = self.key_global.weight.unflatten(0, heads)
+        key_HD = self.key_global.bias.unflatten(0, heads)
+        value_HDE = self.value_global.weight.unflatten(0, heads)
+        value_HD = self.value_global.bias.unflatten(0, heads)
+
+        # scores: (q W) x + q b. N = H * G, because with a head axis `hidden_BLE` would be copied
+        # for every head.
         query_BHGD = self._heads(self.query_global(global_BGE)) / math.sqrt(self.head_dim)
         query_BHGE = query_BHGD @ key_HDE
-        # N = H * G: as (B, 1, E, L) `hidden_BLE` would be copied for every head
         scores_BNL = query_BHGE.flatten(1, 2) @ hidden_BLE.mT
         scores_BNL = scores_BNL + (query_BHGD @ key_HD[:, :, None]).flatten(1, 2)
-        scores_BNL = scores_BNL + closing_bias(padded_BL, scores_BNL.dtype)[:, None]
-        shares_BNL = nn.functional.dropout(torch.softmax(scores_BNL, -1), dropout)
-        mean_BHGE = (shares_BNL @ hidden_BLE).view_as(query_BHGE)
-        sums_BHG1 = shares_BNL.sum(-1).view(query_BHGE.shape[:3])[..., None]
-        output_BHGD = mean_BHGE @ value_HDE.mT + sums_BHG1 * value_HD[:, None]
+        scores_BNL = scores_BNL + mask_to_bias(padded_BL, scores_BNL.dtype)[:, None]
+        probs_BNL = nn.functional.dropout(torch.softmax(scores_BNL, -1), dropout)
+
+        # outputs: W (sum p x) + b (sum p)
+        mean_BHGE = (probs_BNL @ hidden_BLE).view_as(query_BHGE)
+        sum_BHG1 = probs_BNL.sum(-1).view(query_BHGE.shape[:3])[..., None]
+        output_BHGD = mean_BHGE @ value_HDE.mT + sum_BHG1 * value_HD[:, None]
         return output_BHGD.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BLE: Tensor) -> Tensor:
         """(B, H, L, D)"""
         return x_BLE.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
+    def _joined(self, x_BHLD: Tensor, padded_BL: Tensor) -> Tensor:
+        """(B, L, E), 0 on padding."""
+        return x_BHLD.transpose(1, 2).flatten(2).masked_fill(padded_BL[:, :, None], 0.0)
+
 
 class BandedLongformer(LongformerModel):
-    """Without stock's padding to a multiple of the window and its (B, 1, L, L) mask, of which it
-    reads a row.
+    """The stock model without padding to a multiple of the window and without a (B, 1, L, L) mask.
+
+    The stock encoder reads one row of that mask only.
     """
 
     def forward(
@@ -197,23 +234,25 @@ class BandedLongformer(LongformerModel):
         inputs_embeds: Tensor | None = None,
         **options: bool | None,
     ) -> tuple | LongformerBaseModelOutputWithPooling:
-        """options: output_attentions, output_hidden_states, return_dict; the config's where
-        None.
+        """As the stock model.
+
+        Args:
+          options: output_attentions, output_hidden_states, return_dict; None: the config's value.
         """
-        names = ("output_attentions", "output_hidden_states", "return_dict")
-        options = {
-            name: getattr(self.config, name) if options.get(name) is None else options[name]
-            for name in names
-        }
+        encoder_options = {}
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            value = options.get(name)
+            encoder_options[name] = getattr(self.config, name) if value is None else value
         hidden_BLE = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        reads_BL = (
-            hidden_BLE.new_ones(hidden_BLE.shape[:2]) if attention_mask is None else attention_mask
-        )
+        # 0 padding, 1 local, 2 global
+        kind_BL = attention_mask
+        if kind_BL is None:
+            kind_BL = hidden_BLE.new_ones(hidden_BLE.shape[:2])
         if global_attention_mask is not None:
-            reads_BL = reads_BL * (global_attention_mask + 1)
-        # the encoder reads the sign: padding negative, local 0, global positive
-        outputs = self.encoder(hidden_BLE, attention_mask=reads_BL - 1, **options)
+            kind_BL = kind_BL * (global_attention_mask + 1)
+        # the encoder looks at the sign: padding negative, local 0, global positive
+        outputs = self.encoder(hidden_BLE, attention_mask=kind_BL - 1, **encoder_options)
         pooled = None if self.pooler is None else self.pooler(outputs[0])
-        if not options["return_dict"]:
+        if not encoder_options["return_dict"]:
             return (outputs[0], pooled, *outputs[1:])
         return LongformerBaseModelOutputWithPooling(outputs[0], pooled, outputs.hidden_states)

@@ -1,78 +1,83 @@
-"""Chat templates: a prompt as the user's turn of a conversation, and the tokens that end the
-model's turn.
+"""Chat templates: a prompt as the user's turn of a conversation, and the end of the model's turn.
 
-A template is part of a tokenizer. It writes a conversation out as the model was taught to read it,
-e.g.
+A template is part of a tokenizer. It writes a conversation in the form in which the model was
+trained to read it, for example
 
     <s><|user|>a prompt<|end|><|assistant|>        then the response, then        <|end|>
 
-It writes the beginning of a sequence itself, so what it wrote is tokenised without adding special
-tokens again.
+It writes all special tokens itself, so its output is tokenised without adding them again.
 """
 
 from fgrlhf.errors import UserError, shorten
 
-ANSWER = "answer"  # stands for any response where only what follows it is of interest
+PLACEHOLDER = "answer"  # a response, where only what follows it matters
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, for prompts of at most `max_input_len` tokens, the
-    template's own included.
+    """The chat template of a tokenizer.
+
+    Args:
+      tokenizer: a tokenizer with a chat template.
+      max_input_len: limit for prompt and template together, in tokens.
 
     Raises:
-      UserError: the template alone needs more than that, or it cannot be used.
+      UserError: the template leaves no tokens for the prompt, or it cannot be used.
     """
 
     def __init__(self, tokenizer, max_input_len: int):
-        self.tokenizer, self.max_input_len = tokenizer, max_input_len
-        around = self._length(self.write(""))
-        if around >= max_input_len:
+        self.tokenizer = tokenizer
+        self.max_input_len = max_input_len
+        template_length = self._length(self.write(""))
+        if template_length >= max_input_len:
             raise UserError(
                 f"env.max_input_len is {max_input_len}, but the tokenizer's chat template alone"
-                f" takes {around} tokens, which leaves none for the prompt: raise it, or set"
-                " model.policy_model.chat_template=false"
+                f" takes {template_length} tokens, which leaves none for the prompt: raise it, or"
+                " set model.policy_model.chat_template=false"
             )
 
     def turn(self, prompt: str) -> str:
-        """The prompt as the user's turn, followed by what begins the model's. A long prompt loses
-        its end, never the template.
+        """The prompt as the user's turn, followed by the beginning of the model's turn.
+
+        A long prompt loses its end; the template stays whole.
         """
         written = self.write(prompt)
-        while prompt and (excess := self._length(written) - self.max_input_len) > 0:
-            starts = [
-                start
-                for start, _ in self.tokenizer(
-                    prompt, add_special_tokens=False, return_offsets_mapping=True
-                )["offset_mapping"]
-            ]
-            kept = len(starts) - excess
-            prompt = prompt[: min(starts[kept], len(prompt) - 1)] if kept > 0 else ""
+        while prompt:
+            excess = self._length(written) - self.max_input_len
+            if excess <= 0:
+                break
+            prompt = self._without_last_tokens(prompt, excess)
+            # a shorter prompt may be split into other tokens, so the length is checked again
             written = self.write(prompt)
         return written
 
+    def _without_last_tokens(self, prompt: str, excess: int) -> str:
+        """The prompt without its last `excess` tokens, shorter by at least one character."""
+        tokens = self.tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
+        starts = [start for start, _ in tokens["offset_mapping"]]
+        remaining = len(starts) - excess
+        if remaining <= 0:
+            return ""
+        return prompt[: min(starts[remaining], len(prompt) - 1)]
+
     def end_ids(self) -> list[int]:
-        """The special token with which the template ends the model's turn, where there is one."""
-        said = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": ANSWER}]
-        after = self._apply(said).rpartition(ANSWER)[2]
-        special = [
-            i
-            for i in self.tokenizer(after, add_special_tokens=False)["input_ids"]
-            if i in self.tokenizer.all_special_ids
+        """The special token with which the template ends the model's turn, or nothing."""
+        conversation = [
+            {"role": "user", "content": PLACEHOLDER},
+            {"role": "assistant", "content": PLACEHOLDER},
         ]
+        after_response = self._apply(conversation).rpartition(PLACEHOLDER)[2]
+        ids = self.tokenizer(after_response, add_special_tokens=False)["input_ids"]
+        special = [i for i in ids if i in self.tokenizer.all_special_ids]
         return special[:1]
 
     def write(self, prompt: str) -> str:
-        """The whole prompt as the user's turn, however long, followed by what begins the
-        model's.
-        """
+        """As `turn`, but without a limit on the length."""
         return self._apply([{"role": "user", "content": prompt}], add_generation_prompt=True)
 
-    def _apply(self, conversation: list[dict[str, str]], **how) -> str:
+    def _apply(self, conversation: list[dict[str, str]], **options: bool) -> str:
         try:
-            return self.tokenizer.apply_chat_template(conversation, tokenize=False, **how)
-        except (
-            Exception
-        ) as error:  # a template is a program of the checkpoint's author and can raise anything
+            return self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
+        except Exception as error:  # a template is a program, so it can raise anything
             raise UserError(
                 f"the chat template of the policy's tokenizer fails ({type(error).__name__}:"
                 f" {shorten(error)}), so prompts cannot be written as a user's turn: correct the"
@@ -83,22 +88,27 @@ class ChatTemplate:
         return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])
 
 
-def chat_of(tokenizer, wanted: bool | None, max_input_len: int) -> ChatTemplate | None:
-    """The tokenizer's template: where it has one (`wanted=None`), by all means (True), or not at
-    all (False).
+def load_chat_template(tokenizer, setting: bool | None, max_input_len: int) -> ChatTemplate | None:
+    """The tokenizer's chat template, or None if prompts are plain text.
 
-    What is not used is removed, so that a saved tokenizer tells later stages what the policy was
-    trained with.
+    With False the template is removed from the tokenizer, so that a saved policy carries the
+    template it was trained with and no other.
+
+    Args:
+      tokenizer: may have a chat template.
+      setting: `model.policy_model.chat_template`. None: use it if present; True: require it;
+        False: ignore it.
+      max_input_len: limit for prompt and template together, in tokens.
 
     Raises:
-      UserError: a template is wanted and the tokenizer has none.
+      UserError: a template is required and the tokenizer has none, or it cannot be used.
     """
-    if wanted is False:
+    if setting is False:
         tokenizer.chat_template = None
-    if wanted and not tokenizer.chat_template:
+    if setting and not tokenizer.chat_template:
         raise UserError(
             "model.policy_model.chat_template is true, but the policy's tokenizer has no chat"
-            " template, so nothing says how a user's turn is written: leave the setting out, or"
-            " take a checkpoint whose tokenizer has one"
+            " template, so the form of a user's turn is unknown: leave the setting out, or use a"
+            " checkpoint whose tokenizer has one"
         )
     return ChatTemplate(tokenizer, max_input_len) if tokenizer.chat_template else None

@@ -1,9 +1,9 @@
-"""Loading model folders: no code is run, no pickle is read, and nothing is missing.
+"""Loading model folders safely: no code is run, no pickle is read, no tensor is missing.
 
-Transformers fills a tensor that a checkpoint lacks with random numbers, offers to run Python files
-from a model's folder, and reads pickles. A folder may come from anywhere, so every policy, critic
-and reward model is loaded through these functions. They raise `ValueError` with the reason in one
-sentence; the caller adds which setting named the folder and the way out.
+transformers fills missing tensors with random numbers, offers to run Python files of a model's
+folder, and reads pickles. A folder may come from anywhere, so every policy, critic and reward model
+is loaded by these functions. They raise `ValueError` with the reason in one sentence; the caller
+adds the setting that names the folder and the way out.
 """
 
 import json
@@ -25,10 +25,10 @@ from fgrlhf.errors import shorten
 
 SAFE = {"trust_remote_code": False}
 INDEX_FILE = "model.safetensors.index.json"
-# more than any published model has; a config that asks for 1e9 would never finish loading
-MOST_LAYERS = 1_000
-MOST_NUMBER = 2**31 - 1
-LAYERS = (
+# More than any published model has. A config with 1e9 layers would never finish loading.
+MAX_LAYERS = 1_000
+MAX_NUMBER = 2**31 - 1
+LAYER_KEYS = (
     "num_layers",
     "num_decoder_layers",
     "num_hidden_layers",
@@ -36,7 +36,7 @@ LAYERS = (
     "encoder_layers",
     "decoder_layers",
 )
-MOST_NAMES = 3  # of tensors, in a message
+MAX_NAMES = 3  # of tensors, in a message
 
 
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
@@ -53,22 +53,17 @@ def load_tokenizer(path: str | Path):
     check_folder(path)
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
-        words = (
-            set(tokenizer.get_vocab())
-            - set(tokenizer.all_special_tokens)
-            - set(tokenizer.get_added_vocab())
-        )
-    if (
-        len(words) < 2
-        # where the vocabulary's files are missing, transformers makes one of special tokens and a
-        # space
-    ):
+        vocabulary = set(tokenizer.get_vocab())
+        added = set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())
+    # without the vocabulary's files, transformers makes a vocabulary of special tokens and a space
+    if len(vocabulary - added) < 2:
         raise ValueError("its tokenizer has no vocabulary: tokenizer.json is missing or empty.")
-    longest = tokenizer.model_max_length
-    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest > 0:
+    max_length = tokenizer.model_max_length
+    is_number = isinstance(max_length, int | float) and not isinstance(max_length, bool)
+    if not is_number or not max_length > 0:
         raise ValueError(
-            f"its tokenizer_config.json has model_max_length={shorten(repr(longest), 40)}, which is"
-            " no length."
+            f"its tokenizer_config.json has model_max_length={shorten(repr(max_length), 40)}, which"
+            " is no length."
         )
     return tokenizer
 
@@ -84,12 +79,16 @@ def load_weights(
     """`model_class.from_pretrained(path, **arguments)` with every tensor read from safetensors.
 
     Args:
-      may_lack: prefixes of tensors that the checkpoint need not hold, such as a head that training
-        starts from random weights. Tied tensors are stored once and never count as missing.
-      new_head: training starts from this checkpoint, so what lies outside the base model, and its
-        pooler, may be missing or of another size; it then keeps the class's random weights.
+      model_class: a model class of transformers, or one of its Auto classes.
+      path: a folder or hub name.
+      may_lack: prefixes of tensors that may be missing, such as a head that training starts from
+        random weights. Tied tensors are stored once and never count as missing.
+      new_head: training starts from this checkpoint, so tensors outside the base model, and its
+        pooler, may be missing or have another size; they then get the class's random weights.
       exact: the checkpoint was saved from this very class, so tensors that the config does not ask
         for are refused too.
+      arguments: for `from_pretrained`.
+
     Raises:
       ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds
         weights that are not finite.
@@ -104,14 +103,13 @@ def load_weights(
             **SAFE,
             **arguments,
         )
-    base = f"{model.base_model_prefix}."
-    random = set(report["missing_keys"]) | {name for name, *_ in report["mismatched_keys"]}
+    mismatched = {name for name, *_ in report["mismatched_keys"]}
+    random = set(report["missing_keys"]) | mismatched
     if new_head:
-        random = {
-            name
-            for name in random
-            if name.startswith(base) and not name.startswith(f"{base}pooler.")
-        }
+        base = f"{model.base_model_prefix}."
+        in_base = {name for name in random if name.startswith(base)}
+        in_pooler = {name for name in random if name.startswith(f"{base}pooler.")}
+        random = in_base - in_pooler
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
@@ -129,8 +127,7 @@ def load_weights(
 
 
 def check_folder(path: str | Path) -> None:
-    """Refuse a model folder that leads elsewhere, holds pickled weights only, or needs code of its
-    own.
+    """Refuse a model folder with links out of it, with only pickled weights, or with code to run.
 
     A hub name is left to transformers, which gets the same switches.
 
@@ -164,18 +161,15 @@ def check_folder(path: str | Path) -> None:
 
 
 def _stays_inside(link: Path, folder: Path) -> bool:
-    """Whether a link ends in its own folder, or in the hub cache's store of files beside it
-    (`blobs`).
-    """
-    target, home = link.resolve(), folder.resolve()
+    """Whether a link ends in its own folder, or in the `blobs` folder of the hub's cache."""
+    target = link.resolve()
+    home = folder.resolve()
     in_hub_cache = home.parent.name == "snapshots" and target.parent == home.parent.parent / "blobs"
     return target.is_relative_to(home) or in_hub_cache
 
 
 def _check_index(folder: Path) -> None:
-    """The index of a sharded checkpoint names files; they must be plain names in the same
-    folder.
-    """
+    """Refuse a sharded checkpoint whose index names files outside its folder."""
     path = folder / INDEX_FILE
     if not path.exists():
         return
@@ -190,9 +184,7 @@ def _check_index(folder: Path) -> None:
 
 
 def _check_code(folder: Path) -> None:
-    """Refuse a model that transformers has no class for: loading it would run Python files of its
-    folder.
-    """
+    """Refuse a model for which transformers has no class: it would run code of its folder."""
     path = folder / "config.json"
     if not path.exists():
         return
@@ -211,30 +203,30 @@ def _read_object(path: Path) -> dict:
         raise ValueError(f"its {path.name} is not valid JSON: {shorten(error)}.") from None
     if not isinstance(content, dict):
         raise ValueError(
-            f"its {path.name} must be a JSON object, it is a {type(content).__name__}."
+            f"its {path.name} must be a JSON object, but it is a {type(content).__name__}."
         )
     return content
 
 
 def check_sizes(config: PretrainedConfig) -> None:
-    """Refuse a config whose sizes no model can have. Raises `ValueError` naming the key."""
+    """Refuse a config with impossible sizes. Raises `ValueError` naming the key."""
     _check_sizes(config.to_dict())
 
 
 def _check_sizes(values: dict) -> None:
     for key, value in values.items():
-        if isinstance(value, dict):  # the config of a part
+        if isinstance(value, dict):  # the config of a part of the model
             _check_sizes(value)
         if isinstance(value, bool) or not isinstance(value, int):
             continue
         key = str(key)
         counts_layers = key.endswith("layers") or key == "n_layer"
-        most = MOST_LAYERS if counts_layers else MOST_NUMBER
-        if abs(value) > most:
+        limit = MAX_LAYERS if counts_layers else MAX_NUMBER
+        if abs(value) > limit:
             raise ValueError(
-                f"its config has {key}={shorten(value, 40)}, which is more than {most}."
+                f"its config has {key}={shorten(value, 40)}, which is more than {limit}."
             )
-        if (counts_layers and value < 0) or (key in LAYERS and value == 0):
+        if (counts_layers and value < 0) or (key in LAYER_KEYS and value == 0):
             raise ValueError(f"its config has {key}={value}: a model has one layer or more.")
 
 
@@ -249,25 +241,25 @@ def _check_finite(model: PreTrainedModel) -> None:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    # A sum is one pass without a copy; it can overflow where all entries are finite, so a bad one
-    # is looked at closely.
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float64))) or bool(
-        torch.isfinite(tensor).all()
-    )
+    # a sum is one pass without a copy, but it can overflow although all entries are finite
+    if bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+        return True
+    return bool(torch.isfinite(tensor).all())
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(shorten(name, 80) for name in names[:MOST_NAMES])
-    return shown + (", ..." if len(names) > MOST_NAMES else "")
+    shown = [shorten(name, 80) for name in names[:MAX_NAMES]]
+    if len(names) > MAX_NAMES:
+        shown.append("...")
+    return ", ".join(shown)
 
 
 @contextmanager
 def _reason_in_one_sentence(path: str | Path):
-    """Whatever transformers, tokenizers or safetensors raise over a folder's files becomes a
-    `ValueError` with its reason.
+    """Turn any error of transformers, tokenizers or safetensors into a `ValueError`.
 
-    The files can hold anything, so the exceptions can be anything; tokenizers' panics are not even
-    `Exception`s.
+    The files can contain anything, so the errors can be anything. A panic of tokenizers is not even
+    an `Exception`.
     """
     try:
         yield
@@ -279,20 +271,16 @@ def _reason_in_one_sentence(path: str | Path):
 
 def _sentence(path: str | Path, error: BaseException) -> str:
     text = str(error).strip()
-    # A path that does not exist is taken for a hub name, and the answer then speaks of hub names.
-    if (
-        isinstance(error, OSError | ValueError)
-        and not Path(path).exists()
-        and str(path).count("/") > 1
-    ):
+    # transformers treats a path that does not exist as a hub name, and its message is about those
+    looks_like_folder = str(path).count("/") > 1 and not Path(path).exists()
+    if looks_like_folder and isinstance(error, OSError | ValueError):
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
         return "it needs Python code of its own, and code of a model is never run."
-    first = shorten(text.splitlines()[0], 300) if text else ""
-    if isinstance(error, OSError | ValueError | RuntimeError) and first:
-        return first
-    return (
-        f"its files are damaged ({type(error).__name__}: {first})."
-        if first
-        else f"its files are damaged ({type(error).__name__})."
-    )
+    kind = type(error).__name__
+    if not text:
+        return f"its files are damaged ({kind})."
+    first_line = shorten(text.splitlines()[0], 300)
+    if isinstance(error, OSError | ValueError | RuntimeError):
+        return first_line
+    return f"its files are damaged ({kind}: {first_line})."

@@ -1,12 +1,14 @@
-"""Log-probabilities of chosen tokens without keeping logits.
+"""Token log-probabilities without storing logits.
 
-    log pi(a | h) = z[a] / tau - logsumexp(z / tau),   z = W h        entropy = -sum_v p_v log p_v,
-    p = softmax(z / tau)
+    log pi(a | h) = z[a] / tau - logsumexp(z / tau),   z = W h
+    entropy = -sum_v p_v log p_v,   p = softmax(z / tau)
 
-z has one entry per vocabulary item: for 800 tokens of a T5 that is 100 MB, and a plain log-softmax
-with an entropy keeps four or five arrays of that size for the backward pass. Here the gradient is
-written over z itself, and more tokens than one block go through the projection block by block: z is
-thrown away and computed again when its gradient is needed.
+z has one entry per vocabulary item: 100 MB for 800 tokens of a T5. A plain log-softmax with an
+entropy stores four or five arrays of that size for the backward pass. Here the gradient overwrites
+z, and tokens go through the projection block by block: z of a block is discarded and computed again
+when its gradient is needed.
+
+Axes here: N tokens, D width of a hidden state, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -15,48 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 at T5's vocabulary
+from fgrlhf.errors import UserError
+from fgrlhf.utils import check_shape
 
-
-class _ChosenLogprob(torch.autograd.Function):
-    """log softmax(z)[a] per row. Its gradient, (1[v = a] - p_v) g, is written over z: one array
-    instead of five.
-    """
-
-    @staticmethod
-    def forward(ctx, logits_NV: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
-        total_N = logits_NV.logsumexp(-1)
-        ctx.save_for_backward(logits_NV, ids_N, total_N)
-        ctx.mark_non_differentiable(total_N)
-        return logits_NV.gather(-1, ids_N[:, None])[:, 0] - total_N, total_N
-
-    @staticmethod
-    def backward(ctx, grad_N: Tensor, _) -> tuple[Tensor, None]:
-        logits_NV, ids_N, total_N = ctx.saved_tensors
-        gradient_NV = logits_NV.sub_(total_N[:, None]).exp_().mul_(-grad_N[:, None])
-        return gradient_NV.scatter_add_(-1, ids_N[:, None], grad_N[:, None]), None
-
-
-def _block(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    logits_NV = project(hidden_ND).float().div_(temperature)
-    logprobs_N, total_N = _ChosenLogprob.apply(logits_NV, ids_N)
-    with torch.no_grad():
-        z = logits_NV.detach()
-        p = (z - total_N[:, None]).exp_()
-        entropy_N = total_N - torch.linalg.vecdot(p, z)
-    return logprobs_N, entropy_N
-
-
-def _block_with_entropy(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """The same with a gradient through the entropy too: plain autograd, which keeps several arrays
-    of the size of z.
-    """
-    logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
-    return logprobs_NV.gather(-1, ids_N[:, None])[:, 0], -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 with T5's vocabulary
 
 
 def chosen_logprobs(
@@ -67,18 +31,104 @@ def chosen_logprobs(
     block: int = BLOCK,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N) in fp32; a gradient flows through the entropy only where it is asked
-    for.
+    """Log-probabilities of the chosen tokens and entropies of their distributions, in fp32.
 
     Args:
-      project: hidden states -> logits over the vocabulary; called again in the backward pass.
+      project: hidden states -> logits over the vocabulary. It is called again in the backward pass.
+      hidden_ND: the hidden states from which the tokens are predicted.
+      ids_N: the chosen tokens.
+      temperature: tau.
+      block: tokens that go through the projection together.
+      entropy_gradient: whether a gradient flows through the entropy too.
+
+    Returns:
+      (logprobs_N, entropy_N)
+
+    Raises:
+      ValueError: the arguments have other shapes, or different numbers of tokens.
     """
-    compute = _block_with_entropy if entropy_gradient else _block
+    check_shape("hidden_ND", hidden_ND, (None, None))
+    check_shape("ids_N", ids_N, (len(hidden_ND),))
+    compute = _block_with_entropy_gradient if entropy_gradient else _block
     if len(ids_N) <= block:
         return compute(project, hidden_ND, ids_N, temperature)
-    parts = [
-        checkpoint(compute, project, h, ids, temperature, use_reentrant=False)
-        for h, ids in zip(hidden_ND.split(block), ids_N.split(block))
-    ]
-    logprobs, entropies = zip(*parts)
-    return torch.cat(logprobs), torch.cat(entropies)
+    logprobs_of_blocks = []
+    entropy_of_blocks = []
+    for block_hidden_ND, block_ids_N in zip(hidden_ND.split(block), ids_N.split(block)):
+        # `checkpoint` discards z after the forward pass and calls `compute` again for the gradient
+        logprobs_N, entropy_N = checkpoint(
+            compute, project, block_hidden_ND, block_ids_N, temperature, use_reentrant=False
+        )
+        logprobs_of_blocks.append(logprobs_N)
+        entropy_of_blocks.append(entropy_N)
+    return torch.cat(logprobs_of_blocks), torch.cat(entropy_of_blocks)
+
+
+class _ChosenLogprob(torch.autograd.Function):
+    """log softmax(z)[a] and logsumexp(z) per row. The gradient overwrites z.
+
+        d log softmax(z)[a] / d z_v = 1[v = a] - p_v
+
+    times the incoming gradient g. One array of the size of z instead of five.
+    """
+
+    @staticmethod
+    def forward(ctx, logits_NV: Tensor, ids_N: Tensor) -> tuple[Tensor, Tensor]:
+        logsumexp_N = logits_NV.logsumexp(-1)
+        ctx.save_for_backward(logits_NV, ids_N, logsumexp_N)
+        ctx.mark_non_differentiable(logsumexp_N)
+        chosen_N = logits_NV.gather(-1, ids_N[:, None])[:, 0]
+        return chosen_N - logsumexp_N, logsumexp_N
+
+    @staticmethod
+    def backward(ctx, grad_N: Tensor, _) -> tuple[Tensor, None]:
+        logits_NV, ids_N, logsumexp_N = ctx.saved_tensors
+        grad_N1 = grad_N[:, None]
+        # in place: z becomes p_v = exp(z_v - logsumexp(z)), then -p_v g ...
+        gradient_NV = logits_NV.sub_(logsumexp_N[:, None]).exp_().mul_(-grad_N1)
+        # ... then g is added at the chosen token
+        return gradient_NV.scatter_add_(-1, ids_N[:, None], grad_N1), None
+
+
+def _block(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """(logprobs_N, entropy_N), the entropy without a gradient."""
+    logits_NV = project(hidden_ND).float().div_(temperature)
+    logprobs_N, logsumexp_N = _ChosenLogprob.apply(logits_NV, ids_N)
+    with torch.no_grad():
+        # -sum_v p_v log p_v = logsumexp(z) - sum_v p_v z_v
+        z_NV = logits_NV.detach()
+        p_NV = (z_NV - logsumexp_N[:, None]).exp_()
+        entropy_N = logsumexp_N - torch.linalg.vecdot(p_NV, z_NV)
+    return logprobs_N, entropy_N
+
+
+def _block_with_entropy_gradient(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The same by plain autograd, which stores several arrays of the size of z."""
+    logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
+    chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
+    entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
+    return chosen_N, entropy_N
+
+
+def check_logprobs(logprobs_BT: Tensor, what: str) -> None:
+    """Check that log-probabilities (or values) are finite; the cost is negligible.
+
+    Args:
+      what: names the numbers in the message.
+
+    Raises:
+      UserError: a number is NaN or infinite.
+    """
+    finite_BT = torch.isfinite(logprobs_BT)
+    if bool(finite_BT.all()):
+        return
+    b, t = (~finite_BT).nonzero()[0].tolist()
+    raise UserError(
+        f"{what} are NaN or infinite at token {t} of response {b} of a batch: the weights are"
+        " damaged, or training has diverged, so the responses are meaningless. Use an earlier"
+        " checkpoint, or train again with a lower train.lr"
+    )

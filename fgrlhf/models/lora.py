@@ -1,12 +1,11 @@
-"""LoRA (Hu et al. 2022, arXiv 2106.09685), by peft: small matrices are trained beside weights that
-stay as they are.
+"""LoRA (Hu et al. 2022, arXiv 2106.09685), with peft: small trained matrices beside frozen weights.
 
     y = W x + (alpha / r) B A x        W (out, in) frozen,  A (r, in),  B (out, r),  B = 0 at first
 
-So the policy starts as the model it was made from, and that model, the reference of the KL penalty,
-is the policy with the second term left out: there is no second copy of its weights. The adapters
-are put into the transformers model itself; nothing is wrapped around it, and it is used as any
-other.
+So the policy starts as the model it was made from. That model is also the reference of the KL
+penalty: it is the policy without the second term, so there is no second copy of its weights. The
+adapters are put into the transformers model itself. Nothing is wrapped around it, and it is used
+like any other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,45 +24,52 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedModel:
-    """The same model with adapters beside its linear layers; nothing else of it is trained any
-    more.
+    """The same model with adapters beside its linear layers. Only the adapters are trained.
 
     Raises:
-      UserError: `settings.target_modules` names a layer that the model has not.
+      UserError: `settings.target_modules` names a layer that the model does not have.
     """
     targets = _targets(model, settings.target_modules)
     config = LoraConfig(
         r=settings.r,
-        lora_alpha=settings.alpha,
+        lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]  # peft takes any number
         lora_dropout=settings.dropout,
         target_modules=targets,
+        fan_in_fan_out=_stores_transposed_weights(model, targets),
     )
-    conv = any(
-        isinstance(module, Conv1D)
-        for name, module in model.named_modules()
-        if name.rpartition(".")[2] in targets
-    )
-    config.fan_in_fan_out = conv  # GPT-2 keeps its weights transposed
-    return inject_adapter_in_model(config, model, ADAPTER)
+    inject_adapter_in_model(config, model, ADAPTER)
+    return model
 
 
 def _targets(model: PreTrainedModel, wanted: Sequence[str] | None) -> list[str]:
-    """Names of linear layers: those that are wanted, or all but the output layer."""
-    known = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings()
-    }
-    unknown = sorted(set(wanted or ()) - known)
+    """Names of the linear layers that get adapters: `wanted`, or all but the output layer."""
+    output_layer = model.get_output_embeddings()
+    available = set()
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, Conv1D)) and module is not output_layer:
+            available.add(_last_part(name))
+    unknown = sorted(set(wanted or ()) - available)
     if unknown:
         raise UserError(
             "model.policy_model.lora.target_modules names"
-            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters stand beside linear"
-            f" layers other than the output, and {type(model).__name__} has these:"
-            f" {', '.join(sorted(known))}. Name some of them, or leave target_modules out to"
-            " take all"
+            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters go beside linear layers"
+            f" other than the output, and {type(model).__name__} has these:"
+            f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
+            " use all"
         )
-    return sorted(wanted or known)
+    return sorted(wanted or available)
+
+
+def _stores_transposed_weights(model: PreTrainedModel, targets: Sequence[str]) -> bool:
+    """Whether the target layers are GPT-2's, whose weights are (in, out)."""
+    for name, module in model.named_modules():
+        if _last_part(name) in targets and isinstance(module, Conv1D):
+            return True
+    return False
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -72,7 +78,7 @@ def has_adapters(model: nn.Module) -> bool:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model without its adapters while the block runs."""
+    """The model computes without its adapters while the block runs."""
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
     for layer in layers:
         layer.enable_adapters(False)
@@ -84,16 +90,15 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 class AdapterFree(nn.Module):
-    """What a policy with adapters was before training: its reference. In eval mode whatever the
-    policy's mode is.
+    """The policy without its adapters, as it was before training: its reference.
 
-    The policy is no submodule of it, and its weights are none of its parameters: they are not
-    moved, frozen or saved twice.
+    It computes in eval mode whatever the policy's mode is. The policy is not a submodule and its
+    weights are not parameters of this module, so they are not moved, frozen or saved twice.
     """
 
     def __init__(self, policy: nn.Module):
         super().__init__()
-        self._policy = (policy,)
+        self._policy = (policy,)  # in a tuple, so that PyTorch does not register it
 
     def forward(self, *args, **kwargs):
         """As the policy's."""
@@ -108,30 +113,29 @@ class AdapterFree(nn.Module):
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The `state_dict` of an ordinary model that computes the same: W + (alpha / r) B A in place of
-    W.
+    """`state_dict` of an ordinary model that computes the same.
+
+    Every adapted layer has the weight W + (alpha / r) B A.
     """
-    merged = {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in model.state_dict().items()
-        if ".lora_" not in name
-    }
+    merged = {}
+    for name, tensor in model.state_dict().items():
+        if ".lora_" not in name:
+            merged[name.replace(".base_layer.", ".")] = tensor
     for name, layer in model.named_modules():
         if isinstance(layer, LoraLayer):
-            merged[f"{name}.weight"] = (
-                layer.base_layer.weight.detach() + layer.get_delta_weight(ADAPTER).detach()
-            )
+            weight = merged[f"{name}.weight"]
+            delta = layer.get_delta_weight(ADAPTER)  # pyright: ignore[reportAttributeAccessIssue]
+            merged[f"{name}.weight"] = weight + delta.detach()
     return merged
 
 
 def names_under_adapters(module: nn.Module) -> set[str]:
-    """Names of the tensors that stay as they were loaded because adapters are trained beside
-    them.
-    """
-    return {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, model in module.named_modules()
-        if isinstance(model, PreTrainedModel) and has_adapters(model)
-        for name in model.state_dict()
-        if ".lora_" not in name
-    }
+    """Names of the tensors that do not change, because adapters are trained beside them."""
+    names = set()
+    for prefix, model in module.named_modules():
+        if not isinstance(model, PreTrainedModel) or not has_adapters(model):
+            continue
+        for name in model.state_dict():
+            if ".lora_" not in name:
+                names.add(f"{prefix}.{name}".lstrip("."))
+    return names

@@ -1,14 +1,13 @@
-"""Responses side by side in rows without padding, for decoders that know distances only (T5's
-relative bias).
+"""Several responses in one row, for decoders in which only distances count (T5's relative bias).
 
-Responses to one prompt have different lengths: padded to the longest of four, half of a decoder's
-work is on padding. Here they follow one another in a row of their prompt,
+The responses to one prompt differ in length. Padded to the longest of four, half of a decoder's
+work is on padding. Here they follow one another in a row,
 
     y_1 y_1 y_1 | y_2 y_2 y_2 y_2 y_2 | y_3 ...
 
-and a mask lets a token see its own response up to itself. Distances within a response are what they
-were, so nothing else changes. Attention computes all pairs of a row, so a long row is dealt out to
-several.
+and a mask lets a token see its own response up to itself. Distances within a response do not
+change, so the results do not change either. Attention computes all pairs of tokens in a row, so the
+responses of a prompt are distributed over several rows if one would be too long.
 """
 
 from dataclasses import dataclass
@@ -16,77 +15,109 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROW = 512  # tokens; attention among so many is a tenth of what else a T5-small's layer computes
+from fgrlhf.utils import check_shape
+
+# Tokens in a row. Attention among so many costs a tenth of the rest of a T5-small's layer.
+ROW_LENGTH = 512
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where response tokens stand: `place_BT` is row * width + column, for tokens that are there
-    (`real_BT`).
+    """The place of every response token in R rows of `width` tokens.
 
-    Rows of one prompt stand side by side, `rows_each` of them for every prompt.
+    `place_BT` is row * width + column; it is valid where `real_BT` is True. Every prompt has
+    `rows_per_prompt` rows, which are side by side.
     """
 
     place_BT: Tensor
     real_BT: Tensor
     rows: int
     width: int
-    rows_each: int
+    rows_per_prompt: int
 
     def pack(self, values_BT: Tensor, fill: int = 0) -> Tensor:
-        """values_BT of the real tokens -> (rows, width), `fill` where there is none."""
-        packed = values_BT.new_full((self.rows * self.width,), fill)
-        return packed.scatter(0, self.place_BT[self.real_BT], values_BT[self.real_BT]).view(
-            self.rows, self.width
-        )
+        """(R, width): the values of the real tokens in their places, `fill` elsewhere.
+
+        Raises:
+          ValueError: the values do not have the shape of the packed mask.
+        """
+        check_shape("values_BT", values_BT, tuple(self.real_BT.shape))
+        flat = values_BT.new_full((self.rows * self.width,), fill)
+        flat = flat.scatter(0, self.place_BT[self.real_BT], values_BT[self.real_BT])
+        return flat.view(self.rows, self.width)
 
     def unpack(self, packed_RND: Tensor) -> Tensor:
-        """(rows, width, D) -> (B, T, D), 0 on padding."""
-        found_SD = packed_RND.flatten(0, 1)[self.place_BT[self.real_BT]]
-        empty = packed_RND.new_zeros(*self.real_BT.shape, packed_RND.shape[-1])
-        return empty.masked_scatter(self.real_BT[..., None], found_SD)
+        """(R, width, D) -> (B, T, D), 0 on padding.
+
+        Raises:
+          ValueError: the tensor has another number of rows or another width.
+        """
+        D = packed_RND.shape[-1]
+        check_shape("packed_RND", packed_RND, (self.rows, self.width, D))
+        real_values = packed_RND.flatten(0, 1)[self.place_BT[self.real_BT]]
+        zeros_BTD = packed_RND.new_zeros(*self.real_BT.shape, D)
+        return zeros_BTD.masked_scatter(self.real_BT[..., None], real_values)
 
     def mask(self) -> Tensor:
-        """(rows, 1, width, width): whether a token (third axis) sees another: one of its response,
-        not after it.
+        """(R, 1, width, width): whether a token (third axis) sees another (fourth axis).
+
+        It sees the tokens of its own response up to itself.
         """
         B, T = self.real_BT.shape
-        response_BT = torch.arange(1, B + 1, device=self.real_BT.device)[:, None].expand(B, T)
-        part_RN = self.pack(response_BT.contiguous())
-        same_RNN = (
-            part_RN[:, :, None] == part_RN[:, None, :]
-        )  # padding, part 0, sees padding: it has to see something
-        return (same_RNN & torch.ones_like(same_RNN[0]).tril())[:, None]
+        # number the responses 1 .. B; places without a token get 0
+        numbers_B = torch.arange(1, B + 1, device=self.real_BT.device)
+        number_BT = numbers_B[:, None].expand(B, T).contiguous()
+        number_RN = self.pack(number_BT)
+        # padding sees padding, because it has to see something
+        same_response_RNN = number_RN[:, :, None] == number_RN[:, None, :]
+        not_later_NN = torch.ones_like(same_response_RNN[0]).tril()
+        return (same_response_RNN & not_later_NN)[:, None]
 
 
-def packed(mask_BT: Tensor, group_B: Tensor, row: int = ROW) -> Packing:
-    """Deal out the responses of each prompt, the longest first to the emptiest of its rows.
+def pack_responses(mask_BT: Tensor, group_B: Tensor, row_length: int = ROW_LENGTH) -> Packing:
+    """Distribute the responses of each prompt over its rows, the longest first.
 
-    Every prompt has as many rows as the one with the most tokens needs at `row` tokens (or the
-    longest response) a row.
+    Each response goes to the emptiest row of its prompt. Every prompt has equally many rows: as
+    many as the prompt with the most tokens needs at `row_length` tokens per row (or at the length
+    of the longest response, if that is more).
 
     Args:
-      mask_BT: which tokens are there; they begin every row.
+      mask_BT: 1 on real tokens, which are at the beginning of every response.
       group_B: the prompt of each response, 0 .. G - 1.
+      row_length: tokens that a row should hold at most.
+
+    Raises:
+      ValueError: the arguments have other shapes, or different numbers of responses.
     """
-    lengths, groups = mask_BT.sum(1).tolist(), group_B.tolist()
-    totals = [0] * (max(groups) + 1)
-    for length, group in zip(lengths, groups):
-        totals[group] += length
-    each = max(-(-max(totals) // max(row, *lengths)), 1)
-    filled = [0] * (len(totals) * each)
-    first = [0] * len(lengths)  # place of each response's first token: (row, column)
-    for b in sorted(range(len(lengths)), key=lambda b: -lengths[b]):
-        mine = range(groups[b] * each, (groups[b] + 1) * each)
-        chosen = min(mine, key=filled.__getitem__)
-        first[b] = (chosen, filled[chosen])
-        filled[chosen] += lengths[b]
+    check_shape("mask_BT", mask_BT, (None, None))
+    check_shape("group_B", group_B, (len(mask_BT),))
+    lengths = mask_BT.sum(1).tolist()
+    groups = group_B.tolist()
+    rows_per_prompt = _rows_per_prompt(lengths, groups, row_length)
+
+    filled = [0] * ((max(groups) + 1) * rows_per_prompt)  # tokens in each row so far
+    row_of = [0] * len(lengths)
+    column_of = [0] * len(lengths)  # of each response's first token
+    longest_first = sorted(range(len(lengths)), key=lambda b: -lengths[b])
+    for b in longest_first:
+        first_row = groups[b] * rows_per_prompt
+        rows_of_prompt = range(first_row, first_row + rows_per_prompt)
+        emptiest = min(rows_of_prompt, key=lambda row: filled[row])
+        row_of[b] = emptiest
+        column_of[b] = filled[emptiest]
+        filled[emptiest] += lengths[b]
+
     width = max(*filled, 1)
-    start_B1 = torch.tensor([[r * width + column] for r, column in first], device=mask_BT.device)
-    return Packing(
-        start_B1 + torch.arange(mask_BT.shape[1], device=mask_BT.device),
-        mask_BT.bool(),
-        len(filled),
-        width,
-        each,
-    )
+    starts = [row * width + column for row, column in zip(row_of, column_of)]
+    start_B1 = torch.tensor(starts, device=mask_BT.device)[:, None]
+    place_BT = start_B1 + torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    return Packing(place_BT, mask_BT.bool(), len(filled), width, rows_per_prompt)
+
+
+def _rows_per_prompt(lengths: list[int], groups: list[int], row_length: int) -> int:
+    tokens_of_prompt = [0] * (max(groups) + 1)
+    for length, group in zip(lengths, groups):
+        tokens_of_prompt[group] += length
+    row_length = max(row_length, *lengths)
+    rows = -(-max(tokens_of_prompt) // row_length)  # rounded up
+    return max(rows, 1)

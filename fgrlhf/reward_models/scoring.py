@@ -35,8 +35,7 @@ from transformers import (
 
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, write_json
-from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.kernels.install import speed_up
 from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
@@ -423,7 +422,7 @@ def load_reward_model(
             _network_class(spec), path, exact=has_spec, dtype=torch.float32
         )
         _check_reading(path, spec, network)
-        model: Any = fast_layers(use_banded_attention(network))
+        model: Any = speed_up(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:

@@ -1,0 +1,40 @@
+"""The switch `model.kernels`: what a loaded model gets from this folder. With `off`, nothing."""
+
+from typing import TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from fgrlhf.kernels.attention import SHARED_PROMPT, use_shared_attention
+from fgrlhf.kernels.choice import kernels_off
+from fgrlhf.kernels.layers import fast_layers
+from fgrlhf.kernels.longformer import use_banded_attention
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
+    """The same model with faster layers and, in a Longformer, faster attention.
+
+    Weights, their names and (up to rounding) the results stay the same.
+
+    Args:
+      setting: `model.kernels` of the config, where `use_kernels` has not been called yet.
+    """
+    if kernels_off(setting):
+        return model
+    return fast_layers(use_banded_attention(model))
+
+
+def share_prompts(model: PreTrainedModel) -> None:
+    """Let rows of an encoder-decoder's decoder share the encoder states of their prompt.
+
+    See attention.py. With `off` the model is unchanged, and `shares_prompts` is False.
+    """
+    if not kernels_off():
+        use_shared_attention(model)
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Whether the decoder accepts the encoder states of G prompts for G * K rows."""
+    return model.config._attn_implementation == SHARED_PROMPT

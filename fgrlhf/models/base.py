@@ -1,0 +1,339 @@
+"""`Policy`: what encoder-decoder and decoder-only policies have in common."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.kernels.install import speed_up
+from fgrlhf.models.chat import load_chat_template
+from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
+from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs
+from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.types import PolicyOutput, Response
+
+# Settings of a checkpoint's generation config that force or forbid tokens. They are no part of the
+# policy, so beam search runs without them.
+UNFORCED = {
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "min_length": 0,
+}
+COUNTED_AT_ONCE = 256  # prompts whose tokens are counted in one call of the tokenizer
+
+
+class Policy(nn.Module):
+    """A language model that encodes prompts, samples responses and computes log-probabilities.
+
+    The distribution over the next token a_t, given prompt x, response prefix y_<t and temperature
+    tau, is
+
+        log pi(a_t | x, y_<t) = z_t[a_t] / tau - logsumexp(z_t / tau)
+
+    Subclasses implement `hidden` (how prompt and response enter the network) and `_steps` (how
+    responses are decoded). A forward pass returns the log-probabilities of the given tokens only
+    (logprobs.py), and the prompt is computed once for all its responses.
+
+    Args:
+      model: a language model of transformers.
+      tokenizer: its tokenizer.
+      max_input_len: longer prompts lose their end, because a prompt begins with its request.
+      padding_side: side on which prompts are padded; None: the default of the class.
+      chat_template: True: prompts are a user's turn of a conversation; None: if the tokenizer has
+        a template.
+
+    Raises:
+      UserError: the tokenizer cannot pad, or its chat template cannot be used.
+    """
+
+    default_padding_side: str
+    model: PreTrainedModel
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer,
+        max_input_len: int = 1024,
+        padding_side: str | None = None,
+        chat_template: bool | None = None,
+    ):
+        super().__init__()
+        self.model = speed_up(model)
+        self.tokenizer = tokenizer
+        self.max_input_len = max_input_len
+        tokenizer.padding_side = padding_side or self.default_padding_side
+        tokenizer.truncation_side = "right"
+        if tokenizer.pad_token_id is None:
+            if tokenizer.eos_token_id is None:
+                raise UserError(
+                    f"the tokenizer of {name_of(tokenizer)} has neither a padding token nor an"
+                    " end-of-sequence token, so responses cannot be padded: set `pad_token` or"
+                    " `eos_token` in its tokenizer_config.json"
+                )
+            tokenizer.pad_token = tokenizer.eos_token
+        self.chat = load_chat_template(tokenizer, chat_template, max_input_len)
+        self.turn_end_ids = self.chat.end_ids() if self.chat else []
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def hidden_size(self) -> int:
+        return self.model.config.hidden_size
+
+    @property
+    def num_embeddings(self) -> int:
+        """The number of token ids that the model can read."""
+        return self.model.get_input_embeddings().num_embeddings  # pyright: ignore[reportReturnType]
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every token that ends a response in sampling.
+
+        Raises:
+          UserError: neither the model nor its tokenizer has one.
+        """
+        eos = self.model.generation_config.eos_token_id
+        if eos is None:
+            eos = self.tokenizer.eos_token_id
+        if eos is None and not self.turn_end_ids:
+            raise UserError(
+                f"the model {name_of(self.tokenizer)} has no end-of-sequence token, so no response"
+                " could end: set `eos_token` in its tokenizer_config.json, or `eos_token_id` in"
+                " its generation_config.json"
+            )
+        if eos is None:
+            eos_ids = []
+        elif isinstance(eos, (list, tuple)):
+            eos_ids = list(eos)
+        else:
+            eos_ids = [eos]
+        return eos_ids + [i for i in self.turn_end_ids if i not in eos_ids]
+
+    @property
+    def end_id(self) -> int:
+        """The token that ends a response in training data.
+
+        In a chat model this is the end of the model's turn, else the first end-of-sequence token.
+        """
+        return self.turn_end_ids[0] if self.turn_end_ids else self.eos_ids[0]
+
+    # ---- prompts ---------------------------------------------------------------------------------
+
+    def prompt_lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each prompt before truncation, with chat template and special tokens."""
+        lengths = []
+        for start in range(0, len(texts), COUNTED_AT_ONCE):
+            part = list(texts[start : start + COUNTED_AT_ONCE])
+            if self.chat:
+                part = [self.chat.write(text) for text in part]
+            tokens = self.tokenizer(part, add_special_tokens=self.chat is None, verbose=False)
+            lengths += [len(ids_P) for ids_P in tokens["input_ids"]]
+        return lengths
+
+    def tokenize(self, texts: Sequence[str], **options: Any):
+        """The tokenizer's output for prompts as this policy reads them.
+
+        A prompt of a chat model becomes the user's turn. Long prompts are truncated.
+        """
+        texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
+        return self.tokenizer(
+            texts,
+            truncation=True,
+            max_length=self.max_input_len,
+            add_special_tokens=self.chat is None,  # a chat template writes special tokens itself
+            **options,
+        )
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest prompt.
+
+        Raises:
+          UserError: a text has no tokens.
+        """
+        batch = self.tokenize(texts, padding=True, return_tensors="pt")
+        for text, length in zip(texts, batch["attention_mask"].sum(1).tolist()):
+            if length == 0:
+                raise UserError(
+                    f"a prompt has no tokens (its text is {shorten(repr(text), 80)}), so there is"
+                    " nothing to respond to: remove it from the data"
+                )
+        return batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+
+    # ---- responses -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        sampling: Sampling,
+        row_seeds: Sequence[int] | None = None,
+        num_samples: int = 1,
+        temperature: float = 1.0,
+    ) -> Response:
+        """Sample `num_samples` responses per prompt; the K of one prompt are side by side.
+
+        The model is in eval mode while it samples.
+
+        Args:
+          row_seeds: one seed per response (G * num_samples), required with `do_sample`.
+          temperature: of the response's log-probabilities (see the class), not of the sampling.
+
+        Raises:
+          UserError: prompt and response need more positions than the model has, or the logits are
+            not finite.
+        """
+        self._check_fits(prompt_ids_GP, sampling)
+        uniform_BT = _uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
+        was_training = self.model.training
+        self.model.eval()  # before the encoder runs: its dropout would be sampling noise too
+        if sampling.num_beams > 1:
+            response = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling, temperature)
+        else:
+            response = decode(
+                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
+                self.project,
+                sampling,
+                uniform_BT,
+                self.eos_ids,
+                self.tokenizer.pad_token_id,
+                temperature,
+            )
+        self.model.train(was_training)
+        check_logprobs(response.logprobs_BT, "the policy's logits")
+        return response
+
+    def _beam_search(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        sampling: Sampling,
+        temperature: float,
+    ) -> Response:
+        """The most probable response that the beam search of transformers finds for each prompt.
+
+        A checkpoint's generation config may force or forbid tokens (BART's first token, repeated
+        n-grams). These settings are no part of the policy, neither here nor in sampling.
+        """
+        output = self.model.generate(  # pyright: ignore[reportCallIssue]
+            input_ids=prompt_ids_GP,
+            attention_mask=prompt_mask_GP,
+            do_sample=False,
+            temperature=None,
+            top_k=None,
+            top_p=None,
+            num_beams=sampling.num_beams,
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=self.eos_ids,
+            pad_token_id=self.tokenizer.pad_token_id,
+            **UNFORCED,
+        )
+        # before the response there is a start token (encoder-decoder) or the prompt (decoder-only)
+        first = 1 if self.model.config.is_encoder_decoder else prompt_ids_GP.shape[1]
+        ids_BT = output[:, first:]
+        mask_BT = response_mask(ids_BT, self.eos_ids)
+        ids_BT = ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT)
+        scored, _ = self(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
+        return Response(ids_BT, mask_BT, scored.logprobs_BT)
+
+    def forward(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+        temperature: float = 1.0,
+        entropy_gradient: bool = False,
+    ) -> tuple[PolicyOutput, Tensor]:
+        """Log-probabilities of given responses.
+
+        Rows of one prompt should be side by side, because then they share its encoding.
+
+        Args:
+          temperature: tau in the equation of the class.
+          entropy_gradient: whether a gradient flows through the entropy.
+
+        Returns:
+          PolicyOutput with logprobs_BT and entropy_BT, and hidden_BTD, the last hidden state from
+          which token t was predicted: a value head can read it.
+        """
+        hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        real_BT = response_mask_BT.bool()
+        # N: real tokens of the batch; nothing is computed for padding
+        logprobs_N, entropy_N = chosen_logprobs(
+            self.project,
+            hidden_BTD[real_BT],
+            response_ids_BT[real_BT],
+            temperature,
+            entropy_gradient=entropy_gradient,
+        )
+        zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
+        output = PolicyOutput(
+            logprobs_BT=zeros_BT.masked_scatter(real_BT, logprobs_N),
+            entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
+        )
+        return output, hidden_BTD
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
+        config = self.model.config
+        if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+            hidden = hidden * config.d_model**-0.5
+        output_layer = self.model.get_output_embeddings()
+        assert output_layer is not None, "a language model has an output layer"
+        logits = output_layer(hidden)
+        bias = getattr(self.model, "final_logits_bias", None)  # BART
+        if bias is not None:
+            logits = logits + bias
+        cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+        if cap is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits
+
+    def save(self, folder: str | Path) -> None:
+        """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers."""
+        weights = merged_weights(self.model) if has_adapters(self.model) else None
+        self.model.save_pretrained(folder, state_dict=weights)
+        self.tokenizer.save_pretrained(folder)
+
+    # ---- for subclasses --------------------------------------------------------------------------
+
+    def hidden(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+    ) -> Tensor:
+        """hidden_BTD, the last hidden state at the position that predicts response token t."""
+        raise NotImplementedError("a policy class implements `hidden`")
+
+    def _steps(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int) -> Steps:
+        """Decoding of `num_samples` responses per prompt, step by step."""
+        raise NotImplementedError("a policy class implements `_steps`")
+
+    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        """Raises `UserError` if prompt and response need more positions than the model has."""
+
+
+def _uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int) -> Tensor:
+    """uniform_BT for `decode`; greedy decoding reads none of them."""
+    if not sampling.do_sample:
+        return torch.zeros(B, sampling.max_new_tokens)
+    if row_seeds is None or len(row_seeds) != B:
+        raise ValueError("sampling needs one seed per response")
+    return uniform_rows(row_seeds, sampling.max_new_tokens)
+
+
+def name_of(tokenizer) -> str:
+    """The folder or hub name from which a tokenizer was loaded, for messages."""
+    name = getattr(tokenizer, "name_or_path", "")
+    return f"`{shorten(name)}`" if name else "this policy"

@@ -1,0 +1,283 @@
+"""Decoder-only policies: GPT-2, Llama, Qwen, GPT-NeoX, Mistral and others with keys and values.
+
+Prompt (padded on the left) and response are one sequence. Where it is cheaper, a prompt and its K
+responses are one row, so that the prompt is computed once.
+"""
+
+import inspect
+from functools import cache
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from fgrlhf.errors import UserError
+from fgrlhf.models.base import Policy
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
+
+# Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
+LONGEST_SHARED_ROW = 8192
+
+
+class CausalPolicy(Policy):
+    """A policy whose decoder-only model continues the prompt.
+
+    Raises:
+      UserError: right padding is requested, or the model keeps a running state instead of keys and
+        values.
+    """
+
+    default_padding_side = "left"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer,
+        max_input_len: int = 1024,
+        padding_side: str | None = None,
+        chat_template: bool | None = None,
+    ):
+        if padding_side == "right":
+            raise UserError(
+                "model.policy_model.input_padding_side is `right`, but a decoder-only model writes"
+                " its response right after the prompt, where the padding would be: set it to left,"
+                " or leave it out"
+            )
+        if model._is_stateful:
+            raise UserError(
+                f"{type(model).__name__} keeps a running state instead of keys and values, into"
+                " which padding and the samples of other prompts would leak: choose a model whose"
+                " layers are all attention"
+            )
+        super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
+
+    def hidden(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+    ) -> Tensor:
+        first_G, group_B = group_equal_prompts(prompt_ids_BP, prompt_mask_BP)
+        K = uniform_group_size(group_B)
+        G = len(first_G)
+        P = prompt_ids_BP.shape[1]
+        T = response_ids_BT.shape[1]
+        if K is None or not self._can_share or not sharing_pays(P, T, K, self.hidden_size):
+            return self._hidden_of_rows(
+                prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
+            )
+        hidden_GKTD = self._hidden_of_groups(
+            prompt_ids_BP[first_G],
+            prompt_mask_BP[first_G],
+            response_ids_BT.view(G, K, T),
+            response_mask_BT.view(G, K, T),
+        )
+        return hidden_GKTD.flatten(0, 1)
+
+    @property
+    def _can_share(self) -> bool:
+        """Whether every layer of the model uses the attention mask and the positions it is given.
+
+        Layers with a sliding window and ALiBi derive a mask or distances of their own.
+        """
+        config = self.model.config
+        layer_types = set(getattr(config, "layer_types", None) or ())
+        has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
+        has_alibi = getattr(config, "alibi", False)
+        if config._attn_implementation != "sdpa" or has_window or has_alibi:
+            return False
+        return takes_positions(self.model)
+
+    def _hidden_of_groups(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        response_ids_GKT: Tensor,
+        response_mask_GKT: Tensor,
+    ) -> Tensor:
+        """hidden_GKTD, with a prompt and its K responses in one row of L = P + K T tokens.
+
+            tokens       prompt    | response 1 | response 2 | ...
+            positions    0 .. p-1  | p, p+1, .. | p, p+1, .. | ...        p: the prompt's length
+
+        A response sees the prompt and itself. Its positions continue the prompt's, as if it were
+        the only one.
+        """
+        G, P = prompt_ids_GP.shape
+        K, T = response_ids_GKT.shape[1:]
+        device = prompt_ids_GP.device
+        ids_GL = torch.cat([prompt_ids_GP, response_ids_GKT.flatten(1)], 1)
+        real_GL = torch.cat([prompt_mask_GP, response_mask_GKT.flatten(1)], 1).bool()
+
+        # the part that a token belongs to: 0 the prompt, k = 1 .. K the response k
+        prompt_part_P = torch.zeros(P, device=device)
+        response_part_KT = torch.arange(1, K + 1, device=device).repeat_interleave(T)
+        part_L = torch.cat([prompt_part_P, response_part_KT])
+
+        # rows are the tokens that see, columns the tokens that are seen
+        column_L = torch.arange(P + K * T, device=device)
+        row_L1 = column_L[:, None]
+        not_later_LL = column_L <= row_L1
+        in_prompt_L = part_L == 0
+        same_part_LL = part_L == part_L[:, None]
+        sees_LL = not_later_LL & (in_prompt_L | same_part_LL)
+        # padding is not seen, but has to see something itself
+        itself_LL = column_L == row_L1
+        mask_G1LL = (sees_LL & real_GL[:, None, None]) | itself_LL
+
+        prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
+        prompt_length_G1 = prompt_mask_GP.sum(1, keepdim=True)
+        response_positions_GT = prompt_length_G1 + torch.arange(T, device=device)
+        positions_GL = torch.cat([prompt_positions_GP, response_positions_GT.repeat(1, K)], 1)
+
+        hidden_GLD = self.model.base_model(
+            input_ids=ids_GL,
+            position_ids=positions_GL,
+            attention_mask=mask_G1LL,
+            use_cache=False,
+        ).last_hidden_state
+
+        # a response's first token is predicted from the prompt's last one, token t from token t - 1
+        end_of_prompt_G11D = hidden_GLD[:, P - 1 : P, None]
+        end_of_prompt_GK1D = end_of_prompt_G11D.expand(G, K, 1, -1)
+        responses_GKTD = hidden_GLD[:, P:].reshape(G, K, T, -1)
+        return torch.cat([end_of_prompt_GK1D, responses_GKTD[:, :, :-1]], 2)
+
+    def _hidden_of_rows(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+    ) -> Tensor:
+        """hidden_BTD, with a prompt and one response in each row."""
+        P = prompt_ids_BP.shape[1]
+        T = response_ids_BT.shape[1]
+        mask_BL = torch.cat([prompt_mask_BP, response_mask_BT], 1)
+        hidden_BLD = self.model.base_model(
+            input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1),
+            attention_mask=mask_BL,
+            **position_arguments(self.model, _positions(mask_BL)),
+            use_cache=False,
+        ).last_hidden_state
+        return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
+
+    def _steps(
+        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
+    ) -> "CausalSteps":
+        return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
+
+    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        P = prompt_ids_GP.shape[1]
+        needed = P + sampling.max_new_tokens
+        if positions is not None and needed > positions:
+            raise UserError(
+                f"prompts of {P} tokens with responses of up to {sampling.max_new_tokens} need"
+                f" {needed} positions, the model has {positions}: lower env.max_input_len or"
+                " env.max_generated_len"
+            )
+
+
+def sharing_pays(P: int, T: int, K: int, D: int) -> bool:
+    """Whether one row with a prompt and K responses costs less than K rows with one response each.
+
+    Flops of a decoder layer of width D, in multiples of 4 D: its 12 D^2 weights cost 24 D^2 flops
+    per token, attention costs 4 D per pair of tokens. The shared row needs a dense mask, with which
+    every pair is computed. Separate rows have a causal mask, whose kernels skip half of the pairs.
+
+        shared     6 D (P + K T) + (P + K T)^2
+        separate   K (6 D (P + T) + (P + T)^2 / 2)
+
+    The dense mask has (P + K T)^2 entries per prompt, so the length of a shared row is limited too.
+
+    Args:
+      P: prompt tokens.
+      T: tokens of each response.
+      K: responses per prompt.
+      D: width of the model.
+    """
+    if K < 2:
+        return False
+    shared_row = P + K * T
+    if shared_row > LONGEST_SHARED_ROW:
+        return False
+    separate_row = P + T
+    shared_cost = 6 * D * shared_row + shared_row**2
+    separate_cost = K * (6 * D * separate_row + separate_row**2 / 2)
+    return shared_cost < separate_cost
+
+
+class CausalSteps:
+    """`Steps` of a decoder-only model. The prompt is read once; its cache is copied K times."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+    ):
+        self.model = model
+        self.num_samples = num_samples
+        self.prompt_ids_GP = prompt_ids_GP
+        self.mask_BL = (
+            prompt_mask_GP  # of the tokens in the cache; one row per prompt until `first`
+        )
+        self.cache = DynamicCache(config=model.config)
+
+    def first(self) -> Tensor:
+        hidden_GD = self._read(self.prompt_ids_GP, _positions(self.mask_BL))
+        self.cache.batch_repeat_interleave(self.num_samples)
+        self.mask_BL = self.mask_BL.repeat_interleave(self.num_samples, 0)
+        return hidden_GD.repeat_interleave(self.num_samples, 0)
+
+    def next(self, ids_B: Tensor) -> Tensor:
+        positions_B1 = self.mask_BL.sum(1, keepdim=True)
+        self.mask_BL = torch.cat([self.mask_BL, torch.ones_like(positions_B1)], 1)
+        return self._read(ids_B[:, None], positions_B1)
+
+    def _read(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """The hidden state after the last of these tokens, which are added to the cache."""
+        return self.model.base_model(
+            input_ids=ids,
+            attention_mask=self.mask_BL,
+            **position_arguments(self.model, positions),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+
+    def keepable(self, live_B: Tensor) -> Tensor:
+        return live_B.nonzero()[:, 0]
+
+    def keep(self, rows: Tensor) -> None:
+        self.mask_BL = self.mask_BL[rows]
+        self.cache.batch_select_indices(rows)
+
+
+# ---- positions -----------------------------------------------------------------------------------
+
+
+def _positions(mask_BL: Tensor) -> Tensor:
+    """positions_BL: 0, 1, 2, ... on real tokens. Padding before them does not count."""
+    return (mask_BL.cumsum(1) - 1).clamp(min=0)
+
+
+def takes_positions(model: PreTrainedModel) -> bool:
+    """Whether the model's forward pass has a `position_ids` argument.
+
+    A model with ALiBi has none: it derives distances from the mask.
+    """
+    return "position_ids" in _argument_names(type(model.base_model))
+
+
+def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:
+    """`position_ids` as keyword arguments of the model's forward pass; empty if it has none."""
+    return {"position_ids": position_ids} if takes_positions(model) else {}
+
+
+@cache
+def _argument_names(trunk: type) -> frozenset[str]:
+    return frozenset(inspect.signature(trunk.forward).parameters)

@@ -1,0 +1,228 @@
+"""Encoder-decoder policies: T5, mT5, Flan, BART and others whose attention can be chosen.
+
+The encoder reads a prompt once for all its responses.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+
+from fgrlhf.errors import UserError
+from fgrlhf.kernels.install import share_prompts, shares_prompts
+from fgrlhf.models.base import Policy
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
+from fgrlhf.models.packing import pack_responses
+
+ENCODED_AT_ONCE = 4096  # prompt tokens in one pass of the encoder, padding included
+
+
+class EncoderDecoderPolicy(Policy):
+    """A policy whose encoder reads the prompt and whose decoder writes the response.
+
+    Raises:
+      UserError: left padding is requested, but the model has absolute positions.
+    """
+
+    default_padding_side = "right"
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer,
+        max_input_len: int = 1024,
+        padding_side: str | None = None,
+        chat_template: bool | None = None,
+    ):
+        if padding_side == "left" and _max_positions(model) is not None:
+            raise UserError(
+                f"model.policy_model.input_padding_side is `left`, but {type(model).__name__}"
+                " counts its positions from the first column, so padding there would move every"
+                " prompt: set it to right, or leave it out"
+            )
+        share_prompts(model)
+        super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
+
+    def hidden(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+    ) -> Tensor:
+        first_G, group_B = group_equal_prompts(prompt_ids_BP, prompt_mask_BP)
+        mask_GP = prompt_mask_BP[first_G]
+        encoded_GPD = self._encode(prompt_ids_BP[first_G], mask_GP)
+        # to predict token t, the decoder has read the start token and the tokens before t
+        start_B1 = torch.full_like(response_ids_BT[:, :1], self.model.config.decoder_start_token_id)
+        input_ids_BT = torch.cat([start_B1, response_ids_BT[:, :-1]], 1)
+        if self._can_pack:
+            packing = pack_responses(response_mask_BT, group_B)
+            packed_ids_RN = packing.pack(input_ids_BT)
+            hidden_RND = self._decode(packed_ids_RN, encoded_GPD, mask_GP, packing.mask())
+            return packing.unpack(hidden_RND)
+        if uniform_group_size(group_B) is None:
+            encoded_GPD = encoded_GPD[group_B]
+            mask_GP = mask_GP[group_B]
+        return self._decode(input_ids_BT, encoded_GPD, mask_GP)
+
+    @property
+    def _can_pack(self) -> bool:
+        """Whether several responses can be one row of the decoder.
+
+        Only distances may count, and the attention must accept a mask of which token sees which.
+        """
+        uses_sdpa = self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)
+        return uses_sdpa and _max_positions(self.model) is None
+
+    def _encode(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor) -> Tensor:
+        """encoded_GPD, 0 on padding.
+
+        Prompts of similar length go through the encoder together, without needless padding.
+        """
+        P = prompt_ids_GP.shape[1]
+        encoder = self.model.get_encoder()
+        lengths_G = prompt_mask_GP.sum(1)
+        order_G = lengths_G.argsort(stable=True)
+        encoded_parts = []
+        for rows in _split_by_tokens(order_G, lengths_G[order_G].tolist(), ENCODED_AT_ONCE):
+            # columns that hold a token of one of these prompts
+            columns = prompt_mask_GP[rows].any(0).nonzero()[:, 0].tolist() or [0]
+            start = columns[0]
+            end = columns[-1] + 1
+            encoded = encoder(
+                input_ids=prompt_ids_GP[rows, start:end],
+                attention_mask=prompt_mask_GP[rows, start:end],
+            ).last_hidden_state
+            encoded_parts.append(nn.functional.pad(encoded, (0, 0, start, P - end)))
+        back_to_G = order_G.argsort()
+        return torch.cat(encoded_parts)[back_to_G]
+
+    def _decode(
+        self,
+        ids_RN: Tensor,
+        encoded_GPD: Tensor,
+        mask_GP: Tensor,
+        mask_R1NN: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_RND.
+
+        Args:
+          ids_RN: decoder input. The rows of one prompt are side by side, equally many per prompt.
+          mask_R1NN: which token sees which; None: a token sees itself and those before it.
+        """
+        num_rows = len(ids_RN) // len(encoded_GPD)
+        encoded, mask = self._for_decoder(encoded_GPD, mask_GP, num_rows)
+        return self.model.get_decoder()(
+            input_ids=ids_RN,
+            attention_mask=mask_R1NN,
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=mask,
+            use_cache=False,
+        ).last_hidden_state
+
+    def _for_decoder(
+        self, encoded_GPD: Tensor, mask_GP: Tensor, num_rows: int
+    ) -> tuple[Tensor, Tensor]:
+        """Encoder states and mask for `num_rows` decoder rows per prompt.
+
+        Attention of transformers needs them once per row, kernels/attention.py once per prompt.
+        """
+        if shares_prompts(self.model):
+            return encoded_GPD, mask_GP
+        return encoded_GPD.repeat_interleave(num_rows, 0), mask_GP.repeat_interleave(num_rows, 0)
+
+    def _steps(
+        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
+    ) -> "EncoderDecoderSteps":
+        encoded_GPD = self._encode(prompt_ids_GP, prompt_mask_GP)
+        encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
+        rows_per_state = num_samples if shares_prompts(self.model) else 1
+        return EncoderDecoderSteps(self.model, encoded, mask, rows_per_state)
+
+    def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
+        positions = _max_positions(self.model)
+        P = prompt_ids_GP.shape[1]
+        needed = max(P, sampling.max_new_tokens)
+        if positions is not None and needed > positions:
+            raise UserError(
+                f"prompts of {P} tokens and responses of up to {sampling.max_new_tokens} need"
+                f" {needed} positions in encoder or decoder, {type(self.model).__name__} has"
+                f" {positions} in each: lower env.max_input_len or env.max_generated_len"
+            )
+
+
+T5Policy = EncoderDecoderPolicy  # the paper's name for it
+
+
+class EncoderDecoderSteps:
+    """`Steps` of an encoder-decoder.
+
+    Args:
+      model: the language model.
+      encoded_GPD: encoder states; each row serves `num_samples` responses.
+      prompt_mask_GP: 1 on real tokens of the prompts.
+      num_samples: responses per row of `encoded_GPD`. More than 1 needs `shares_prompts(model)`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        encoded_GPD: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+    ):
+        self.decoder = model.get_decoder()
+        self.start_id = model.config.decoder_start_token_id
+        self.encoded_GPD = encoded_GPD
+        self.prompt_mask_GP = prompt_mask_GP
+        self.num_samples = num_samples
+        self.cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    def first(self) -> Tensor:
+        B = len(self.encoded_GPD) * self.num_samples
+        return self.next(self.prompt_mask_GP.new_full((B,), self.start_id))
+
+    def next(self, ids_B: Tensor) -> Tensor:
+        return self.decoder(
+            input_ids=ids_B[:, None],
+            encoder_hidden_states=self.encoded_GPD,
+            encoder_attention_mask=self.prompt_mask_GP,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+
+    def keepable(self, live_B: Tensor) -> Tensor:
+        """All K responses of every prompt that has a live one: they share their keys."""
+        live_G = live_B.view(-1, self.num_samples).any(1)
+        return live_G.repeat_interleave(self.num_samples).nonzero()[:, 0]
+
+    def keep(self, rows: Tensor) -> None:
+        groups = rows[:: self.num_samples] // self.num_samples
+        self.encoded_GPD = self.encoded_GPD[groups]
+        self.prompt_mask_GP = self.prompt_mask_GP[groups]
+        self.cache.self_attention_cache.batch_select_indices(rows)
+        self.cache.cross_attention_cache.batch_select_indices(groups)
+
+
+def _max_positions(model: PreTrainedModel) -> int | None:
+    """Positions of the encoder and of the decoder; None where only distances count (T5)."""
+    return getattr(model.config, "max_position_embeddings", None)
+
+
+def _split_by_tokens(order: Tensor, lengths: Sequence[int], limit: int) -> list[Tensor]:
+    """Parts of `order` with at most `limit` tokens each after padding (or a single row).
+
+    Args:
+      order: rows by growing length.
+      lengths: their lengths, in the same order.
+    """
+    sizes = [0]
+    for length in lengths:
+        tokens_with_this_row = (sizes[-1] + 1) * length  # it is the longest of the part
+        if sizes[-1] and tokens_with_this_row > limit:
+            sizes.append(0)
+        sizes[-1] += 1
+    return list(order.split(sizes))
