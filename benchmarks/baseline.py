@@ -23,6 +23,7 @@ from benchmarks import workload
 from benchmarks.workload import ASPECTS, RM_LENGTH, Size
 from fgrlhf.algorithms.advantages import gae, kl_penalized
 from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss
+from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
@@ -301,6 +302,7 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
     epochs.
     """
     ppo, train = state.config.algorithm, state.config.train
+    assert isinstance(ppo, PPOConfig)
     mask_BT = scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
         rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
@@ -337,6 +339,7 @@ def _micro_batch(
     n_tokens: Tensor,
 ) -> dict[str, float]:
     ppo, batch = state.config.algorithm, scored.batch.rows(part)
+    assert isinstance(ppo, PPOConfig)
     with state.precision():
         new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
     policy_BT, _, _ = clipped_policy_loss(

@@ -138,7 +138,7 @@ def rewards(trainer: PPOTrainer, rollout: Rollout) -> TokenReward:
 def update(trainer: PPOTrainer, rollout: Rollout, token_rewards: TokenReward) -> dict[str, float]:
     """Advantages and all epochs. Returns the losses' mean over the epochs."""
     rewards_BT = trainer.reward.penalized(token_rewards, rollout, trainer.kl.coef)
-    return trainer.update(rollout, trainer.algorithm.advantages(rollout, rewards_BT))
+    return trainer.update(rollout, trainer.algorithm.advantages(rollout, rewards_BT, token_rewards))
 
 
 def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:

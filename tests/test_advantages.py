@@ -23,7 +23,7 @@ LENGTHS = [7, 4, 1, 3]
 MASK = lengths_mask(LENGTHS)
 
 
-def random_BT(seed: int, mask_BT=MASK, poison: float = 0.0) -> torch.Tensor:
+def random_tensor(seed: int, mask_BT=MASK, poison: float = 0.0) -> torch.Tensor:
     x_BT = torch.randn(mask_BT.shape, generator=torch.Generator().manual_seed(seed))
     return torch.where(mask_BT.bool(), x_BT, torch.full_like(x_BT, poison))
 
@@ -56,7 +56,7 @@ def test_gae_by_hand():
 
 @pytest.mark.parametrize("gamma, lam", [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.97, 0.0)])
 def test_gae_equals_the_sum_written_out(gamma, lam):
-    rewards_BT, values_BT = random_BT(1), random_BT(2)
+    rewards_BT, values_BT = random_tensor(1), random_tensor(2)
     advantages_BT, returns_BT = gae(rewards_BT, values_BT, MASK, gamma, lam)
     expected = brute_gae(rewards_BT, values_BT, LENGTHS, gamma, lam)
     np.testing.assert_allclose(advantages_BT.numpy(), expected, atol=1e-5)
@@ -65,7 +65,7 @@ def test_gae_equals_the_sum_written_out(gamma, lam):
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_ends_of_lambda(gamma):
-    rewards_BT, values_BT = random_BT(3), random_BT(4)
+    rewards_BT, values_BT = random_tensor(3), random_tensor(4)
     advantages_BT, returns_BT = gae(rewards_BT, values_BT, MASK, gamma, lam=1.0)
     to_go_BT = reward_to_go(rewards_BT, MASK, gamma)
     torch.testing.assert_close(advantages_BT, to_go_BT - values_BT)  # lambda 1: return less value
@@ -78,22 +78,23 @@ def test_ends_of_lambda(gamma):
 
 
 def test_a_perfect_critic_leaves_no_advantage():
-    rewards_BT = random_BT(5)
+    rewards_BT = random_tensor(5)
     values_BT = reward_to_go(rewards_BT, MASK, 0.9)
     assert gae(rewards_BT, values_BT, MASK, 0.9, 0.7)[0].abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("poison", [1e6, float("nan"), float("inf")])
 def test_padding_changes_nothing(poison):
-    clean = gae(random_BT(6), random_BT(7), MASK, 0.99, 0.9)
-    dirty = gae(random_BT(6, poison=poison), random_BT(7, poison=poison), MASK, 0.99, 0.9)
+    clean = gae(random_tensor(6), random_tensor(7), MASK, 0.99, 0.9)
+    dirty = gae(random_tensor(6, poison=poison), random_tensor(7, poison=poison), MASK, 0.99, 0.9)
     for a, b in zip(clean, dirty):
         assert torch.equal(a, b)
     assert torch.equal(
-        reward_to_go(random_BT(6), MASK, 0.9), reward_to_go(random_BT(6, poison=poison), MASK, 0.9)
+        reward_to_go(random_tensor(6), MASK, 0.9),
+        reward_to_go(random_tensor(6, poison=poison), MASK, 0.9),
     )
-    logprobs = [random_BT(8, poison=p) for p in (0.0, poison)]
-    assert torch.equal(*(kl_penalized(random_BT(6), x, -x, MASK, 0.3) for x in logprobs))
+    logprobs = [random_tensor(8, poison=p) for p in (0.0, poison)]
+    assert torch.equal(*(kl_penalized(random_tensor(6), x, -x, MASK, 0.3) for x in logprobs))
 
 
 def test_reward_to_go_by_hand():

@@ -30,9 +30,12 @@ FAST = {
     "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
 }
 LARGE = {
-    "train__total_episodes": 32 * 50, "train__n_minibatches": 1, "train__training_batch_size_per_card": 32,
-    "train__lr_schedule": "constant", "train__max_grad_norm": 100.0,
-}  # fmt: skip
+    "train__total_episodes": 32 * 50,
+    "train__n_minibatches": 1,
+    "train__training_batch_size_per_card": 32,
+    "train__lr_schedule": "constant",
+    "train__max_grad_norm": 100.0,
+}
 
 
 def settings(name: str, **changes) -> dict:
@@ -294,7 +297,6 @@ def test_the_same_names_are_logged(name, tmp_path):
         "entropy",
         "approx_kl",
         "loss/policy",
-        # fmt: skip
         "loss/total",
         "grad_norm",
         "lr",
@@ -403,7 +405,6 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
             kind,
             algorithm__entropy_coef=coefficient,
             algorithm__kl_coef=0.0,
-            # fmt: skip
             env__train_num_samples_per_input=8,
             train__lr=LR[kind],
             **(LARGE | {"train__total_episodes": 32 * 20}),
@@ -461,22 +462,61 @@ def test_another_algorithm_is_not_continued(tmp_path):
 @pytest.mark.parametrize(
     "name, change, parts",
     [
-        ("rloo", {"env__train_num_samples_per_input": 1}, ["needs a second one", "set it to 2 or more", "reinforce"]),
+        (
+            "rloo",
+            {"env__train_num_samples_per_input": 1},
+            ["needs a second one", "set it to 2 or more", "reinforce"],
+        ),
         ("grpo", {"env__train_num_samples_per_input": 1}, ["is 1, but `grpo` compares"]),
         ("gpg", {"env__train_num_samples_per_input": 1}, ["is 1, but `gpg` compares"]),
-        ("grpo", {"train__n_critic_warmup_steps": 2}, ["`grpo` has no critic that could learn alone", "set it to 0", "a critic: ppo, a2c, trpo, nlpo"]),
-        ("ppo", {"algorithm__clip_low": 0.1}, ["algorithm.clip_low: unknown key; known here: cliprange, cliprange_value, "]),
-        ("a2c", {"algorithm__lam": 2.0}, ["algorithm.lam: input should be less than or equal to 1"]),
-        ("nlpo", {"algorithm__top_p": None}, ["both null", "set algorithm.top_p=0.9", "or use ppo"]),
+        (
+            "grpo",
+            {"train__n_critic_warmup_steps": 2},
+            [
+                "`grpo` has no critic that could learn alone",
+                "set it to 0",
+                "a critic: ppo, a2c, trpo, nlpo",
+            ],
+        ),
+        (
+            "ppo",
+            {"algorithm__clip_low": 0.1},
+            ["algorithm.clip_low: unknown key; known here: cliprange, cliprange_value, "],
+        ),
+        (
+            "a2c",
+            {"algorithm__lam": 2.0},
+            ["algorithm.lam: input should be less than or equal to 1"],
+        ),
+        (
+            "nlpo",
+            {"algorithm__top_p": None},
+            ["both null", "set algorithm.top_p=0.9", "or use ppo"],
+        ),
         ("nlpo", {"algorithm__top_k": 5}, ["both given", "exactly one"]),
-        ("trpo", {"model__value_model": {"policy_value_sharing": True}}, ["bounds how far the policy moves", "set it to false"]),
+        (
+            "trpo",
+            {"model__value_model": {"policy_value_sharing": True}},
+            ["bounds how far the policy moves", "set it to false"],
+        ),
         ("trpo", {"train__dropout": True}, ["train.dropout is true", "set train.dropout=false"]),
-        ("sac", {}, ["algorithm.name: there is no `sac`", "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo, python"]),
+        (
+            "sac",
+            {},
+            [
+                "algorithm.name: there is no `sac`",
+                "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo, python",
+            ],
+        ),
         ("grp", {}, ["did you mean `grpo`?"]),
         ("grpo", {"algorithm__clip": 0.3}, ["algorithm.clip: unknown key"]),
-        ("grpo", {"algorithm__clip_low": -1.0}, ["algorithm.clip_low: input should be greater than 0"]),
+        (
+            "grpo",
+            {"algorithm__clip_low": -1.0},
+            ["algorithm.clip_low: input should be greater than 0"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, parts, tmp_path):
     with pytest.raises(UserError) as refused:
         config(tmp_path, **settings(name, **change))
@@ -632,15 +672,21 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
         ({"clip_low": 0.1}, ["algorithm.clip_low: unknown key"]),
         ({"kl_coef": -1}, ["algorithm.kl_coef: "]),
         ({"of": "Sign"}, ["algorithm.of: `Sign` has no module"]),
-        ({"of": "no_such_package.Sign"}, ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"]),
+        (
+            {"of": "no_such_package.Sign"},
+            ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"],
+        ),
         ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
         ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "is no algorithm", "Algorithm"]),
-        ({"of": "OUTSIDE.NoAlgorithm"}, ["is no algorithm, since it lacks reuses_rollouts, advantages"]),
+        (
+            {"of": "OUTSIDE.NoAlgorithm"},
+            ["is no algorithm, since it lacks reuses_rollouts, advantages"],
+        ),
         ({"of": "OUTSIDE.OtherConfig"}, ["config_class of", "is dict", "AlgorithmConfig"]),
         ({"of": "OUTSIDE.WithCritic"}, ["the critic of `python` needs a trunk of its own"]),
         ({"of": 3}, ["algorithm.of: "]),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_its_settings_are_named(change, parts, outside, tmp_path):
     changes = {f"algorithm__{key}": value for key, value in change.items()}
     of = changes.pop("algorithm__of", "OUTSIDE.Sign")
@@ -672,8 +718,8 @@ import fgrlhf.algorithms
 names = [module.name for module in pkgutil.iter_modules(fgrlhf.algorithms.__path__)]
 for name in names:
     importlib.import_module("fgrlhf.algorithms." + name)
-wrong = [name for name in ("spacy", "fgrlhf.trainer", "fgrlhf.ppo", "fgrlhf.reward") if name in sys.modules]
-print(len(names), wrong)
+wrong = {"spacy", "fgrlhf.trainer", "fgrlhf.ppo", "fgrlhf.reward"} & set(sys.modules)
+print(len(names), sorted(wrong))
 """
 
 

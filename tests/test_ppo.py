@@ -132,10 +132,22 @@ def test_plain_arithmetic_by_hand():
     + .5.
     """
     case = {
-        "lengths": [2], "whiten_rewards": False, "lam": 1.0, "gamma": 1.0, "kl_coef": 0.5, "cliprange": 0.2, "cliprange_value": 0.1,
-        "pg_coef": 1.0, "vf_coef": 2.0, "logprobs": [[-1.0, -1.0]], "ref_logprobs": [[-1.0, -2.0]], "values": [[0.25, 0.5]],
-        "raw_rewards": [[0.0, 1.5]], "new_logprobs": [[-1.0, 0.0]], "new_values": [[0.25, 1.0]],
-    }  # fmt: skip
+        "lengths": [2],
+        "whiten_rewards": False,
+        "lam": 1.0,
+        "gamma": 1.0,
+        "kl_coef": 0.5,
+        "cliprange": 0.2,
+        "cliprange_value": 0.1,
+        "pg_coef": 1.0,
+        "vf_coef": 2.0,
+        "logprobs": [[-1.0, -1.0]],
+        "ref_logprobs": [[-1.0, -2.0]],
+        "values": [[0.25, 0.5]],
+        "raw_rewards": [[0.0, 1.5]],
+        "new_logprobs": [[-1.0, 0.0]],
+        "new_values": [[0.25, 1.0]],
+    }
     expected = reference.ppo_expected(case, published=False)
     assert expected["kl"] == [[0.0, 1.0]] and expected["penalized"] == [[0.0, 1.0]]
     assert expected["returns"] == [

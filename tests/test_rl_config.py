@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fgrlhf.algorithms.registry import unread
+from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.config import _sections, load_config, to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -124,7 +124,10 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
         )
     else:
         assert kinds == {"baseline_model": "preference"}
-    assert unread(made) == [] and made.logging.notes() == []
+    section = made.algorithm.model_dump()
+    given = published(name)["ppo"]
+    assert section["name"] == "ppo" and {key: section[key] for key in given} == given
+    assert made.unused_settings() == [] and made.logging.notes() == []
     assert validate(QAConfig, yaml.safe_load(to_yaml(made)), "again") == made
 
 
@@ -230,9 +233,11 @@ def test_the_deviations_name_real_switches_and_tests():
     for _, name, _, _, switch, tests, _ in rows:
         for section, *keys in (
             key.split(".")
-            for key in re.findall(r"`((?:model|ppo|train|env|logging)\.[\w.]+)`", switch)
+            for key in re.findall(r"`((?:model|algorithm|ppo|train|env|logging)\.[\w.]+)`", switch)
         ):
-            model = RLConfig.model_fields[section].annotation
+            model = (
+                PPOConfig if section == "algorithm" else RLConfig.model_fields[section].annotation
+            )
             for key in keys:
                 assert key in model.model_fields, (name, section, key)
                 model = model.model_fields[key].annotation
@@ -245,18 +250,16 @@ def test_the_deviations_name_real_switches_and_tests():
             )
 
 
-def test_the_published_update_as_overrides(tmp_path):
+def test_the_published_update_as_overrides(monkeypatch):
     text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
     overrides = re.findall(r"^    (.*)$", text, re.MULTILINE)
-    (tmp_path / "a.yml").write_text(yaml.safe_dump(published("baseline")))
-    made = load_config(QAConfig, tmp_path / "a.yml", " ".join(overrides).split())
+    made = shipped("baseline", monkeypatch, " ".join(overrides).split())
     assert (
         made.dropout_in_rollouts is False and made.train.dropout and made.logprob_temperature == 1.0
     )
-    assert (made.ppo.whiten_divides_by, made.ppo.gae_start) == (
-        "sqrt_std",
-        "longest",
-    ) and not made.train.average_microbatches
+    algorithm = made.algorithm.model_dump()
+    assert (algorithm["whiten_divides_by"], algorithm["gae_start"]) == ("sqrt_std", "longest")
+    assert not made.train.average_microbatches
 
 
 # ---- a key that is not read is an error ----------------------------------------------------------
@@ -307,6 +310,73 @@ def test_a_target_of_the_kl_needs_a_coefficient():
     assert line.startswith("ppo.kl_target: 3.0 is not read, since kl_coef is 0")
     tree["ppo"]["kl_coef"] = 0.1
     assert refused(tree) == []
+    tree["algorithm"] = tree.pop("ppo") | {"kl_coef": 0}
+    (line,) = refused(tree)
+    assert line.startswith("algorithm.kl_target: 3.0 is not read, since kl_coef is 0")
+
+
+# ---- the published section `ppo` -----------------------------------------------------------------
+
+
+def test_the_published_section_is_read_as_algorithm():
+    tree = published("fine_grained")
+    moved = {**tree, "algorithm": tree["ppo"]}
+    del moved["ppo"]
+    made = validate(QAConfig, tree, "file")
+    assert made == validate(QAConfig, moved, "file") and "ppo" not in made.model_dump()
+    both = {**tree, "algorithm": {"name": "nlpo", "sync_every": 5, "entropy_coef": 0.1}}
+    made = validate(QAConfig, both, "file").algorithm.model_dump()
+    assert (made["name"], made["sync_every"], made["kl_coef"]) == ("nlpo", 5, 0.3)
+    tree["ppo"] = {}
+    assert validate(QAConfig, tree, "file").algorithm == PPOConfig()
+
+
+def test_a_key_in_both_sections_is_refused():
+    tree = published("fine_grained") | {"algorithm": {"lam": 0.95, "kl_in": "loss"}}
+    (line,) = refused(tree)
+    assert line.startswith("ppo.lam: it is also given as algorithm.lam=0.95, and `ppo` is ")
+
+
+@pytest.mark.parametrize(
+    "section, parts",
+    [
+        ({"cliprnge": 0.1}, ["ppo.cliprnge: unknown key; did you mean `cliprange`?"]),
+        ({"name": "rloo"}, ["ppo.name: unknown key"]),
+        ({"clip_low": 0.1}, ["ppo.clip_low: unknown key"]),
+        (
+            {"whiten_divides_by": "var"},
+            ["ppo.whiten_divides_by: input should be 'std' or 'sqrt_std'"],
+        ),
+        (
+            {"lam": 2, "gamma": "1"},
+            ["ppo.gamma: a number is needed", "ppo.lam: input should be less"],
+        ),
+        ({"lam": 2, "gama": 1}, ["ppo.lam: ", "ppo.gama: unknown key; did you mean `gamma`?"]),
+        (3, ["ppo: it is not a mapping of keys"]),
+        (None, ["ppo: it is not a mapping of keys"]),
+    ],
+)
+def test_mistakes_in_the_published_section_are_named_where_they_are(section, parts):
+    lines = refused(published("fine_grained") | {"ppo": section})
+    assert len(lines) == len(parts), lines
+    for line, part in zip(lines, parts):
+        assert line.startswith(part), (line, part)
+
+
+def test_mistakes_of_both_sections_and_others_are_reported_together():
+    tree = published("fine_grained") | {"algorithm": {"name": "nlpo", "sync_every": 0, "lam": 0.5}}
+    tree["ppo"]["vf_coef"] = -1
+    tree["train"]["lr"] = -1
+    assert sorted(line.split(":")[0] for line in refused(tree)) == [
+        "algorithm.sync_every",
+        "ppo.lam",
+        "ppo.vf_coef",
+        "train.lr",
+    ]
+    tree["algorithm"] = {"name": "nplo"}
+    assert [line.split(":")[0] for line in refused(tree)] == ["algorithm.name", "train.lr"]
+    tree["algorithm"] = 3
+    assert [line.split(":")[0] for line in refused(tree)] == ["algorithm", "train.lr"]
 
 
 def test_a_shared_trunk_takes_no_other():
@@ -429,9 +499,9 @@ def test_the_same_for_dpo():
 # Every switch between published and right (docs/deviations.md): its value in the published code,
 # and ours.
 SWITCHES = {
-    "ppo.whiten_rewards": (True, False),
-    "ppo.whiten_divides_by": ("sqrt_std", "std"),
-    "ppo.gae_start": ("longest", "own_end"),
+    "algorithm.whiten_rewards": (True, False),
+    "algorithm.whiten_divides_by": ("sqrt_std", "std"),
+    "algorithm.gae_start": ("longest", "own_end"),
     "env.logprob_temperature": (1.0, None),
     "train.dropout": (True, False),
     "train.dropout_in_rollouts": (False, None),
@@ -470,6 +540,7 @@ def test_the_published_variant_is_the_published_run(name, monkeypatch):
     assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
     assert shipped(f"published_{name}", monkeypatch, overrides) == made
     for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
+        key = re.sub("^ppo", "algorithm", key)
         its_own = (
             key.startswith("logging.") or key.endswith(("ckpt", ".mean", ".std")) or key in SWITCHES
         )
@@ -488,11 +559,8 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
     }
     for key, (_, default) in SWITCHES.items():
         section, leaf = key.split(".")
-        assert (
-            ours[key]
-            == default
-            == RLConfig.model_fields[section].annotation.model_fields[leaf].default
-        ), key
+        model = PPOConfig if section == "algorithm" else RLConfig.model_fields[section].annotation
+        assert ours[key] == default == model.model_fields[leaf].default, key
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
