@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from fgrlhf.reward import AtEnd, CombinedReward, normalized
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 
+ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
 LR = {"t5": 3e-2, "gpt2": 5e-3}  # the tiny T5 begins with small embeddings: its logits move slowly
@@ -709,6 +711,28 @@ def test_a_missing_setting_and_another_mistake_are_reported_together(outside, tm
         config(tmp_path, algorithm__name="python")
 
 
+def test_the_example_of_the_guide_learns(tmp_path, monkeypatch):
+    """The class and the YAML of docs/algorithms.md, on the bandit."""
+    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+    (section,) = re.findall(r"^```yaml\n(.*?)^```", text, flags=re.M | re.S)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "raft.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    changes = {
+        f"algorithm__{key}": value for key, value in yaml.safe_load(section)["algorithm"].items()
+    }
+    changes |= {"env__max_generated_len": 1, "env__train_num_samples_per_input": 8}
+    cfg = config(tmp_path / "out", **changes, train__lr=LR["t5"], **LARGE)
+    assert type(cfg.algorithm).__name__ == "RAFTConfig" and cfg.unused_settings() == [
+        "model.value_model.policy_value_sharing",
+        "train.n_ppo_epoch_per_rollout",
+    ]
+    trainer(cfg).train()
+    curve = [row["reward/total"] for row in metrics(tmp_path / "out")]
+    assert curve[0] < 0.3 and sum(curve[-5:]) / 5 > 0.9, (curve[:5], curve[-5:])
+
+
 # ---- imports -------------------------------------------------------------------------------------
 
 IMPORTS = """
@@ -724,10 +748,9 @@ print(len(names), sorted(wrong))
 
 
 def test_algorithms_load_neither_spacy_nor_the_trainer():
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
-        [sys.executable, "-c", IMPORTS], cwd=root, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", IMPORTS], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
     count, wrong = result.stdout.split(maxsplit=1)
