@@ -619,6 +619,15 @@ class OtherConfig(Sign):
     config_class = dict
 
 
+class NoLoss(Algorithm):
+    config_class = SignConfig
+    needs_values = False
+    reuses_rollouts = False
+
+    def advantages(self, rollout, rewards_BT, rewards):
+        return Advantages(rewards_BT)
+
+
 number = 3
 """
 
@@ -679,10 +688,11 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
             ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"],
         ),
         ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
-        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "is no algorithm", "Algorithm"]),
+        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is no class"]),
+        ({"of": "OUTSIDE.NoLoss"}, ["algorithm.of: ", "NoLoss` lacks loss: inherit from fgrlhf."]),
         (
             {"of": "OUTSIDE.NoAlgorithm"},
-            ["is no algorithm, since it lacks reuses_rollouts, advantages"],
+            ["NoAlgorithm` lacks reuses_rollouts, advantages, loss, "],
         ),
         ({"of": "OUTSIDE.OtherConfig"}, ["config_class of", "is dict", "AlgorithmConfig"]),
         ({"of": "OUTSIDE.WithCritic"}, ["the critic of `python` needs a trunk of its own"]),

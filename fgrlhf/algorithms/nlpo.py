@@ -140,23 +140,20 @@ class MaskedPolicy(Policy):
         """Make the mask policy a copy of the current policy."""
         self.mask.load_state_dict(self.base.state_dict())
 
-    def _split(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden states of `base` and of `mask`."""
+    def _masked_logits(self, hidden: Tensor, given_ids: Tensor | None) -> Tensor:
         base_hidden, mask_hidden = hidden.split([self.hidden_size, self.hidden_size], -1)
-        return base_hidden, mask_hidden
-
-    def _allowed(self, mask_hidden: Tensor) -> Tensor:
-        return allowed_tokens(self.mask.project(mask_hidden), self.top_p, self.top_k)
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Hidden states of both networks -> masked logits (..., V), to sample from."""
-        base_hidden, mask_hidden = self._split(hidden)
         logits = self.base.project(base_hidden)
         if self.top_p == 1:
             return logits
         with torch.no_grad():
-            allowed = self._allowed(mask_hidden)
+            allowed = allowed_tokens(self.mask.project(mask_hidden), self.top_p, self.top_k)
+            if given_ids is not None:
+                allowed.scatter_(-1, given_ids[:, None], True)
         return logits.masked_fill(~allowed, EXCLUDED)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states of both networks -> masked logits (..., V), to sample from."""
+        return self._masked_logits(hidden, None)
 
     def project_given(self, hidden_ND: Tensor, ids_N: Tensor) -> Tensor:
         """Masked logits_NV where `ids_N` were sampled under this mask: they are always allowed.
@@ -164,14 +161,7 @@ class MaskedPolicy(Policy):
         A sampled token at the edge of the set can fall outside of it by a rounding difference when
         all tokens of a response are read at once.
         """
-        base_hidden_ND, mask_hidden_ND = self._split(hidden_ND)
-        logits_NV = self.base.project(base_hidden_ND)
-        if self.top_p == 1:
-            return logits_NV
-        with torch.no_grad():
-            allowed_NV = self._allowed(mask_hidden_ND)
-            allowed_NV.scatter_(-1, ids_N[:, None], True)
-        return logits_NV.masked_fill(~allowed_NV, EXCLUDED)
+        return self._masked_logits(hidden_ND, ids_N)
 
     # ---- the policy ------------------------------------------------------------------------------
 
@@ -203,31 +193,28 @@ class MaskedPolicy(Policy):
             zeros_BT.masked_scatter(real_BT, logprobs_N),
             entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
         )
-        base_hidden_BTD, _ = self._split(hidden_BTD)
-        return output, base_hidden_BTD
+        return output, hidden_BTD[..., : self.hidden_size]
 
     def _chosen_logprobs(
         self, hidden_ND: Tensor, ids_N: Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        """(logprobs_N, entropy_N) by `chosen_logprobs`, whose projection here depends on the ids.
+        """`chosen_logprobs` with a projection that depends on the chosen tokens too.
 
-        So the blocks are formed here: each has a projection with its own ids. More blocks than one
-        are computed again in the backward pass, as in `chosen_logprobs`.
+        So the blocks are formed here, each with a projection for its own tokens. As there, several
+        blocks are computed again in the backward pass.
         """
+        compute = partial(
+            chosen_logprobs, temperature=temperature, entropy_gradient=entropy_gradient
+        )
+        if len(ids_N) <= BLOCK:
+            return compute(partial(self.project_given, ids_N=ids_N), hidden_ND, ids_N)
         logprobs = []
         entropies = []
         for block_hidden_ND, block_ids_N in zip(hidden_ND.split(BLOCK), ids_N.split(BLOCK)):
-            arguments = (
-                partial(self.project_given, ids_N=block_ids_N),
-                block_hidden_ND,
-                block_ids_N,
-                temperature,
-                BLOCK,
-                entropy_gradient,
+            project = partial(self.project_given, ids_N=block_ids_N)
+            logprobs_N, entropy_N = checkpoint(
+                compute, project, block_hidden_ND, block_ids_N, use_reentrant=False
             )
-            if len(ids_N) <= BLOCK:
-                return chosen_logprobs(*arguments)
-            logprobs_N, entropy_N = checkpoint(chosen_logprobs, *arguments, use_reentrant=False)
             logprobs.append(logprobs_N)
             entropies.append(entropy_N)
         return torch.cat(logprobs), torch.cat(entropies)

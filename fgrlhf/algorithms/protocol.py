@@ -1,5 +1,6 @@
 """What the trainer requires of an on-policy algorithm, and what the trainer offers to it."""
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -42,6 +43,7 @@ class Algorithm(Protocol):
     def __init__(self, config: Any):
         self.config = config
 
+    @abstractmethod
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
         """Advantages (and, with a critic, returns) of a step's rollouts, 0 on padding.
 
@@ -51,6 +53,7 @@ class Algorithm(Protocol):
         """
         ...
 
+    @abstractmethod
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """The loss per token of some rollouts, and what to log.
 

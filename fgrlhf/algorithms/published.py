@@ -42,35 +42,28 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
             mistakes.append((f"ppo.{key}", text))
         else:
             moved[key] = value
+    problems = []
+    config = None
     try:
         config = read({**others, "algorithm": {**algorithm, **moved}})
     except ValidationError as error:
         problems = [_as_in_the_file(problem, moved) for problem in error.errors()]
-        title = error.title
-    else:
-        problems = []
-        title = type(config).__name__
     if mistakes:
-        problems.append(_value_error((), Mistakes(mistakes)))
+        context = {"error": Mistakes(mistakes)}
+        problems.append(InitErrorDetails(type="value_error", loc=(), input=tree, ctx=context))
     if problems:
-        raise ValidationError.from_exception_data(title, problems)
+        raise ValidationError.from_exception_data("config", problems)
     return config
 
 
 def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:
     """One of pydantic's problems, at the place where the file has the key."""
-    section, *rest = problem["loc"] or ("",)
-    if section == "algorithm" and len(rest) >= 2 and rest[1] in moved:  # rest[0] is the algorithm
-        loc = ("ppo", *rest[1:])
-    else:
-        loc = problem["loc"]
+    loc = problem["loc"]
     context = problem.get("ctx", {})
-    mistakes = context.get("error")
-    if section == "algorithm" and isinstance(mistakes, Mistakes):
-        in_ppo = all(key in moved for key, _ in mistakes.mistakes)
-        return _value_error(("ppo",) if in_ppo else problem["loc"], mistakes)
+    if loc[:1] == ("algorithm",):
+        mistakes = context.get("error")
+        if len(loc) > 2 and loc[2] in moved:  # pydantic inserts a name: ("algorithm", "ppo", "lam")
+            loc = ("ppo", *loc[2:])
+        elif isinstance(mistakes, Mistakes) and all(key in moved for key, _ in mistakes.mistakes):
+            loc = ("ppo",)
     return InitErrorDetails(type=problem["type"], loc=loc, input=problem["input"], ctx=context)
-
-
-def _value_error(loc: tuple, error: ValueError) -> InitErrorDetails:
-    return InitErrorDetails(type="value_error", loc=loc, input=None, ctx={"error": error})

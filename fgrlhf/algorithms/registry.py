@@ -22,7 +22,7 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig
 from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
 from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
-from fgrlhf.config import refuse, suggestion
+from fgrlhf.config import Mistakes, refuse, suggestion
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
@@ -34,6 +34,19 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "trpo": TRPO,
     "nlpo": NLPO,
 }
+
+# What the class of an algorithm has; its base class `Algorithm` has the last four.
+REQUIRED = (
+    "config_class",
+    "needs_values",
+    "reuses_rollouts",
+    "advantages",
+    "loss",
+    "training_policy",
+    "before_rollout",
+    "after_rollout",
+    "update",
+)
 
 
 class PythonAlgorithmConfig(AlgorithmConfig):
@@ -70,11 +83,14 @@ def import_algorithm(path: str) -> type[Algorithm]:
     if not hasattr(module, class_name):
         raise ValueError(f"`{module_name}` has no `{class_name}`: {example}")
     algorithm = getattr(module, class_name)
-    missing = [name for name in _REQUIRED if not hasattr(algorithm, name)]
-    if not isinstance(algorithm, type) or missing:
+    if not isinstance(algorithm, type):
+        raise ValueError(f"`{path}` is no class: {example}")
+    abstract = getattr(algorithm, "__abstractmethods__", ())
+    missing = [name for name in REQUIRED if not hasattr(algorithm, name) or name in abstract]
+    if missing:
         raise ValueError(
-            f"`{path}` is no algorithm, since it lacks {', '.join(missing) or 'a class'}: inherit"
-            " from fgrlhf.algorithms.protocol.Algorithm and define what it asks for"
+            f"`{path}` lacks {', '.join(missing)}: inherit from"
+            " fgrlhf.algorithms.protocol.Algorithm and define them"
         )
     if not issubclass(algorithm.config_class, AlgorithmConfig):
         raise ValueError(
@@ -82,19 +98,6 @@ def import_algorithm(path: str) -> type[Algorithm]:
             " fgrlhf.algorithms.config.AlgorithmConfig"
         )
     return algorithm
-
-
-_REQUIRED = (
-    "config_class",
-    "needs_values",
-    "reuses_rollouts",
-    "advantages",
-    "loss",
-    "training_policy",
-    "before_rollout",
-    "after_rollout",
-    "update",
-)
 
 
 @cache
@@ -115,8 +118,7 @@ def _read_python_algorithm(tree: Any) -> Any:
     try:
         algorithm = import_algorithm(tree["of"])
     except ValueError as error:
-        refuse([("of", str(error))])
-        raise
+        raise Mistakes([("of", str(error))]) from None
     config_class = _with_import_path(algorithm.config_class)
     keys = sorted(config_class.model_fields)
     unknown = [key for key in tree if key not in keys and key not in SHARED_SETTINGS]
