@@ -1,11 +1,17 @@
 """`fgrlhf data`: show, check and convert rows."""
 
+import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from fgrlhf.cli import data
+from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl
 
@@ -184,3 +190,30 @@ def test_malformed_rows_end_with_code_2(tmp_path, monkeypatch, capsys):
         run_main(data.main)
     assert stopped.value.code == 2
     assert "row 0, `prompt`: must be a text that is not empty" in capsys.readouterr().err
+
+
+# ---- docs/data_formats.md ------------------------------------------------------------------------
+
+DOCUMENT = (Path(data.__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```jsonl (\w+)(?: columns=([^\n]*))?\n(.*?)^```", DOCUMENT, re.M | re.S)
+
+
+@pytest.mark.parametrize("name, columns, text", BLOCKS)
+def test_every_row_of_the_document_is_read(name, columns, text):
+    for number, line in enumerate(text.splitlines()):
+        row = Row(json.loads(line), yaml.safe_load(columns) if columns else {})
+        FORMATS[name].parse(row, number)
+
+
+def test_the_document_shows_every_format():
+    assert {name for name, _, _ in BLOCKS} == set(FORMATS)
+
+
+def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = next(text for name, columns, text in BLOCKS if name == "comparisons" and not columns)
+    Path("rows.jsonl").write_text(rows, encoding="utf-8")
+    commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
+    for command in commands:
+        data.main(command.split())
+    assert len(commands) == 3 and Path("rows.parquet").exists()
