@@ -1,6 +1,4 @@
-"""Which library multiplies: measured once, remembered, recorded with a run, the same on every
-rank.
-"""
+"""The library that multiplies: measured once, cached, recorded with a run, equal on all ranks."""
 
 import json
 import os
@@ -37,7 +35,7 @@ def fresh(monkeypatch, tmp_path):
 
 @pytest.fixture
 def timer(monkeypatch):
-    """A fake of the timer: `seconds[library]` by class of size; `measured` counts the calls."""
+    """A fake timer with fixed seconds per library and class of size; `measured` counts calls."""
 
     class Timer:
         pytorch = {"small": 1.0, "medium": 1.0, "large": 1.0}
@@ -62,50 +60,47 @@ def test_classes_of_size():
     assert kernels.size_class(2**20) == "small" and kernels.size_class(2**22 - 1) == "small"
     assert kernels.size_class(2**22) == "medium" and kernels.size_class(2**26 - 1) == "medium"
     assert kernels.size_class(2**26) == "large" and kernels.size_class(2**40) == "large"
-    for name, (least, (M, K, N)) in kernels.SIZES.items():
-        assert M * K * N >= least and kernels.size_class(M * K * N) == name
+    for name, (smallest, (M, K, N)) in kernels.SIZES.items():
+        multiplications = M * K * N
+        assert multiplications >= smallest and kernels.size_class(multiplications) == name
 
 
 @pytest.mark.parametrize(
     "pytorch, expected",
     [(1.0, "pytorch"), (1.19, "pytorch"), (1.2, "onednn"), (3.0, "onednn"), (0.5, "pytorch")],
 )
-def test_onednn_is_taken_where_it_is_clearly_faster(pytorch, expected):
+def test_onednn_is_chosen_where_it_is_clearly_faster(pytorch, expected):
     seconds = {"pytorch": pytorch, "onednn": 1.0}
     assert set(kernels.measure(lambda library, shape: seconds[library]).values()) == {expected}
 
 
 def test_the_measured_choice_decides_who_multiplies(fresh, timer, monkeypatch):
-    assert [kernels.takes_onednn(n) for n in (2**20 - 1, 2**20, 2**24, 2**30)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+    sizes = (2**20 - 1, 2**20, 2**24, 2**30)
+    assert [kernels.takes_onednn(n) for n in sizes] == [False, False, True, True]
     assert timer.measured == 6, "two libraries, three classes, once"
-    by_onednn = []
-    monkeypatch.setattr(
-        kernels, "onednn_linear", lambda x, weight, bias: by_onednn.append(len(x)) or x @ weight.T
-    )
-    for rows in (
-        32,
-        64,
-        256,
-        1024,
-    ):  # with 256 x 256: 2**21 and 2**22, 2**24, 2**26 multiplications
+    rows_by_onednn = []
+
+    def onednn_linear(x, weight, bias):
+        rows_by_onednn.append(len(x))
+        return x @ weight.T
+
+    monkeypatch.setattr(kernels, "onednn_linear", onednn_linear)
+    for rows in (32, 64, 256, 1024):  # times 256 x 256: 2**21, 2**22, 2**24, 2**26 multiplications
         linear(torch.ones(rows, 256), torch.ones(256, 256))
-    assert by_onednn == [64, 256, 1024]
+    assert rows_by_onednn == [64, 256, 1024]
 
 
-def test_a_machine_measures_once_and_remembers(fresh, timer, monkeypatch):
+def test_a_machine_measures_once(fresh, timer, monkeypatch):
     assert kernels.choices() == MIXED and timer.measured == 6
     forget(monkeypatch)
-    timer.onednn = dict.fromkeys(timer.onednn, 9.0)  # a measurement would say otherwise now
+    timer.onednn = dict.fromkeys(timer.onednn, 9.0)  # another measurement would choose differently
     assert kernels.choices() == MIXED and timer.measured == 6
     forget(monkeypatch)
     monkeypatch.setattr(kernels, "machine_key", lambda: "another processor")
     assert kernels.choices() == LEFT and timer.measured == 12
-    assert len(json.loads(kernels.cache_file().read_text())) == 2, "both machines may share a home"
+    assert len(json.loads(kernels.cache_file().read_text())) == 2, (
+        "two machines may share a home folder"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,7 @@ def test_a_damaged_cache_is_measured_again(fresh, timer, text):
     assert list(json.loads(path.read_text()).values()) == [MIXED]
 
 
-def test_without_a_place_for_the_cache_each_process_measures(fresh, timer, tmp_path):
+def test_without_a_cache_file_each_process_measures(fresh, timer, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert kernels.choices() == MIXED and timer.measured == 6
 
@@ -186,8 +181,36 @@ def test_a_resumed_run_keeps_its_choice(fresh, timer, tmp_path, monkeypatch):
     assert kernels.choices() == LEFT
 
 
+def test_a_resumed_run_stays_off(fresh, timer, tmp_path):
+    kernels.use_kernels("off", tmp_path)
+    assert kernels.kernels_off()
+    RunLog(tmp_path).close()
+    kernels.use_kernels("auto")
+    assert not kernels.kernels_off()
+    kernels.use_kernels("auto", tmp_path)
+    assert kernels.kernels_off() and kernels.choices() == OFF
+    assert not kernels.takes_onednn(2**30)
+
+
+def test_off_is_known_without_a_measurement(fresh, timer, monkeypatch):
+    assert kernels.kernels_off("off") and not kernels.kernels_off("auto")
+    monkeypatch.setenv("FGRLHF_KERNELS", "auto")
+    assert not kernels.kernels_off("off")
+    monkeypatch.setenv("FGRLHF_KERNELS", "off")
+    assert kernels.kernels_off("auto")
+    assert not timer.measured
+
+
 @pytest.mark.parametrize(
-    "record", [{}, {"kernels": None}, {"kernels": {"small": "onednn"}}, {"kernels": 3}, []]
+    "record",
+    [
+        {"kernels": {"small": "off", "medium": "off", "large": "onednn"}},
+        {},
+        {"kernels": None},
+        {"kernels": {"small": "onednn"}},
+        {"kernels": 3},
+        [],
+    ],
 )
 def test_a_record_without_a_choice_is_no_record(fresh, timer, tmp_path, record):
     write_json(tmp_path / "run.json", record)
@@ -195,11 +218,9 @@ def test_a_record_without_a_choice_is_no_record(fresh, timer, tmp_path, record):
     assert kernels.choices() == MIXED
 
 
-def test_the_machine_key_names_what_a_measurement_holds_for():
-    assert (
-        torch.__version__ in kernels.machine_key()
-        and f"threads {torch.get_num_threads()}" in kernels.machine_key()
-    )
+def test_the_machine_key_names_the_conditions_of_a_measurement():
+    key = kernels.machine_key()
+    assert torch.__version__ in key and f"threads {torch.get_num_threads()}" in key
     assert kernels.processor_name()
 
 
@@ -228,13 +249,13 @@ def multiply(n):
 multiply(40)
 start = resident_mb()
 multiply(200)
-grown = resident_mb() - start
-assert grown < 40, f"200 shapes took {grown:.0f} MB: their code is kept"  # 110 MB without the limit
+growth = resident_mb() - start
+assert growth < 40, f"200 shapes took {growth:.0f} MB"  # 110 MB without the limit
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
-def test_the_environment_stays_and_onednn_keeps_the_code_of_few_shapes(tmp_path):
+def test_the_environment_stays_and_onednn_caches_the_code_of_few_shapes(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FGRLHF_KERNELS": "onednn"}
     done = subprocess.run(
         [sys.executable, "-c", FIRST_PRODUCT], env=environment, capture_output=True, text=True

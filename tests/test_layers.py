@@ -66,25 +66,33 @@ def strided(rows, columns):
 @needs_onednn
 @pytest.mark.parametrize("shape", [(7, 16), (3, 5, 16), (1, 16), (0, 16)])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_product_is_that_of_pytorch_and_so_are_its_gradients(all_products, shape, biased):
+def test_linear_has_the_result_and_the_gradients_of_pytorch(all_products, shape, biased):
     torch.manual_seed(0)
     x, weight, bias = torch.randn(shape), torch.randn(9, 16), torch.randn(9) if biased else None
     inputs = [t.requires_grad_() for t in (x, weight, bias) if t is not None]
-    expected, found = nn.functional.linear(x, weight, bias), linear(x, weight, bias)
-    torch.testing.assert_close(found, expected)
+    expected = nn.functional.linear(x, weight, bias)
+    result = linear(x, weight, bias)
+    torch.testing.assert_close(result, expected)
     if not x.numel():
         return
-    assert "_LinearFunction" in type(found.grad_fn).__name__
+    assert "_LinearFunction" in type(result.grad_fn).__name__
     weights = torch.randn(expected.shape)
-    once = [
+    first = [
         torch.autograd.grad((y.tanh() * weights).sum(), inputs, create_graph=True)
-        for y in (found, expected)
+        for y in (result, expected)
     ]
-    torch.testing.assert_close(*once, atol=1e-5, rtol=1e-4)
-    twice = [
-        torch.autograd.grad(sum(g.sin().sum() for g in gradients), inputs) for gradients in once
+    torch.testing.assert_close(*first, atol=1e-5, rtol=1e-4)
+    second = [
+        torch.autograd.grad(sum(g.sin().sum() for g in gradients), inputs) for gradients in first
     ]
-    torch.testing.assert_close(*twice, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(*second, atol=1e-4, rtol=1e-4)
+
+
+@needs_onednn
+def test_a_bias_that_is_trained_alone_gets_its_gradient(all_products):
+    x, weight, bias = torch.randn(7, 16), torch.randn(9, 16), torch.zeros(9, requires_grad=True)
+    linear(x, weight, bias).sum().backward()
+    assert torch.equal(bias.grad, torch.full((9,), 7.0))
 
 
 @needs_onednn
@@ -98,20 +106,18 @@ def test_a_product_is_that_of_pytorch_and_so_are_its_gradients(all_products, sha
         lambda: (torch.randn(7, 1).expand(7, 16), torch.randn(9, 1).expand(9, 16)),
     ],
 )
-def test_a_product_reads_any_layout(all_products, make):
+def test_linear_reads_any_layout(all_products, make):
     x, weight = make()
     torch.testing.assert_close(linear(x, weight), x @ weight.T)
 
 
 @needs_onednn
 @pytest.mark.parametrize("layout", ["rows", "columns", "strided"])
-def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
-    all_products, monkeypatch, layout
-):
-    given = []
+def test_onednn_gets_no_weight_in_a_layout_that_is_slow(all_products, monkeypatch, layout):
+    weights = []
 
     def multiply(x, weight, *rest):
-        given.append(weight)
+        weights.append(weight)
         return x @ weight.T
 
     monkeypatch.setattr(kernels, "onednn_linear", multiply)
@@ -121,9 +127,9 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
         "strided": strided(9, 16),
     }[layout]
     linear(torch.randn(7, 16), weight)
-    (seen,) = given
-    assert seen.is_contiguous() or seen.T.is_contiguous()
-    assert (seen is weight) == (layout != "strided")
+    (passed,) = weights
+    assert passed.is_contiguous() or passed.T.is_contiguous()
+    assert (passed is weight) == (layout != "strided")
 
 
 @pytest.mark.parametrize(
@@ -134,13 +140,13 @@ def test_no_layout_of_the_weight_is_handed_to_the_slow_code_of_onednn(
         (torch.randn(300, 256, dtype=torch.bfloat16), torch.randn(256, 256, dtype=torch.bfloat16)),
     ],
 )
-def test_what_is_small_or_not_fp32_is_left_to_pytorch(monkeypatch, x, weight):
+def test_small_products_and_other_dtypes_go_to_pytorch(monkeypatch, x, weight):
     monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
     monkeypatch.setattr(layers, "_onednn_linear", None)
     assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))
 
 
-def test_autocast_is_left_to_pytorch(monkeypatch):
+def test_products_under_autocast_go_to_pytorch(monkeypatch):
     monkeypatch.setattr(kernels, "_chosen", ONEDNN_FOR_ALL)
     monkeypatch.setattr(layers, "_onednn_linear", None)
     x, weight = torch.randn(300, 256), torch.randn(256, 256)
@@ -149,7 +155,7 @@ def test_autocast_is_left_to_pytorch(monkeypatch):
 
 
 @pytest.mark.parametrize("make", [t5, gpt2])
-def test_a_model_keeps_its_numbers_gradients_and_names(all_products, make):
+def test_a_model_keeps_its_results_gradients_and_names(all_products, make):
     torch.manual_seed(0)
     plain = make().eval()
     fast = fast_layers(copy.deepcopy(plain))
@@ -177,16 +183,16 @@ def test_which_layers_are_changed():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_draws_are_as_probable_as_asked_and_independent(p):
+def test_entries_are_dropped_with_probability_p_and_independently(p):
     torch.manual_seed(0)
-    bits = 1 - dropout_mask((1001, 1003), p).double()
-    error = (p * (1 - p)) ** 0.5
-    assert abs(bits.mean() - p) < 4 * error / 1e3
-    for four in range(4):  # each of the four that one draw gives
-        assert abs(bits.flatten()[four::4].mean() - p) < 4 * error / 500
-    centred = bits.flatten() - p
-    for apart in (1, 2, 3, 4):
-        assert abs((centred[:-apart] * centred[apart:]).mean()) < 4 * error**2 / 1e3
+    dropped = 1 - dropout_mask((1001, 1003), p).double()
+    std = (p * (1 - p)) ** 0.5
+    assert abs(dropped.mean() - p) < 4 * std / 1e3
+    for place in range(4):  # each of the four entries that one draw gives
+        assert abs(dropped.flatten()[place::4].mean() - p) < 4 * std / 500
+    centred = dropped.flatten() - p
+    for lag in (1, 2, 3, 4):
+        assert abs((centred[:-lag] * centred[lag:]).mean()) < 4 * std**2 / 1e3
     assert dropout_mask((3, 1), p).shape == (3, 1)
 
 
@@ -200,30 +206,29 @@ def test_dropout_is_a_mask_in_both_directions_and_off_in_evaluation():
     torch.testing.assert_close(y, x * mask)
     weights = torch.randn(x.shape, dtype=torch.float64)
     torch.testing.assert_close(torch.autograd.grad((y * weights).sum(), x)[0], mask * weights)
-    assert (
-        torch.equal(layer.eval()(x), x)
-        and torch.equal(Dropout(0.0)(x), x)
-        and not Dropout(1.0)(x).any()
-    )
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert not Dropout(1.0)(x).any()
 
 
-def test_a_feed_forward_layer_is_t5s():
+def test_a_feed_forward_layer_computes_what_t5s_does():
     torch.manual_seed(0)
     plain = t5(dropout_rate=0.3).double().encoder.block[0].layer[1].DenseReluDense
     fast = fast_layers(copy.deepcopy(plain))
     x = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(fast.eval()(x), plain.eval()(x))
     torch.manual_seed(1)
-    found = fast.train()(x)
+    result = fast.train()(x)
     torch.manual_seed(1)
     mask = dropout_mask((20, 32), 0.3).double() / 0.7
     expected = fast.wo(fast.wi(x).relu() * mask)
-    torch.testing.assert_close(found, expected)
-    of = [x, fast.wi.weight, fast.wo.weight]
-    torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), of) for y in (found, expected)))
+    torch.testing.assert_close(result, expected)
+    inputs = [x, fast.wi.weight, fast.wo.weight]
+    gradients = [torch.autograd.grad(y.sin().sum(), inputs) for y in (result, expected)]
+    torch.testing.assert_close(*gradients)
 
 
-def test_a_feed_forward_layer_keeps_one_array_of_its_width():
+def test_a_feed_forward_layer_stores_one_array_of_its_width():
     layer = fast_layers(t5(dropout_rate=0.3)).encoder.block[0].layer[1].DenseReluDense.train()
     wide = set()
     with torch.autograd.graph.saved_tensors_hooks(
@@ -238,24 +243,26 @@ def test_a_feed_forward_layer_keeps_one_array_of_its_width():
 
 @pytest.mark.parametrize("make", [lambda: t5(dropout_rate=0.3), gpt2])
 @pytest.mark.parametrize("training", [True, False])
-def test_recomputed_layers_have_the_same_gradients_and_keep_less(make, training):
+def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training):
     plain = fast_layers(make()).train(training)
-    twice = copy.deepcopy(recompute_layers(copy.deepcopy(plain)))
+    recomputing = copy.deepcopy(recompute_layers(copy.deepcopy(plain)))
     ids = torch.randint(2, 50, (3, 9))
-    found = []
-    for model in (plain, twice):
+
+    def stored_and_gradients(model):
         torch.manual_seed(1)
-        bytes_kept = []
+        sizes = []
         with torch.autograd.graph.saved_tensors_hooks(
-            lambda t: bytes_kept.append(t.nbytes) or t, lambda t: t
+            lambda t: sizes.append(t.nbytes) or t, lambda t: t
         ):
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        found.append((sum(bytes_kept), loss, torch.autograd.grad(loss, list(model.parameters()))))
-    (kept_by_plain, *expected), (kept_by_twice, *recomputed) = found
+        return sum(sizes), loss, torch.autograd.grad(loss, list(model.parameters()))
+
+    stored_by_plain, *expected = stored_and_gradients(plain)
+    stored, *recomputed = stored_and_gradients(recomputing)
     torch.testing.assert_close(recomputed, expected, atol=0, rtol=0)
-    assert kept_by_twice < 0.5 * kept_by_plain
+    assert stored < 0.5 * stored_by_plain
     with torch.no_grad():
-        assert not twice(input_ids=ids, labels=ids).loss.requires_grad
+        assert not recomputing(input_ids=ids, labels=ids).loss.requires_grad
 
 
 @pytest.mark.parametrize(

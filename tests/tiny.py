@@ -1,5 +1,6 @@
-"""Tiny models and tokenizers made on the spot: no download, seconds on a CPU."""
+"""Tiny policies of every supported family and their tokenizers: no download, built in seconds."""
 
+from copy import deepcopy
 from functools import cache, partial
 
 import torch
@@ -28,12 +29,13 @@ from fgrlhf.models.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
 from fgrlhf.runs.rl_config import LoRAConfig
 
-WORDS = (
+TEXT_OF_WORDS = (
     "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage:"
-    " text: one two three".split()
+    " text: one two three"
 )
+WORDS = TEXT_OF_WORDS.split()
 TEXT = [
-    " ".join(WORDS),
+    TEXT_OF_WORDS,
     "The café — naïve ☕ 🙂 Größe, Ωμέγα; 東京!",
     "the red cat sees a blue dog, and the dog likes one green bird.",
 ]
@@ -42,13 +44,11 @@ SPECIALS = ["<pad>", "</s>", "<unk>"]
 
 @cache
 def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
-    """`word` (word level), `unigram` (as T5's) or `bpe` (byte level, as GPT-2's)."""
+    """`word` (word level), `unigram` (like T5's) or `bpe` (byte level, like GPT-2's)."""
     if kind == "bpe":
         model = Tokenizer(models.BPE())
-        model.pre_tokenizer, model.decoder = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            decoders.ByteLevel(),
-        )
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=320,
             special_tokens=SPECIALS,
@@ -56,16 +56,15 @@ def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
         )
     elif kind == "unigram":
         model = Tokenizer(models.Unigram())
-        model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        model.pre_tokenizer = pre_tokenizers.Metaspace()
+        model.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=SPECIALS, unk_token="<unk>")
     else:
-        model = Tokenizer(
-            models.WordLevel(
-                {word: i for i, word in enumerate(SPECIALS + ["▁" + w for w in WORDS])},
-                unk_token="<unk>",
-            )
-        )
-        model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        pieces = [*SPECIALS, *("▁" + word for word in WORDS)]
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        model = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        model.pre_tokenizer = pre_tokenizers.Metaspace()
+        model.decoder = decoders.Metaspace()
         trainer = None
     if trainer is not None:
         model.train_from_iterator(TEXT * 20, trainer)
@@ -75,7 +74,7 @@ def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
 
 
 def t5(kind: str = "word", seed: int = 0, dropout: float = 0.0, **changes) -> T5Policy:
-    """A random T5. Its embeddings are shrunk: a random tied T5 otherwise echoes its own input."""
+    """A random T5 with small embeddings: with larger ones, a random tied T5 echoes its input."""
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config = T5Config(
@@ -120,9 +119,10 @@ def flan(
     dropout: float = 0.0,
     of=(T5Config, T5ForConditionalGeneration),
 ) -> T5Policy:
-    """T5 1.1, as Flan and mT5: gated, an output layer of its own and no scale before it."""
+    """T5 1.1, like Flan and mT5: gated, with an output layer of its own and no scale before it."""
     torch.manual_seed(seed)
-    tok, (config_class, model_class) = tokenizer(kind), of
+    tok = tokenizer(kind)
+    config_class, model_class = of
     config = config_class(
         vocab_size=len(tok),
         d_model=32,
@@ -147,8 +147,10 @@ def mt5(**kwargs) -> T5Policy:
 
 
 def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
-    """With all that sets BART apart: positions, a bias and a scale, a start token that is also the
-    end, a forced first token.
+    """A BART with all its peculiarities.
+
+    It has absolute positions, a bias on the logits, a scale on the embeddings, a start token that
+    is also the end token, and generation settings that force or forbid tokens.
     """
     torch.manual_seed(seed)
     tok = tokenizer(kind)
@@ -175,7 +177,8 @@ def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
     model = BartForConditionalGeneration(config)
     model.final_logits_bias.normal_()
     model.final_logits_bias[:, 1] = -3.0
-    model.generation_config.forced_bos_token_id, model.generation_config.no_repeat_ngram_size = 2, 2
+    model.generation_config.forced_bos_token_id = 2
+    model.generation_config.no_repeat_ngram_size = 2
     return T5Policy(model, fresh(tok), max_input_len=64)
 
 
@@ -218,9 +221,7 @@ def decoder(name: str, kind: str = "word", seed: int = 0) -> CausalPolicy:
 
 
 def fresh(tok: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """A copy: a policy sets its tokenizer's padding side."""
-    from copy import deepcopy
-
+    """A copy, because a policy changes its tokenizer."""
     return deepcopy(tok)
 
 
@@ -230,12 +231,12 @@ POLICIES = {"t5": t5, "gpt2": gpt2, "flan": flan, "mt5": mt5, "bart": bart} | {
 
 
 def policy(kind: str, lora: LoRAConfig | None = None, **kwargs) -> Policy:
-    """A policy of that name, with adapters where asked for."""
-    made = POLICIES[kind](**kwargs)
+    """The policy of that name, with adapters if `lora` is given."""
+    result = POLICIES[kind](**kwargs)
     if lora is not None:
         torch.manual_seed(7)
-        add_adapters(made.model, lora)
-    return made
+        add_adapters(result.model, lora)
+    return result
 
 
 TEMPLATE = (
@@ -246,14 +247,16 @@ TEMPLATE = (
 
 
 def chat_tokenizer() -> PreTrainedTokenizerFast:
-    """With a chat template; like Llama's it also begins every text with <s> when it adds special
-    tokens.
+    """A tokenizer with a chat template.
+
+    Like Llama's, it begins every text with <s> when it adds special tokens.
     """
-    words = [*SPECIALS, "<s>", "<|user|>", "<|assistant|>", "<|end|>", *("▁" + w for w in WORDS)]
-    model = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-    )
-    model.pre_tokenizer, model.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    turns = ["<|user|>", "<|assistant|>", "<|end|>"]
+    pieces = [*SPECIALS, "<s>", *turns, *("▁" + word for word in WORDS)]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    model = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    model.pre_tokenizer = pre_tokenizers.Metaspace()
+    model.decoder = decoders.Metaspace()
     model.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 3)]
     )
@@ -263,13 +266,13 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
         eos_token="</s>",
         unk_token="<unk>",
         bos_token="<s>",
-        additional_special_tokens=words[4:7],
+        additional_special_tokens=turns,
         chat_template=TEMPLATE,
     )
 
 
 def chat(seed: int = 0, **kwargs) -> CausalPolicy:
-    """A Llama-like model that has learnt no conversation, with a tokenizer that can write one."""
+    """A random Llama with a chat tokenizer."""
     torch.manual_seed(seed)
     tok = chat_tokenizer()
     config = LlamaConfig(
