@@ -50,7 +50,11 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert (
             export(
-                Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))
+                Settings(
+                    task="qa_feedback",
+                    db=str(tmp_path / "f.sqlite"),
+                    out=str(data / f"{split}_feedback.json"),
+                )
             )
             == count
         )
@@ -159,7 +163,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         )
     write_json(tmp_path / "record.json", record)
     judged = agreement.judged_in_files(
-        SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+        QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
     )
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
         agreement.Comparison(EXPECTED, order) for order in orders
@@ -174,5 +178,5 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         write_json(tmp_path / "record.json", wrong)
         with pytest.raises(UserError, match="record.json"):
             agreement.judged_in_files(
-                SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+                QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
             )
