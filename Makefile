@@ -1,4 +1,4 @@
-# make setup | test | test-slow | faults | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | lint | test | test-slow | faults | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
@@ -8,16 +8,22 @@ export TOKENIZERS_PARALLELISM := false
 # Programs started from here find the environment the way they would with it activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup test test-slow faults demo probe science bench profile bench-peers
+.PHONY: feedback-check setup lint test test-slow faults demo probe science bench profile bench-peers
 
 setup: $(STAMP)
 
 $(STAMP): setup.py constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh
 
+# Format, pyflakes and friends, types (pyproject.toml).
+lint: setup
+	@$(RUN) ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
+	@$(RUN) ruff check --quiet .
+	@$(RUN) basedpyright --level error
+
 # A file's tests stay in one process, since they share what is costly to make. WORKERS=0: all in this one, for a debugger.
 WORKERS ?= 2
-test: setup
+test: lint
 	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: setup
@@ -32,7 +38,7 @@ demo: setup
 
 # What the reward models of `make demo` say of answers that game them.
 probe: setup
-	@$(RUN) python -m tasks.qa_feedback.data.probe data_dir=outputs/mini/data output_dir=outputs/mini $(ARGS)
+	@$(RUN) python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data output_dir=outputs/qa_feedback/mini $(ARGS)
 
 # Five seeds of reward models and RL on the world of `make demo`.
 science: setup

@@ -4,6 +4,8 @@ TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
 PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
 
 TEST = [
+    "ruff>=0.17",
+    "basedpyright>=1.40",  # pyright with its Node.js from the package index
     "pytest>=9",
     "pytest-xdist>=3.8",
     "hypothesis>=6.100",
@@ -20,9 +22,10 @@ setup(
     packages=find_packages(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
     ),
-    package_data={"": ["*.j2", "*.yml", "*.html", "*.js", "*.css"]},
+    package_data={"": ["*.txt", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
     # Lowest releases these are known to work with; constraints.txt pins the ones `make setup`
     # installs.
+    entry_points={"console_scripts": ["fgrlhf = fgrlhf.cli.main:entry_point"]},
     install_requires=[
         "torch>=2.13",
         "transformers>=5.23,<6",

@@ -299,7 +299,8 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
     """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the
     epochs.
     """
-    ppo, train, mask_BT = state.config.ppo, state.config.train, scored.batch.response_mask_BT
+    ppo, train = state.config.algorithm, state.config.train
+    mask_BT = scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
         rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
     )
@@ -334,7 +335,7 @@ def _micro_batch(
     returns_BT: Tensor,
     n_tokens: Tensor,
 ) -> dict[str, float]:
-    ppo, batch = state.config.ppo, scored.batch.rows(part)
+    ppo, batch = state.config.algorithm, scored.batch.rows(part)
     with state.precision():
         new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
     policy_BT, _, _ = clipped_policy_loss(

@@ -77,7 +77,7 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
             dtype = "bf16" if size.bf16 else "fp32"
             scorer = load_reward_model(folder, rm_prefix, str(accelerator.device), dtype)
         aspects[name] = (
-            SegmentClassifierReward(scorer, amount, -amount)
+            SegmentClassifierReward(scorer, {"ok": amount, "error": -amount})
             if spec.kind == "segment"
             else SequenceScorerReward(scorer, spec.mean, spec.std, amount)
         )

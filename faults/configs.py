@@ -50,21 +50,22 @@ class Mutation:
 def config_class(path: Path):
     """The class that the stage of a shipped YAML loads it with; None for a file that is no stage's
     config."""
+    from fgrlhf.runs.dpo_config import DPOConfig
+    from fgrlhf.task import rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.run_sft import SFTConfig
-    from tasks.qa_feedback.training.reward import QAConfig
-    from tasks.qa_feedback.training.train_dpo import QADPOConfig
+    from tasks.qa_feedback.task import TASK
 
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "reward" in tree:
-        return QAConfig
+        return rl_config(TASK)
     if "labels" in tree:
         return SegmentRMConfig
     if path.parent.name == "reward_modeling":
         return PreferenceRMConfig
     if "dpo" in tree:
-        return QADPOConfig
+        return DPOConfig
     return SFTConfig if "model" in tree else None
 
 
@@ -464,15 +465,16 @@ def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
 
 
 def config_class_of_stage(name: str):
+    from fgrlhf.runs.dpo_config import DPOConfig
+    from fgrlhf.task import rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.run_sft import SFTConfig
-    from tasks.qa_feedback.training.reward import QAConfig
-    from tasks.qa_feedback.training.train_dpo import QADPOConfig
+    from tasks.qa_feedback.task import TASK
 
     return {
         "sft": SFTConfig,
         "fg_rm": SegmentRMConfig,
         "pref_rm": PreferenceRMConfig,
-        "dpo": QADPOConfig,
-    }.get(name, QAConfig)
+        "dpo": DPOConfig,
+    }.get(name, rl_config(TASK))

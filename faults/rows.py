@@ -147,10 +147,11 @@ def collect_samples(path: Path, bench: Bench) -> int:
 
 def resume_samples(path: Path, bench: Bench) -> None:
     """As generate reads what an interrupted run left; a damaged part may be begun anew."""
+    from fgrlhf.cli.generate import read_part
     from tasks.qa_feedback.feedback import load_examples
-    from tasks.qa_feedback.training.generate import read_part
+    from tasks.qa_feedback.task import sample_row
 
-    read_part(path, load_examples(bench.world.data / "train.json"))
+    read_part(path, load_examples(bench.world.data / "train.json"), sample_row)
 
 
 def annotation_items(path: Path, bench: Bench) -> int:

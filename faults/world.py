@@ -26,10 +26,10 @@ MODULES = (
     "sft.run_sft",
     "reward_modeling.run_fg_rm",
     "reward_modeling.run_pref_rm",
-    "tasks.qa_feedback.training.generate",
-    "tasks.qa_feedback.training.evaluate",
+    "fgrlhf.cli.generate",
+    "fgrlhf.cli.evaluate",
     "tasks.qa_feedback.training.train_finegrained",
-    "tasks.qa_feedback.training.train_dpo",
+    "fgrlhf.cli.dpo",
     "tasks.qa_feedback.training.corrected_examples",
     "tasks.qa_feedback.data.collect_feedback",
     "transformers.models.t5.modeling_t5",
@@ -84,10 +84,15 @@ def stages(world: World) -> dict[str, Stage]:
         arguments = (str(world.config(config)), f"logging.save_dir=run/{name}", *overrides)
         return Stage(name, Command(module, arguments, world.environment))
 
+    def on_task(name: str, module: str, config: str) -> Stage:
+        arguments = ("tasks.qa_feedback", str(world.config(config)), f"logging.save_dir=run/{name}")
+        return Stage(name, Command(module, arguments, world.environment))
+
     def used(name: str, *arguments: str) -> Stage:
         common = (f"policy={world.policy}", f"data_dir={world.data}", "output_dir=run", "split=dev")
-        module = f"tasks.qa_feedback.training.{name}"
-        return Stage(name, Command(module, (*common, *arguments), world.environment))
+        module = f"fgrlhf.cli.{name}"
+        arguments = ("tasks.qa_feedback", *common, *arguments)
+        return Stage(name, Command(module, arguments, world.environment))
 
     grpo = ("algorithm.name=grpo", "train.n_ppo_epoch_per_rollout=1")
     return {
@@ -99,7 +104,7 @@ def stages(world: World) -> dict[str, Stage]:
             trained("ppo", TRAIN_RL, "rl"),
             trained("grpo", TRAIN_RL, "oracle", *grpo),
             trained("oracle", TRAIN_RL, "oracle"),
-            trained("dpo", "tasks.qa_feedback.training.train_dpo", "dpo"),
+            on_task("dpo", "fgrlhf.cli.dpo", "dpo"),
             used(
                 "generate",
                 "max_input_len=192",

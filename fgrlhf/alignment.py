@@ -113,7 +113,9 @@ def _token_of(score: SegmentScore, ends: Sequence[int], last: int) -> int:
 
 
 def place_on_tokens(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
 ) -> Tensor:
     """rewards_BT: each segment's value on the first token with which its last character is
     complete.
@@ -129,13 +131,15 @@ def place_on_tokens(
         last = int(length) - 1
         if scores and last < 0:
             raise ValueError(f"response {b} has no tokens but {len(scores)} scored segments")
-        for score in scores:
+        for score in scores or ():
             rewards_BT[b, _token_of(score, ends, last)] += score.value
     return rewards_BT.to(mask_BT.device)
 
 
 def segments_before(
-    segments: Sequence[Sequence[SegmentScore]], char_ends: Sequence[Sequence[int]], mask_BT: Tensor
+    segments: Sequence[Sequence[SegmentScore] | None],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
 ) -> Tensor:
     """index_BT: how many of the response's segments were complete when token t was drawn; it never
     falls along a row.
@@ -144,6 +148,6 @@ def segments_before(
     for b, (scores, ends, length) in enumerate(
         zip(segments, char_ends, mask_BT.sum(1).tolist(), strict=True)
     ):
-        for score in scores:
+        for score in scores or ():
             count_BT[b, _token_of(score, ends, int(length) - 1) + 1 :] += 1
     return count_BT.to(mask_BT.device)

@@ -1,11 +1,10 @@
-"""What every training loop shares: the optimiser, the learning rate, evaluation, the best policy,
-the checkpoint's progress.
-"""
+"""What every training loop shares: optimiser, learning rate, evaluation, best policy, progress."""
 
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -17,6 +16,7 @@ from fgrlhf.kernels.layers import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.runs.runlog import RunLog
 from fgrlhf.value import ActorCritic
 
 
@@ -27,24 +27,26 @@ class BaseTrainer:
     lr_schedule, best_metric, clip_grad, max_grad_norm}` and `logging.save_dir`.
 
     Args:
-      evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name ->
-        value.
+      evaluate: policy -> dev metrics by name; called on all ranks.
     Raises:
       UserError: the processes were started in a way that cannot train a model (DeepSpeed, FSDP,
         ...).
     """
 
-    total_steps: int
+    config: Any
+    log: RunLog
 
     def __init__(
         self,
-        config,
+        config: Any,
         actor_critic: ActorCritic,
         evaluate: Callable[[Policy], dict[str, float]] | None,
         accelerator: Accelerator,
     ):
         check_launcher(accelerator.distributed_type)
-        self.config, self.evaluate, self.accelerator = config, evaluate, accelerator
+        self.config = config
+        self.evaluate = evaluate
+        self.accelerator = accelerator
         self.folder = Path(config.logging.save_dir)
         self.actor_critic = actor_critic.to(accelerator.device)
         if config.train.gradient_checkpointing:
@@ -52,17 +54,20 @@ class BaseTrainer:
         self.optimizer = torch.optim.AdamW(
             self._parameter_groups(), eps=config.train.adam_eps, weight_decay=0.0, fused=True
         )
-        self.model = (
-            accelerator.prepare_model(self.actor_critic)
-            if accelerator.num_processes > 1
-            else self.actor_critic
-        )
+        if accelerator.num_processes > 1:
+            self.model = accelerator.prepare_model(self.actor_critic)
+        else:
+            self.model = self.actor_critic
         self.step = 0
         self.best: dict | None = None
 
     @property
+    def total_steps(self) -> int:
+        raise NotImplementedError("abstract: a trainer says how many steps it takes")
+
+    @property
     def policy(self) -> Policy:
-        """What is evaluated and written: the policy without anything an algorithm trains it in."""
+        """The policy that is evaluated and saved."""
         return self.actor_critic.policy
 
     def _parameter_groups(self) -> list[dict]:
@@ -70,30 +75,33 @@ class BaseTrainer:
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
 
     def lr_factor(self, step: int, first: int = 0) -> float:
-        """Linear warm-up over n_warmup_steps steps from step `first` on, then linear to 0 at the
-        end (or constant).
+        """The learning rate of a step, as a part of its peak.
+
+        It rises linearly over `n_warmup_steps` steps from step `first` on, then falls linearly to 0
+        at the end of training (or stays constant).
         """
-        train, begin = self.config.train, first + self.config.train.n_warmup_steps
-        if step < begin:
+        train = self.config.train
+        warm = first + train.n_warmup_steps
+        if step < warm:
             return (step - first + 1) / (train.n_warmup_steps + 1)
         if train.lr_schedule == "constant":
             return 1.0
-        return (self.total_steps - step) / max(self.total_steps - begin, 1)
+        return (self.total_steps - step) / max(self.total_steps - warm, 1)
 
-    # ---- what a checkpoint holds beside weights and optimiser ------------------------------------
+    # ---- what a checkpoint holds besides weights and optimiser -----------------------------------
 
     def progress(self) -> dict:
         """JSON-able; `restore` is its inverse."""
         return {"step": self.step, "best": self.best}
 
     def restore(self, state: dict) -> None:
-        self.step, self.best = state["step"], state["best"]
+        self.step = state["step"]
+        self.best = state["best"]
 
     # ---- an optimiser step -----------------------------------------------------------------------
 
     def _clip_and_step(self) -> dict[str, float]:
-        """Step on the gradient that is there. Each group of the optimiser, the policy and then the
-        critic, is clipped by itself.
+        """Clip the gradients and step. Policy and critic are clipped separately.
 
         Returns:
           `grad_norm`, and with a critic `grad_norm/value`: the norms before clipping.
@@ -106,38 +114,47 @@ class BaseTrainer:
         for name, group in zip(("grad_norm", "grad_norm/value"), self.optimizer.param_groups):
             norms[name] = torch.nn.utils.clip_grad_norm_(group["params"], bound)
         for norm in norms.values():
-            self._check_finite(norm)
+            self.check_finite(norm)
         self.optimizer.step()
         return {name: float(norm) for name, norm in norms.items()}
 
-    def _check_finite(self, grad_norm: Tensor) -> None:
-        if not torch.isfinite(grad_norm):  # the same on every rank, so all stop
+    def check_finite(self, grad_norm: Tensor) -> None:
+        """Raise `UserError` if the norm is not finite. It is the same on every rank: all stop."""
+        if not torch.isfinite(grad_norm):
             raise UserError(
                 f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy"
                 " the model, so it was not made. The last checkpoint is whole; lower train.lr or"
                 " set train.clip_grad=true, and start again"
             )
 
+    def sum_over_processes(self, tensor: Tensor) -> Tensor:
+        """The sum of every process's tensor, on all of them."""
+        if self.accelerator.num_processes == 1:
+            return tensor
+        return cast(Tensor, self.accelerator.reduce(tensor, "sum"))
+
     def _summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
-        """Sums over all processes."""
-        summed = (
-            self.accelerator.reduce(totals, "sum") if self.accelerator.num_processes > 1 else totals
-        )
-        return {name: float(value) for name, value in summed.items()}
+        """Sums over all processes, in one exchange."""
+        if self.accelerator.num_processes > 1:
+            totals = cast(dict[str, Tensor], self.accelerator.reduce(totals, "sum"))
+        return {name: float(value) for name, value in totals.items()}
 
     def _no_sync(self, more_to_come: bool):
+        """Without an exchange of gradients while more micro-batches of the same step follow."""
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
 
-    def _precision(self):
+    def precision(self):
+        """A context whose forward passes have the precision of `model.dtype`."""
         return self.accelerator.autocast()
 
     # ---- evaluation and the best policy ----------------------------------------------------------
 
     def _evaluate(self, bar: tqdm) -> None:
+        """Evaluate the policy on dev, and save it if it is the best so far."""
         if self.evaluate is None:
             return
         self.actor_critic.eval()
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), self.precision():
             metrics = self.evaluate(self.policy)
         self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
         name = self.config.train.best_metric
@@ -146,26 +163,18 @@ class BaseTrainer:
                 f"train.best_metric is `{name}`, which the evaluation does not give; it gives:"
                 f" {', '.join(sorted(metrics))}"
             )
+        value = metrics[name]
         eligible = self._eligible(metrics)
-        is_best = (
-            eligible
-            and math.isfinite(metrics[name])
-            and (self.best is None or metrics[name] > self.best["value"])
-        )
-        if is_best:
-            self.best = {"step": self.step, "metric": name, "value": metrics[name]}
+        better = math.isfinite(value) and (self.best is None or value > self.best["value"])
+        remark = ""
+        if eligible and better:
+            remark = " (best so far)"
+            self.best = {"step": self.step, "metric": name, "value": value}
             self._save_policy("best")
+        elif not eligible:
+            remark = f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
         if self.accelerator.is_main_process:
-            remark = (
-                " (best so far)"
-                if is_best
-                else (
-                    ""
-                    if eligible
-                    else f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
-                )
-            )
-            bar.write(f"step {self.step}: dev {name} {metrics[name]:.4f}{remark}")
+            bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
 
     def _eligible(self, metrics: dict[str, float]) -> bool:
         """Whether a policy with these dev metrics may be the best one."""

@@ -23,7 +23,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticUndefined
 
-from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
 
 Model = TypeVar("Model", bound="StrictModel")
@@ -495,10 +495,15 @@ def _explain(
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
         known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        key = _tag_key_at(model, problem["loc"])
         return [
-            f"{path}.name: there is no `{shorten(context['tag'])}`;"
+            f"{path}.{key}: there is no `{shorten(context['tag'])}`;"
             f" {suggestion(context['tag'], known)}"
         ]
+    if problem["type"] == "union_tag_not_found":
+        key = _tag_key_at(model, problem["loc"])
+        known = _tags_at(model, problem["loc"])
+        return [f"{path}.{key}: missing; known: {', '.join(known)}"]
     if problem["type"] == "extra_forbidden":
         known = sorted(section.model_fields) if section else _keys_at(model, loc[:-1])
         close = difflib.get_close_matches(str(loc[-1])[:100], known, n=1)
@@ -526,13 +531,6 @@ def _explain(
     return [f"{shorten(path)}: {message[:1].lower() + message[1:]}{got}"]
 
 
-def suggestion(name: str, known: typing.Sequence[str]) -> str:
-    """`did you mean ...?` where a known name is close, and the known names."""
-    close = difflib.get_close_matches(str(name)[:100], known, n=1)
-    hint = f"did you mean `{close[0]}`? " if close else ""
-    return f"{hint}known: {', '.join(known)}"
-
-
 def _sections(annotation: Any) -> list[type[BaseModel]]:
     """The config models inside an annotation such as `Section | None` or `dict[str, Section]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -540,29 +538,66 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in typing.get_args(annotation) for model in _sections(part)]
 
 
-def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] | None]:
-    """A problem's place as it is written in YAML, and the kind of section it is in where a `name`
-    decides on that.
+def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
+    """The key that tells a kind of section from the others, and its value: ("name", "grpo")."""
+    for key in ("name", "kind"):
+        info = model.model_fields.get(key)
+        if info is not None and typing.get_origin(info.annotation) is typing.Literal:
+            return key, typing.get_args(info.annotation)[0]
+    return None
 
-    Pydantic puts the name's value into the place, as in ("algorithm", "grpo", "clip_low").
+
+def _is_dict(annotation: Any) -> bool:
+    return any(typing.get_origin(member) is dict for member in _members(annotation))
+
+
+def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] | None]:
+    """A problem's place as it is written in YAML, and the kind of section where a tag chooses it.
+
+    Pydantic puts the tag's value into the place, as in ("algorithm", "grpo", "clip_low") or
+    ("reward", "brevity", "length", "max_words").
     """
-    owners, plain, chosen = [model], [], None
+    owners: list[type[BaseModel]] = [model]
+    chosen: type[BaseModel] | None = None
+    plain = []
+    is_key_of_dict = False
     for part in loc:
-        named = [
-            m for m in owners if "name" in m.model_fields and m.model_fields["name"].default == part
-        ]
-        if len(owners) > 1 and named:
-            owners, chosen = named, named[0]
+        tagged = [owner for owner in owners if _tag_of(owner) in (("name", part), ("kind", part))]
+        if len(owners) > 1 and tagged and not is_key_of_dict:
+            owners, chosen = tagged, tagged[0]
             continue
         plain.append(part)
+        if is_key_of_dict:
+            is_key_of_dict = False
+            continue
+        annotations = [
+            owner.model_fields[part].annotation for owner in owners if part in owner.model_fields
+        ]
+        is_key_of_dict = any(_is_dict(annotation) for annotation in annotations)
+        owners = [section for each in annotations for section in _sections(each)] or owners
+    return tuple(plain), chosen
+
+
+def _tags_at(model: type[BaseModel], loc: tuple) -> list[str]:
+    """The tags of the kinds of section that may stand at a place."""
+    return sorted(tag[1] for tag in map(_tag_of, _owners_at(model, loc)) if tag is not None)
+
+
+def _tag_key_at(model: type[BaseModel], loc: tuple) -> str:
+    return next(tag[0] for tag in map(_tag_of, _owners_at(model, loc)) if tag is not None)
+
+
+def _owners_at(model: type[BaseModel], loc: tuple) -> list[type[BaseModel]]:
+    owners: list[type[BaseModel]] = [model]
+    for part in loc:
         nested = [
-            m
+            section
             for owner in owners
             if part in owner.model_fields
-            for m in _sections(owner.model_fields[part].annotation)
+            for section in _sections(owner.model_fields[part].annotation)
         ]
         owners = nested or owners
-    return tuple(plain), chosen
+    return owners
 
 
 def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
@@ -596,11 +631,13 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
     for name, info in model.model_fields.items():
         path = f"{prefix}{name}"
         sections = _sections(info.annotation)
-        if len(sections) > 1:  # kinds told apart by their name
-            lines += _describe_kinds(sections, path, info.default.name)
+        is_dict = typing.get_origin(info.annotation) is dict
+        if len(sections) > 1:  # kinds with a tag
+            below = f"{path}.<name>" if is_dict else path
+            default = None if is_dict else getattr(info.default, _tag_of(sections[0])[0])
+            lines += _describe_kinds(sections, below, default)
             continue
         if sections:
-            is_dict = typing.get_origin(info.annotation) is dict
             lines += describe(sections[0], f"{path}.<name>." if is_dict else f"{path}.")
             continue
         default = (
@@ -615,19 +652,20 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
     return lines
 
 
-def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str) -> list[str]:
-    """The keys that every kind has once, then those of each kind, marked with its name."""
-    names = [kind.model_fields["name"].default for kind in kinds]
-    lines = [f"  {path}.name: {'|'.join(names)} = {default}"]
-    shown = set()
-    for name, kind in zip(names, kinds):
+def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str | None) -> list[str]:
+    """The keys of all kinds, each once; those that not every kind has name the kinds' tags."""
+    tag_key = _tag_of(kinds[0])[0]
+    tags = [_tag_of(kind)[1] for kind in kinds]
+    lines = [f"  {path}.{tag_key}: {'|'.join(tags)} = {default or 'required'}"]
+    tags_of_line: dict[str, list[str]] = {}
+    for tag, kind in zip(tags, kinds):
         for line in describe(kind, f"{path}."):
-            key = line.split(":")[0].rpartition(".")[2]
-            everywhere = all(key in other.model_fields for other in kinds)
-            text = line if everywhere else line + (f"; {name}" if "#" in line else f"   # {name}")
-            if key != "name" and text not in shown:
-                lines.append(text)
-            shown.add(text)
+            if not line.startswith(f"  {path}.{tag_key}:"):
+                tags_of_line.setdefault(line, []).append(tag)
+    for line, owners in tags_of_line.items():
+        mark = ", ".join(owners) if len(owners) < len(kinds) else ""
+        separator = "; " if "#" in line else "   # "
+        lines.append(f"{line}{separator}{mark}" if mark else line)
     return lines
 
 

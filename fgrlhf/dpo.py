@@ -128,7 +128,7 @@ class DPOTrainer(BaseTrainer):
             places = order[start : start + size]
             rows = [self.comparisons[i] for i in places]
             batch = self._collate(rows, None)
-            with self._precision():
+            with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
             per_answer = iter(
                 row_T[: int(n)].clone()
@@ -163,7 +163,7 @@ class DPOTrainer(BaseTrainer):
                 [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
             )
             with self._no_sync(i + 1 < len(micro_batches)):
-                with self._precision():
+                with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
                 (

@@ -1,5 +1,6 @@
 """User errors and their messages."""
 
+import difflib
 import errno
 import os
 import re
@@ -141,3 +142,10 @@ def shorten(text: object, limit: int = 200) -> str:
         return line
     half = (limit - 5) // 2
     return f"{line[:half]} ... {line[-half:]}"
+
+
+def suggestion(name: str, known: Sequence[str]) -> str:
+    """`did you mean ...?` where a known name is close, and the known names."""
+    close = difflib.get_close_matches(str(name)[:100], known, n=1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
+    return f"{hint}known: {', '.join(known)}"

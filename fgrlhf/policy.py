@@ -26,6 +26,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.attention import share_prompts
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.models.chat import chat_of
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import (
     CausalSteps,
     EncoderDecoderSteps,
@@ -41,7 +42,6 @@ from fgrlhf.models.logprobs import chosen_logprobs
 from fgrlhf.models.lora import add_adapters, has_adapters, merged_weights
 from fgrlhf.models.packing import packed
 from fgrlhf.reward_models.shapes import shape_of_config
-from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.types import PolicyOutput, Prompt, Response
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -13,71 +13,94 @@ add up.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
 from fgrlhf.alignment import place_on_tokens
-from fgrlhf.config import suggestion, unread_keys
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
-from fgrlhf.runs.rl_config import AspectConfig
-from fgrlhf.types import Prompt, Rollout, SegmentScore, TokenReward
+from fgrlhf.types import Prompt, ResponseTokens, Rollout, SegmentScore, TokenReward
 
+if TYPE_CHECKING:
+    from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
+
+# the words that a reward model reads before a response: (prompt, with its context?) -> words
 PrefixFn = Callable[[Prompt, bool], list[str]]
+Scores = list[SegmentScore] | None  # of one response; None: the reward does not apply to it
 
 
 class AspectReward(Protocol):
-    """One named judgement of texts. Write a class with this method to bring a reward of your
-    own.
+    """One named judgement of responses. Write a class with this method for a reward of your own.
+
+    A class with `needs_tokens = True` is called with a third argument, a `ResponseTokens` for each
+    response: where its tokens end, and whether it ended with an end-of-sequence token.
     """
 
-    def segment_scores(
-        self, prompts: Sequence[Prompt], texts: Sequence[str]
-    ) -> list[list[SegmentScore]]:
-        """One list of scored segments per text, in reward units."""
+    def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Sequence[Scores]:
+        """Per response its scored segments in reward units; None where the reward does not apply.
+
+        A response without scored segments ([]) has the reward 0. One with None is left out of the
+        reward's statistics.
+        """
+
+
+def scores_of(
+    aspect: AspectReward,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    tokens: Sequence[ResponseTokens] | None,
+) -> Sequence[Scores]:
+    """`aspect.segment_scores`, with the responses' tokens where the reward needs them."""
+    if not getattr(aspect, "needs_tokens", False):
+        return aspect.segment_scores(prompts, texts)
+    if tokens is None:
+        raise ValueError(f"{type(aspect).__name__} needs the tokens of the responses")
+    return aspect.segment_scores(prompts, texts, tokens)  # pyright: ignore[reportCallIssue]
 
 
 class SegmentClassifierReward:
-    """+a for a segment without the error, -b for one with it: argmax over the two labels, found by
-    name.
+    """The value of each segment's label: that of the highest probability, found by name.
 
-    A segment that the reward model could not read (`judged` False) gets 0.
+    The labels that compete are the model's error label, its label of a segment without the error,
+    and those with a value. On a tie the segment has no error. A segment that the reward model
+    could not read (`judged` False) gets 0.
+
+    Args:
+      scorer: the reward model.
+      values: reward by label; `error` and `ok` stand for the model's own names. A competing label
+        without a value is worth 0.
     """
 
-    def __init__(self, scorer: SegmentScorer, positive_reward: float, negative_reward: float):
-        self.scorer, self.positive_reward, self.negative_reward = (
-            scorer,
-            positive_reward,
-            negative_reward,
-        )
+    def __init__(self, scorer: "SegmentScorer", values: Mapping[str, float]):
+        spec = scorer.spec
+        names = {"error": spec.error_label, "ok": spec.ok_label}
+        self.scorer = scorer
+        self.values = {spec.ok_label: 0.0, spec.error_label: 0.0}
+        for label, value in values.items():
+            self.values[names.get(label, label)] = value
 
     def segment_scores(self, prompts, texts):
-        spec = self.scorer.spec
         results = []
-        for judged in self.scorer.score(prompts, texts):
-            error, ok = judged.labels.index(spec.error_label), judged.labels.index(spec.ok_label)
-            pairs = judged.probabilities_SL[:, [error, ok]].tolist()
-            results.append(
-                [
-                    SegmentScore(start, end, *(self._judgement(*pair) if read else (0.0, "unread")))
-                    for (start, end), pair, read in zip(judged.spans, pairs, judged.judged)
-                ]
-            )
+        for labelled in self.scorer.score(prompts, texts):
+            columns = {label: labelled.labels.index(label) for label in self.values}
+            scores = []
+            rows = labelled.probabilities_SL.tolist()
+            for (start, end), row, was_read in zip(labelled.spans, rows, labelled.judged):
+                probabilities = {label: row[column] for label, column in columns.items()}
+                value, label = self._judgement(probabilities) if was_read else (0.0, "unread")
+                scores.append(SegmentScore(start, end, value, label))
+            results.append(scores)
         return results
 
-    def _judgement(self, error: float, ok: float) -> tuple[float, str]:
-        if not math.isfinite(
-            error + ok
-        ):  # a comparison would call NaN free of error: `_finite` refuses it by name
+    def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
+        # NaN compares as false, so `max` would take another label: `_finite` must see it
+        if not all(map(math.isfinite, probabilities.values())):
             return math.nan, "NaN"
-        return (
-            (self.negative_reward, self.scorer.spec.error_label)
-            if error > ok
-            else (self.positive_reward, self.scorer.spec.ok_label)
-        )
+        label = max(probabilities, key=lambda name: probabilities[name])  # the first on a tie: ok
+        return self.values[label], label
 
 
 class SequenceScorerReward:
@@ -85,14 +108,18 @@ class SequenceScorerReward:
 
     def __init__(
         self,
-        scorer: SequenceScorer,
+        scorer: "SequenceScorer",
         mean: float,
         std: float,
         scale: float = 1.0,
         bias: float = 0.0,
         clip: float | None = None,
     ):
-        self.scorer, self.mean, self.std, self.scale, self.bias = scorer, mean, std, scale, bias
+        self.scorer = scorer
+        self.mean = mean
+        self.std = std
+        self.scale = scale
+        self.bias = bias
         self.clip = math.inf if clip is None else clip
 
     def segment_scores(self, prompts, texts):
@@ -106,37 +133,42 @@ class SequenceScorerReward:
 
 
 class AtEnd:
-    """The same judgements given as one scalar: every segment's value is moved to the end of the
-    answer.
-    """
+    """The same judgements as one scalar: every segment's value moves to the end of the response."""
 
     def __init__(self, aspect: AspectReward):
         self.aspect = aspect
+        self.needs_tokens = getattr(aspect, "needs_tokens", False)
 
-    def segment_scores(self, prompts, texts):
-        return [
-            [replace(score, end=None) for score in scores]
-            for scores in self.aspect.segment_scores(prompts, texts)
-        ]
+    def segment_scores(self, prompts, texts, tokens=None):
+        moved = []
+        for scores in scores_of(self.aspect, prompts, texts, tokens):
+            at_end = None if scores is None else [replace(score, end=None) for score in scores]
+            moved.append(at_end)
+        return moved
 
 
 def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:
-    """w_k r_k / std_b(sum_t r_k): each aspect in units of its own spread over the batch's
-    responses, then weighted.
+    """w_k r_k / std_b(sum_t r_k): each reward in units of its spread over the batch, then weighted.
 
-    No mean is taken off: on tokens it would be a price or a premium on length. An aspect that is
-    the same for all responses has no spread to scale by and stays as it is.
+    The spread is over the responses to which the reward applies. No mean is subtracted: on tokens
+    it would be a length penalty or bonus. A reward that is the same for all responses has no spread
+    to scale by and stays as it is.
     """
     scaled = {}
     for name, rewards_BT in rewards.by_aspect.items():
-        std, weight = rewards_BT.sum(1).std(correction=0), abs(weights.get(name, 1.0))
+        applies_B = torch.tensor(rewards.applies(name), device=rewards_BT.device)
+        if not applies_B.any():
+            scaled[name] = rewards_BT
+            continue
+        std = rewards_BT[applies_B].sum(1).std(correction=0)
+        weight = abs(weights.get(name, 1.0))
         scaled[name] = rewards_BT * (weight / std) if std > 1e-8 else rewards_BT
     return replace(rewards, by_aspect=scaled)
 
 
-def _finite(name: str, segments: Sequence[Sequence[SegmentScore]], texts: Sequence[str]) -> None:
+def _finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -> None:
     for scores, text in zip(segments, texts):
-        for score in scores:
+        for score in scores or ():
             if not math.isfinite(score.value):
                 raise UserError(
                     f"reward `{name}` is {score.value} for the answer {text[:120]!r}: training on"
@@ -146,25 +178,30 @@ def _finite(name: str, segments: Sequence[Sequence[SegmentScore]], texts: Sequen
 
 
 class BasicReward(ABC):
-    """Abstract base of token-level rewards: named aspects in characters in, one tensor per aspect
-    on tokens out.
+    """Abstract base of token-level rewards.
+
+    Named rewards judge characters of the text; each becomes one tensor on the policy's tokens.
     """
 
-    weights: Mapping[
-        str, float
-    ] = {}  # what an aspect's values were multiplied by, where it was not 1
+    # what the values of a reward were multiplied by, where that is not 1
+    weights: Mapping[str, float] = {}
 
     @abstractmethod
     def segment_scores(
-        self, prompts: Sequence[Prompt], texts: Sequence[str]
-    ) -> dict[str, list[list[SegmentScore]]]:
-        """aspect name -> per text its scored segments."""
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> dict[str, Sequence[Scores]]:
+        """reward name -> per text its scored segments, None where the reward does not apply."""
 
     def token_rewards(self, rollout: Rollout) -> TokenReward:
-        """Score a rollout's texts and place the rewards on its tokens. Raises `UserError` on NaN or
-        infinity.
+        """Score a rollout's texts and place the rewards on its tokens.
+
+        Raises:
+          UserError: a reward is NaN or infinite.
         """
-        segments = self.segment_scores(rollout.prompts, rollout.texts)
+        segments = self.segment_scores(rollout.prompts, rollout.texts, tokens_of(rollout))
         for name, scores in segments.items():
             _finite(name, scores, rollout.texts)
         placed = {
@@ -185,8 +222,15 @@ class BasicReward(ABC):
         )
 
 
+def tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
+    """What rewards with `needs_tokens` read; None where the rollout did not record it."""
+    if rollout.finished is None:
+        return None
+    return [ResponseTokens(*pair) for pair in zip(rollout.char_ends, rollout.finished)]
+
+
 class CombinedReward(BasicReward):
-    """Named aspects side by side, each multiplied by its weight."""
+    """Named rewards side by side, each multiplied by its weight."""
 
     def __init__(
         self, aspects: Mapping[str, AspectReward], weights: Mapping[str, float] | None = None
@@ -194,144 +238,18 @@ class CombinedReward(BasicReward):
         self.aspects = dict(aspects)
         self.weights = {name: 1.0 if weights is None else weights[name] for name in self.aspects}
 
-    def segment_scores(self, prompts, texts):
+    @property
+    def needs_tokens(self) -> bool:
+        return any(getattr(aspect, "needs_tokens", False) for aspect in self.aspects.values())
+
+    def segment_scores(self, prompts, texts, tokens=None):
         results = {}
         for name, aspect in self.aspects.items():
             weight = self.weights[name]
-            results[name] = [
-                [replace(score, value=weight * score.value) for score in scores]
-                for scores in aspect.segment_scores(prompts, texts)
-            ]
+            weighted = []
+            for scores in scores_of(aspect, prompts, texts, tokens):
+                if scores is not None:
+                    scores = [replace(score, value=weight * score.value) for score in scores]
+                weighted.append(scores)
+            results[name] = weighted
         return results
-
-
-# ---- kinds ---------------------------------------------------------------------------------------
-
-EVERY_KIND_READS = frozenset({"kind", "weight", "place"})
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of reward: what builds it, and which keys of its section in YAML it reads.
-
-    Args:
-      build: called with the section, the reward models' prompt function, a device and a dtype.
-      reads: keys it reads besides `kind`, `weight` and `place`. Any other key is refused, since it
-        would change nothing.
-      requires: those of them without which there is no reward.
-    """
-
-    build: Callable[[AspectConfig, PrefixFn, str, str], AspectReward]
-    reads: frozenset[str] = frozenset()
-    requires: frozenset[str] = frozenset()
-
-
-def aspect_mistakes(config: AspectConfig, kinds: Mapping[str, Kind]) -> list[tuple[str, str]]:
-    """(key, text) for everything that is wrong with a reward's section: its kind, keys that the
-    kind does not read or lacks, and values with which the reward would be zero."""
-    if config.kind not in kinds:
-        return [("kind", f"there is no `{config.kind}`; {suggestion(config.kind, sorted(kinds))}")]
-    kind = kinds[config.kind]
-    others = [key for key in AspectConfig.model_fields if key not in kind.reads | EVERY_KIND_READS]
-    reads = ", ".join(sorted(kind.reads)) or "no other key"
-    mistakes = unread_keys(config, others, f"since `{config.kind}` reads {reads}: leave it out")
-    if config.weight == 0:  # left out on purpose
-        return mistakes
-    for key in sorted(kind.requires):
-        if getattr(config, key) is None:
-            mistakes.append((key, f"missing; `{config.kind}` needs it"))
-    if "scale" in kind.reads and config.scale == 0:
-        mistakes.append(
-            (
-                "scale",
-                (
-                    "0 makes the reward the same for every answer: give another scale, or weight=0"
-                    " to leave it out"
-                ),
-            )
-        )
-    if {
-        "positive_reward",
-        "negative_reward",
-    } <= kind.reads and config.positive_reward == config.negative_reward == 0:
-        mistakes.append(
-            (
-                "positive_reward",
-                (
-                    "it and negative_reward are 0, so the reward is always 0: give one of them a"
-                    " value, or weight=0 to leave it out"
-                ),
-            )
-        )
-    return mistakes
-
-
-def segment_classifier(
-    config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str
-) -> AspectReward:
-    """kind `segment_classifier`: a reward model with labels, see `SegmentClassifierReward`."""
-    scorer = load_reward_model(
-        config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts()
-    )
-    return SegmentClassifierReward(scorer, config.positive_reward, config.negative_reward)
-
-
-def sequence_scorer(
-    config: AspectConfig, prefix_fn: PrefixFn, device: str, dtype: str
-) -> AspectReward:
-    """kind `sequence_scorer`: a reward model with one score, see `SequenceScorerReward`."""
-    scorer = load_reward_model(
-        config.ckpt, prefix_fn, device=device, dtype=dtype, **config.published_facts()
-    )
-    return SequenceScorerReward(
-        scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip
-    )
-
-
-SEGMENT_KEYS = frozenset(
-    {"ckpt", "positive_reward", "negative_reward", "level", "error_label", "with_passages"}
-)
-SEQUENCE_KEYS = frozenset({"ckpt", "scale", "bias", "clip", "mean", "std", "with_passages"})
-
-KINDS: dict[str, Kind] = {
-    "segment_classifier": Kind(
-        segment_classifier, SEGMENT_KEYS, frozenset({"ckpt", "positive_reward", "negative_reward"})
-    ),
-    "sequence_scorer": Kind(sequence_scorer, SEQUENCE_KEYS, frozenset({"ckpt"})),
-}
-
-
-def build_aspects(
-    configs: Mapping[str, AspectConfig],
-    prefix_fn: PrefixFn,
-    kinds: Mapping[str, Kind] = KINDS,
-    device: str = "cpu",
-    dtype: str = "fp32",
-) -> tuple[dict[str, AspectReward], dict[str, float]]:
-    """The aspects a config names, and their weights. An aspect of weight 0 is left out: its model
-    is not loaded.
-
-    Raises:
-      UserError: an unknown kind, a key that a kind does not read or lacks, or a checkpoint that is
-        missing or of the wrong kind.
-    """
-    mistakes = [
-        f"reward.{name}.{key}: {text}"
-        for name, config in configs.items()
-        for key, text in aspect_mistakes(config, kinds)
-    ]
-    if mistakes:
-        raise UserError("\n  ".join(["the rewards cannot be built:", *mistakes]))
-    aspects, weights = {}, {}
-    for name, config in configs.items():
-        if config.weight == 0:
-            continue
-        aspect = kinds[config.kind].build(config, prefix_fn, device, dtype)
-        aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
-        weights[name] = config.weight
-    if not aspects:
-        raise UserError(
-            "every reward has weight 0 or none is named: nothing to train for. Give at least one"
-            " aspect under `reward:`"
-        )
-    return aspects, weights

@@ -19,7 +19,8 @@ import spacy
 
 from fgrlhf.errors import UserError, shorten
 
-Level = Literal["subsentence", "sentence", "sequence"]
+Level = Literal["token", "word", "subsentence", "sentence", "paragraph", "step", "whole"]
+_SEQUENCE = "sequence"  # the name of the level `whole` in reward models of earlier releases
 Span = tuple[int, int]
 
 BLANK = "blank_en_sentencizer"
@@ -134,6 +135,24 @@ def subsentence_starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
+# a paragraph runs on until a blank line or the end; a step is one line
+_PARAGRAPH = re.compile(r"\S(?:(?!\n[^\S\n]*\n)[\s\S])*(?<=\S)")
+_LINE = re.compile(r"\S(?:[^\n]*\S)?")
+
+
+def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
+    """The spans between successive ends, trimmed; those without any text are left out."""
+    spans = []
+    begin = 0
+    for end in ends:
+        piece = text[begin:end]
+        if piece.strip():
+            start = begin + len(piece) - len(piece.lstrip())
+            spans.append((start, begin + len(piece.rstrip())))
+        begin = end
+    return spans
+
+
 @dataclass(frozen=True)
 class Segmenter:
     """Cuts texts into segments. `name` and `version` of the pipeline are saved with a reward
@@ -155,15 +174,37 @@ class Segmenter:
         """Half-open character spans of the sub-sentences, without the white space around them."""
         return list(_subsentences(self.name, text))
 
-    def segments(self, text: str, level: Level) -> list[Span]:
-        """Spans at `level`: "subsentence", "sentence", "sequence" (the whole text). A blank text
-        has none.
+    def segments(
+        self, text: str, level: Level, token_ends: Sequence[int] | None = None
+    ) -> list[Span]:
+        """Half-open character spans at a level, without white space around them. A blank text has none.
+
+        token       what each token of the policy adds to the text; tokens that complete no
+                    character or only white space have no span
+        word        what white space separates
+        subsentence, sentence
+        paragraph   what blank lines separate
+        step        lines
+        whole       the whole text, its white space included
+
+        Args:
+          token_ends: characters complete after each token; the level "token" needs it.
         """
+        if level == "token":
+            if token_ends is None:
+                raise ValueError("the level `token` needs the ends of the policy's tokens")
+            return _spans_between(text, token_ends)
+        if level == "word":
+            return [match.span() for match in re.finditer(r"\S+", text)]
         if level == "subsentence":
             return self.subsentences(text)
         if level == "sentence":
             return self.sentences(text)
-        if level == "sequence":
+        if level == "paragraph":
+            return [match.span() for match in _PARAGRAPH.finditer(text)]
+        if level == "step":
+            return [match.span() for match in _LINE.finditer(text)]
+        if level in ("whole", _SEQUENCE):
             return [(0, len(text))] if text.strip() else []
         raise ValueError(
             f"`{level}` is no level of segments, choose one of {', '.join(get_args(Level))}"

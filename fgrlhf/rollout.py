@@ -125,7 +125,15 @@ def score(
             num_samples
         ),
         left_padded=policy.tokenizer.padding_side == "left",
+        finished=_finished(response, policy.eos_ids),
     )
+
+
+def _finished(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
+    """Whether each response ends with an end token. Padding may be the same token: the mask tells."""
+    last_B = response.mask_BT.sum(1).long().clamp(min=1) - 1
+    last_ids_B = response.ids_BT.gather(1, last_B[:, None])[:, 0]
+    return tuple(token in eos_ids for token in last_ids_B.tolist())
 
 
 def in_parts(

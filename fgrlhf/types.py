@@ -45,6 +45,19 @@ class SegmentScore:
             raise ValueError(f"not a span: [{self.start}, {self.end})")
 
 
+@dataclass(frozen=True)
+class ResponseTokens:
+    """How a response was sampled, for rewards that depend on its tokens.
+
+    Args:
+      char_ends: characters of the text that are complete after each token.
+      finished: it ended with an end-of-sequence token, not at the length limit.
+    """
+
+    char_ends: tuple[int, ...]
+    finished: bool
+
+
 def _check_shape(owner: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{owner}.{name} has shape {tuple(tensor.shape)}, expected {shape}")
@@ -84,6 +97,8 @@ class Rollout:
     group_B: Tensor  # which prompt of the batch each rollout belongs to
     # where the padding of prompts stands; it cannot be told from the masks where a prompt is empty
     left_padded: bool
+    # whether each response ended with an end token; None: not recorded
+    finished: tuple[bool, ...] | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -94,7 +109,9 @@ class Rollout:
         if self.values_BT is not None:
             _check_shape("Rollout", "values_BT", self.values_BT, (B, T))
         _check_shape("Rollout", "group_B", self.group_B, (B,))
-        for name in ("prompts", "texts", "char_ends"):
+        for name in ("prompts", "texts", "char_ends", "finished"):
+            if name == "finished" and self.finished is None:
+                continue
             if len(getattr(self, name)) != B:
                 raise ValueError(
                     f"Rollout.{name} has {len(getattr(self, name))} entries, expected {B}"
@@ -136,12 +153,17 @@ class TokenReward:
     """Rewards of a batch on policy tokens, aspect by aspect, beside the segments they came from."""
 
     by_aspect: Mapping[str, Tensor]  # aspect -> rewards_BT, weights applied
-    segments: Mapping[str, Sequence[Sequence[SegmentScore]]]  # aspect -> per rollout its segments
+    # aspect -> per rollout its segments, or None where the reward does not apply
+    segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
 
     def __post_init__(self):
         for name, rewards_BT in self.by_aspect.items():
             _check_shape("TokenReward", name, rewards_BT, tuple(self.mask_BT.shape))
+
+    def applies(self, name: str) -> list[bool]:
+        """Per rollout: whether the reward applies to it. One that does not counts in no mean."""
+        return [scores is not None for scores in self.segments[name]]
 
     @property
     def total_BT(self) -> Tensor:

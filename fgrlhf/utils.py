@@ -3,11 +3,45 @@
 import hashlib
 import json
 import random
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None]) -> None:
+    """Check the shape of an argument; None stands for any size.
+
+    Raises:
+      ValueError: the tensor has another shape. The message names the argument and both shapes.
+    """
+    shape = tuple(tensor.shape)
+    same_length = len(shape) == len(expected)
+    if same_length and all(want is None or want == size for size, want in zip(shape, expected)):
+        return
+    sizes = ", ".join("any" if want is None else str(want) for want in expected)
+    comma = "," if len(expected) == 1 else ""
+    raise ValueError(f"{name} has shape {shape}, expected ({sizes}{comma})")
+
+
+def check_same_shape(**tensors: Tensor) -> None:
+    """Check that arguments do not broadcast.
+
+    Raises:
+      ValueError: their shapes differ. The message names every argument with its shape.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"arguments must have one shape: {listed}")
+
+
+# ---- masked reductions ---------------------------------------------------------------------------
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:

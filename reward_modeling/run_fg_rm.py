@@ -10,6 +10,7 @@ labels over the judged segments, the best checkpoint that of highest dev accurac
 finished one is reused.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -210,12 +211,11 @@ def _train(config: SegmentRMConfig) -> Path:
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     config = parse_cli(
-        SegmentRMConfig,
-        usage="usage: python -m reward_modeling.run_fg_rm <config.yml> [section.key=value ...]",
+        SegmentRMConfig, argv, "usage: fgrlhf rm segment config.yml [section.key=value ...]"
     )
     say(f"the reward model is in {train(config)}")
 

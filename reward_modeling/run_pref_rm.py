@@ -8,6 +8,7 @@ the mean and standard deviation of the scores of all training answers are measur
 the model into `reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -229,12 +230,11 @@ def _train(config: PreferenceRMConfig) -> Path:
     return run_training(config, trainer, spec, pair_calibration, measure, opening)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     config = parse_cli(
-        PreferenceRMConfig,
-        usage="usage: python -m reward_modeling.run_pref_rm <config.yml> [section.key=value ...]",
+        PreferenceRMConfig, argv, "usage: fgrlhf rm sequence config.yml [section.key=value ...]"
     )
     say(f"the reward model is in {train(config)}")
 

@@ -1,13 +1,14 @@
 # Sourced by every stage script, which stays two or three lines long:
 #   source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-#   launch -m sft.run_sft "$(config_for tasks/qa_feedback/training/sft_config.yml)" "$@"
+#   launch -m sft.run_sft "$(config_for training/sft_config.yml)" "$@"
 #
-# Reads   SCALE       paper (default) or mini: which configs, which data, which models
+# Reads   TASK        the task; a script below tasks/NAME/ is of the task NAME
+#         SCALE       paper (default), mini, or any other scale for which there are configs
 #         VARIANT     published: the configs with every switch as published, where there are such (paper scale only)
-#         DATA_DIR    folder of the data, default tasks/qa_feedback/data (paper), $OUTPUT_DIR/data (mini)
-#         OUTPUT_DIR  where results go, default outputs/$SCALE
+#         DATA_DIR    folder of the data, default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
+#         OUTPUT_DIR  where results go, default outputs/$TASK/$SCALE
 # Gives   the repository's root as working directory, `python` of the active environment or else of .venv,
-#         those three variables exported, and the functions `config_for` and `launch`.
+#         those variables exported, and the functions `config_for` and `launch`.
 # DATA_DIR and OUTPUT_DIR may be relative: to the folder the script was started from.
 
 set -euo pipefail
@@ -29,7 +30,18 @@ absolute() {
 if [ -n "${DATA_DIR:-}" ]; then DATA_DIR="$(absolute "$DATA_DIR")"; fi
 if [ -n "${OUTPUT_DIR:-}" ]; then OUTPUT_DIR="$(absolute "$OUTPUT_DIR")"; fi
 
+# the script that sources this file, before the `cd` changes what its path is relative to
+if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"; else script=""; fi
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+case "$script" in
+    "$PWD"/tasks/*) TASK="${script#"$PWD"/tasks/}"; TASK="${TASK%%/*}" ;;
+esac
+if ! [ -d "tasks/${TASK:-}" ] || [ -z "${TASK:-}" ]; then
+    fail "TASK=${TASK:-} is not a task: set TASK to the name of a folder below $PWD/tasks."
+fi
+export TASK
 
 # conda's base is always "active" and nobody means it
 if [ -z "${VIRTUAL_ENV:-}" ] && { [ -z "${CONDA_PREFIX:-}" ] || [ "${CONDA_DEFAULT_ENV:-}" = base ]; }; then
@@ -46,16 +58,14 @@ fi
 
 export SCALE="${SCALE:-paper}"
 case "$SCALE" in
-    paper)
-        export OUTPUT_DIR="${OUTPUT_DIR:-outputs/paper}"
-        export DATA_DIR="${DATA_DIR:-tasks/qa_feedback/data}"
-        ;;
-    mini)
-        export OUTPUT_DIR="${OUTPUT_DIR:-outputs/mini}"
-        export DATA_DIR="${DATA_DIR:-$OUTPUT_DIR/data}"
-        ;;
-    *) fail "SCALE=$SCALE is not a scale: set SCALE=paper (the default) or SCALE=mini." ;;
+    *[!A-Za-z0-9_-]*) fail "SCALE=$SCALE is not a scale: use letters, digits, - and _, such as SCALE=paper (the default) or SCALE=mini." ;;
 esac
+export OUTPUT_DIR="${OUTPUT_DIR:-outputs/$TASK/$SCALE}"
+if [ "$SCALE" = paper ]; then
+    export DATA_DIR="${DATA_DIR:-tasks/$TASK/data}"
+else
+    export DATA_DIR="${DATA_DIR:-$OUTPUT_DIR/data}"
+fi
 case "${VARIANT:-}" in
     "") ;;
     published)
@@ -67,19 +77,23 @@ case "${VARIANT:-}" in
 esac
 export TOKENIZERS_PARALLELISM=false
 
-# config_for path/to/name.yml -> that path at paper scale, path/to/mini_name.yml at mini scale; with VARIANT=published
-# path/to/published_name.yml where that file exists
+# config_for training/name.yml -> tasks/$TASK/training/name.yml at paper scale, .../mini_name.yml at mini scale; with
+# VARIANT=published .../published_name.yml where that file exists
 config_for() {
-    local folder name
-    folder="$(dirname "$1")"
+    local folder name path
+    folder="tasks/$TASK/$(dirname "$1")"
     name="$(basename "$1")"
-    if [ "$SCALE" = mini ]; then
-        printf '%s/mini_%s\n' "$folder" "$name"
+    path="$folder/$name"
+    if [ "$SCALE" != paper ]; then
+        path="$folder/${SCALE}_$name"
     elif [ "${VARIANT:-}" = published ] && [ -f "$folder/published_$name" ]; then
-        printf '%s/published_%s\n' "$folder" "$name"
-    else
-        printf '%s\n' "$1"
+        path="$folder/published_$name"
     fi
+    if ! [ -f "$path" ]; then
+        # the program that reads it ends with an error; this says what there is
+        printf 'note: there is no %s; the configs of this stage are: %s\n' "$path" "$(cd "$folder" 2>/dev/null && echo *"$name")" >&2
+    fi
+    printf '%s\n' "$path"
 }
 
 # How many GPUs a stage may use: those CUDA_VISIBLE_DEVICES leaves, else those the driver lists.

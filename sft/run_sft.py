@@ -355,12 +355,10 @@ def _train(config: SFTConfig) -> Path:
     return folder
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    config = parse_cli(
-        SFTConfig, usage="usage: python -m sft.run_sft <config.yml> [section.key=value ...]"
-    )
+    config = parse_cli(SFTConfig, argv, "usage: fgrlhf sft config.yml [section.key=value ...]")
     say(f"the model is in {train(config)}")
 
 

@@ -19,7 +19,7 @@ STOP = {
     "train__lr": 2e-2,
     "train__kl_threshold": 0.01,
     "train__kl_patience": 3,
-    "ppo__kl_coef": 0.0,
+    "algorithm__kl_coef": 0.0,
 }
 CASES = {  # name: (policy, a critic of its own, changed settings)
     "t5": ("t5", True, {}),
@@ -31,8 +31,8 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
             "train__n_minibatches": 1,
             "train__shuffle": False,
             "train__average_microbatches": False,
-            "ppo__whiten_divides_by": "sqrt_std",
-            "ppo__gae_start": "longest",
+            "algorithm__whiten_divides_by": "sqrt_std",
+            "algorithm__gae_start": "longest",
         },
     ),
     "stop": ("gpt2", False, STOP),
@@ -49,7 +49,7 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
             "algorithm__name": "trpo",
             "algorithm__cg_steps": 3,
             "model__value_model": {"ckpt": "tiny"},
-            "ppo__cliprange_value": (
+            "algorithm__cliprange_value": (
                 None
             ),  # at first old and new values are equal but for a rounding
         },

@@ -7,12 +7,12 @@ import tiny
 import torch
 from accelerate import Accelerator
 
-from fgrlhf.algorithms.registry import make_trainer
 from fgrlhf.config import validate
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import LoRAConfig, RLConfig
+from fgrlhf.trainer import make_trainer
 from fgrlhf.types import Prompt, Rollout, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 
@@ -42,7 +42,7 @@ def config(folder: Path, **changes) -> RLConfig:
         "model": {"policy_model": {"ckpt": "tiny"}, "value_model": {"policy_value_sharing": True}},
         "reward": {"cat": {"kind": "count"}},
         "env": {"max_generated_len": 8, "train_num_samples_per_input": 2},
-        "ppo": {"kl_coef": 0.1},
+        "algorithm": {"kl_coef": 0.1},
         "train": {
             "total_episodes": 64,
             "sampling_batch_size_per_card": 4,
@@ -83,7 +83,7 @@ def trainer(
     reference = tiny.policy(kind) if lora is None else AdapterFree(policy)
     trunk = tiny.policy(kind, seed=1, **noise) if own_value else None
     torch.manual_seed(0)
-    value = Value(policy.hidden_size, trunk) if cfg.algorithm.critic else None
+    value = Value(policy.hidden_size, trunk) if cfg.needs_values else None
     reward = reward or CombinedReward({"cat": CountWord()})
     return (PPOTrainer if cfg.algorithm.name == "ppo" else make_trainer)(
         cfg,

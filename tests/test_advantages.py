@@ -9,6 +9,7 @@ from fgrlhf.algorithms.advantages import (
     gae,
     group_mean,
     group_std,
+    group_sum,
     kl_penalized,
     leave_one_out,
     position_mean,
@@ -169,12 +170,24 @@ def test_segment_advantages_by_hand():
     assert out_BT.tolist() == [[6, 6, 4, 0], [4, 2, 2, 2], [5, 5, 0, 0]]
     all_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=False)
     assert all_BT.tolist() == [[5, 5, 3, 0], [5, 3, 3, 3], [5, 5, 0, 0]]
-    made_BT = segment_advantages([(SEGMENTED, BEFORE)] * 2, SEGMENT_MASK, one, 1.0, leave_out=True)
+    made_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)] * 2, one, 1.0, leave_out=True)
     assert made_BT.tolist() == [
         [-6, -6, -4, 0],
         [6, 4, 4, 4],
         [0, 0, 0, 0],
     ]  # two aspects that say the same
+
+
+@pytest.mark.parametrize("leave_out", [True, False])
+def test_a_response_to_which_a_reward_does_not_apply_is_left_out(leave_out):
+    """Four responses, of which the last is not judged: the others get what three would get."""
+    rewards_BT = torch.cat([SEGMENTED, torch.full((1, 4), 9.0)])
+    before_BT = torch.cat([BEFORE, torch.zeros(1, 4, dtype=torch.long)])
+    mask_BT = torch.cat([SEGMENT_MASK, torch.zeros(1, 4, dtype=torch.long)])
+    four, three = torch.zeros(4, dtype=torch.long), torch.zeros(3, dtype=torch.long)
+    made_BT = segment_advantages([(rewards_BT, before_BT, mask_BT)], four, 1.0, leave_out)
+    expected_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)], three, 1.0, leave_out)
+    assert torch.equal(made_BT[:3], expected_BT) and made_BT[3].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
@@ -186,7 +199,7 @@ def test_one_segment_is_the_whole_response(leave_out, gamma):
     mask_BT = lengths_mask([3, 5, 1, 4, 4, 2])
     end_BT = torch.zeros(6, 5).scatter(1, mask_BT.sum(1, keepdim=True) - 1, RETURNS[:, None])
     nothing_before = torch.zeros_like(mask_BT)
-    segment_BT = segment_advantages([(end_BT, nothing_before)], mask_BT, GROUPS, gamma, leave_out)
+    segment_BT = segment_advantages([(end_BT, nothing_before, mask_BT)], GROUPS, gamma, leave_out)
     response_BT = response_advantages(end_BT, mask_BT, GROUPS, gamma, leave_out)
     torch.testing.assert_close(segment_BT[:, 0], response_BT[:, 0])
     if gamma == 1:
@@ -198,7 +211,7 @@ def test_empty_responses_and_padding():
     for poison in (0.0, float("nan")):
         rewards_BT = torch.tensor([[poison] * 3, [0.0, 1.0, 1.0]])
         made = segment_advantages(
-            [(rewards_BT, BEFORE[:2, :3])], mask_BT, torch.zeros(2, dtype=torch.long), 1.0, True
+            [(rewards_BT, BEFORE[:2, :3], mask_BT)], torch.zeros(2, dtype=torch.long), 1.0, True
         )
         assert made.tolist() == [[0, 0, 0], [2, 2, 1]]  # nothing against the empty one's nothing
 
@@ -245,7 +258,7 @@ def expected_gradient(K, leave_out, form):
     rewards_BT, before_BT, mask_BT = rewards_NT[rows_B], before_NT[rows_B], mask_NT[rows_B]
     if form == "segment":
         advantages_BT = segment_advantages(
-            [(rewards_BT, before_BT)], mask_BT, group_B, 1.0, leave_out
+            [(rewards_BT, before_BT, mask_BT)], group_B, 1.0, leave_out
         )
     else:
         advantages_BT = response_advantages(rewards_BT, mask_BT, group_B, 1.0, leave_out)
@@ -284,3 +297,69 @@ def test_segments_have_smaller_advantages_than_responses():
     assert (
         expected_gradient(3, True, "segment")[2] < 0.8 * expected_gradient(3, True, "response")[2]
     )
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+GROUP_OF_TWO = torch.zeros(2, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "function, arguments",
+    [
+        (
+            lambda *tensors: kl_penalized(*tensors, 0.2),
+            ["rewards_BT", "logprobs_BT", "ref_logprobs_BT", "mask_BT"],
+        ),
+        (lambda *tensors: gae(*tensors, 1.0, 0.95), ["rewards_BT", "values_BT", "mask_BT"]),
+        (
+            lambda *tensors: gae(*tensors, 1.0, 0.95, "longest"),
+            ["rewards_BT", "values_BT", "mask_BT"],
+        ),
+        (reward_to_go, ["rewards_BT", "mask_BT"]),
+        (position_mean, ["values_BT", "mask_BT"]),
+        (
+            lambda *tensors: segment_baseline(*tensors, GROUP_OF_TWO, True),
+            ["to_go_BT", "index_BT", "mask_BT"],
+        ),
+        (
+            lambda *tensors: response_advantages(*tensors, GROUP_OF_TWO, 1.0, True),
+            ["rewards_BT", "mask_BT"],
+        ),
+    ],
+)
+def test_shapes_that_would_broadcast_are_refused(function, arguments):
+    def tensors():
+        return [
+            torch.zeros(2, 3, dtype=torch.long if name == "index_BT" else torch.float)
+            for name in arguments
+        ]
+
+    function(*tensors())
+    for wrong in range(len(arguments)):
+        changed = tensors()
+        changed[wrong] = changed[wrong][:1]
+        with pytest.raises(ValueError) as refused:
+            function(*changed)
+        right = (wrong + 1) % len(arguments)
+        assert f"{arguments[wrong]} (1, 3)" in str(refused.value)
+        assert f"{arguments[right]} (2, 3)" in str(refused.value)
+
+
+@pytest.mark.parametrize("function", [group_sum, group_mean, group_std, leave_one_out])
+def test_every_return_needs_its_group(function):
+    with pytest.raises(ValueError, match=r"_B \(1,\), group_B \(2,\)"):
+        function(torch.ones(1), GROUP_OF_TWO)
+
+
+def test_every_response_needs_its_group():
+    rewards_BT = torch.zeros(3, 4)
+    mask_BT = torch.ones(3, 4)
+    index_BT = torch.zeros(3, 4, dtype=torch.long)
+    message = r"group_B has shape \(2,\), expected \(3,\)"
+    with pytest.raises(ValueError, match=message):
+        response_advantages(rewards_BT, mask_BT, GROUP_OF_TWO, 1.0, True)
+    with pytest.raises(ValueError, match=message):
+        segment_baseline(rewards_BT, index_BT, mask_BT, GROUP_OF_TWO, True)
+    with pytest.raises(ValueError, match=message):
+        segment_advantages([(rewards_BT, index_BT, mask_BT)], GROUP_OF_TWO, 1.0, True)

@@ -1,24 +1,26 @@
 """What holds for all algorithms, and identities between them."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 
-from fgrlhf.algorithms.config import (
-    GPGAlgorithm,
-    GRPOAlgorithm,
-    PPOConfig,
-    ReinforceAlgorithm,
-    RLOOAlgorithm,
-)
-from fgrlhf.algorithms.gpg import gpg_scale
-from fgrlhf.algorithms.registry import ALGORITHMS, GPG, GRPO, RLOO, Reinforce, unread
-from fgrlhf.algorithms.reinforce import reinforce_advantages
+from fgrlhf.algorithms.gpg import GPG, GPGConfig, gpg_scale
+from fgrlhf.algorithms.grpo import GRPO, GRPOConfig
+from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig, reinforce_advantages
+from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
 from fgrlhf.alignment import segments_before
+from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.reward import AtEnd, CombinedReward, normalized
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 
 NAMES = list(ALGORITHMS)
@@ -57,7 +59,7 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
         kind,
         env__max_generated_len=1,
         env__train_num_samples_per_input=8,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
         train__lr=LR[kind],
         **(LARGE | FAST.get(name, {})),
     )
@@ -77,7 +79,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
         name,
         env__train_num_samples_per_input=8,
         env__max_generated_len=6,
-        ppo__kl_coef=0.01,
+        algorithm__kl_coef=0.01,
         train__lr=LR["t5"],
         **(LARGE | FAST.get(name, {})),
     )
@@ -132,26 +134,37 @@ def test_segments_before_a_token():
 
 
 def test_rloo_of_two_is_the_pair_difference():
-    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm(credit="response")), ROWS[:2])
+    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[:2])
     assert made.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
-    made = advantages(RLOO(PPOConfig(), RLOOAlgorithm(credit="response")), ROWS[1:3])
+    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[1:3])
     assert made.tolist() == [[-2, -2, 0], [2, 2, 2]]
-    made = advantages(
-        RLOO(PPOConfig(), RLOOAlgorithm()), ROWS[:2]
-    )  # by segment: 3 against 3; then 2 against 0
+    made = advantages(RLOO(RLOOConfig()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
     assert made.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
+
+
+def test_a_reward_that_does_not_apply_gives_no_advantage():
+    """The third response is not judged: rloo compares the other two, and the KL penalty all."""
+    old, judged = dense([1.0, 0.0], [3.0, 0.0], [0.0, 0.0])
+    segments = [*judged.segments["r"][:2], None]
+    rewards = TokenReward(judged.by_aspect, {"r": segments}, judged.mask_BT)
+    rloo = RLOO(RLOOConfig())
+    made = rloo.advantages(old, rewards.total_BT, rewards).advantages_BT
+    assert made.tolist() == [[-2, 0], [2, 0], [0, 0]]
+    penalty_BT = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
+    made = rloo.advantages(old, rewards.total_BT + penalty_BT, rewards).advantages_BT
+    assert made.tolist() == [[-1.5, 0.5], [2.5, 0.5], [-1, -1]]
 
 
 def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
     """One prompt, a reward at the end."""
-    reinforce = advantages(Reinforce(PPOConfig(), ReinforceAlgorithm(baseline="mean")), ENDS)
-    plain = GRPO(PPOConfig(), GRPOAlgorithm(normalize=False, credit="response"))
+    reinforce = advantages(Reinforce(ReinforceConfig(baseline="mean")), ENDS)
+    plain = GRPO(GRPOConfig(normalize=False, credit="response"))
     torch.testing.assert_close(advantages(plain, ENDS), reinforce)
     assert reinforce[:, 0].tolist() == [0, 0, 2, -2]
     # and the gradients: at ratio 1 the clipped surrogate's is the policy gradient's
     old, _ = dense(*ENDS)
     gradients = []
-    for algorithm in (plain, Reinforce(PPOConfig(), ReinforceAlgorithm(baseline="mean"))):
+    for algorithm in (plain, Reinforce(ReinforceConfig(baseline="mean"))):
         new_BT = old.logprobs_BT.clone().requires_grad_()
         _, rewards = dense(*ENDS)
         made = algorithm.advantages(old, rewards.total_BT, rewards)
@@ -163,12 +176,12 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
 
 
 def test_grpo_normalises_by_the_group():
-    plain = advantages(GRPO(PPOConfig(), GRPOAlgorithm(normalize=False)))
-    scaled = advantages(GRPO(PPOConfig(), GRPOAlgorithm()))
+    plain = advantages(GRPO(GRPOConfig(normalize=False)))
+    scaled = advantages(GRPO(GRPOConfig()))
     std = torch.tensor([3.0, 3.0, 5.0, 1.0]).std()
     torch.testing.assert_close(scaled, plain / (std + 1e-4))
     same = ([2.0], [0.0, 2.0])  # no spread: no advantage, no division by zero
-    assert advantages(GRPO(PPOConfig(), GRPOAlgorithm(credit="response")), same).abs().max() == 0
+    assert advantages(GRPO(GRPOConfig(credit="response")), same).abs().max() == 0
 
 
 def test_gpg_makes_up_for_prompts_that_say_nothing():
@@ -178,7 +191,7 @@ def test_gpg_makes_up_for_prompts_that_say_nothing():
     )
     assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
     assert gpg_scale(torch.ones(6), group_B) == 1
-    gpg, grpo = GPG(PPOConfig(), GPGAlgorithm()), GRPO(PPOConfig(), GRPOAlgorithm(normalize=False))
+    gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(normalize=False))
     torch.testing.assert_close(advantages(gpg), advantages(grpo))  # one prompt that says something
 
 
@@ -198,10 +211,10 @@ def test_reinforce_by_hand():
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
-    own = GRPOAlgorithm(normalize=normalize, clip_low=0.1, clip_high=0.3)
+    settings = GRPOConfig(normalize=normalize, clip_low=0.1, clip_high=0.3)
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
-    made = GRPO(PPOConfig(), own).loss(
+    made = GRPO(settings).loss(
         new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])})
     )
     torch.testing.assert_close(made.loss_BT, torch.tensor([[-1.3], [0.9]]))
@@ -254,7 +267,11 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
     results = []
     for credit in ("response", "segment"):
         folder = tmp_path / credit
-        changes = {"algorithm__credit": credit, "ppo__kl_coef": 0.0, "train__total_episodes": 24}
+        changes = {
+            "algorithm__credit": credit,
+            "algorithm__kl_coef": 0.0,
+            "train__total_episodes": 24,
+        }
         make(folder, name, reward=CombinedReward({"cat": OnePerAnswer()}), **changes).train()
         results.append(metrics(folder))
     for ours, other in zip(*results, strict=True):
@@ -295,7 +312,7 @@ def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
     rollout_, rewards = made.collect_and_score()
     steps, step = [], made.optimizer.step
     made.optimizer.step = lambda: (steps.append(1), step())
-    made.update(rollout_, made.credit(rollout_, rewards)[1])
+    made.update(rollout_, made.compute_advantages(rollout_, rewards)[1])
     assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo") else 1)
 
 
@@ -306,11 +323,12 @@ def test_normalised_aspects_by_hand():
         "b": torch.tensor([[-0.5, 0.0], [0.0, 0.0]]),
         "c": torch.ones(2, 2),
     }
-    made = normalized(TokenReward(aspects, {}, mask_BT), {"a": 2.0, "b": -1.0})
+    segments = {name: [[], []] for name in aspects}
+    made = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
     assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
     assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # the sign of a weight stays
     assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
-    doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, {}, mask_BT), {"a": 2.0})
+    doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
     torch.testing.assert_close(
         doubled.by_aspect["a"], made.by_aspect["a"]
     )  # the reward model's scale is gone
@@ -361,7 +379,7 @@ def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
             tmp_path / place,
             "grpo",
             algorithm__kl_in=place,
-            ppo__kl_coef=0.5,
+            algorithm__kl_coef=0.5,
             train__total_episodes=24,
             train__lr=1e-2,
         )
@@ -384,7 +402,7 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
             "reinforce",
             kind,
             algorithm__entropy_coef=coefficient,
-            ppo__kl_coef=0.0,
+            algorithm__kl_coef=0.0,
             # fmt: skip
             env__train_num_samples_per_input=8,
             train__lr=LR[kind],
@@ -401,8 +419,8 @@ def test_a_large_bonus_keeps_the_entropy(kind, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_two_halves_are_one_whole(name, kind, tmp_path):
     changes = {
-        "ppo__kl_target": 0.2,
-        "ppo__kl_horizon": 50,
+        "algorithm__kl_target": 0.2,
+        "algorithm__kl_horizon": 50,
         "train__eval_interval": 3,
         "train__total_episodes": 56,
     }
@@ -446,16 +464,14 @@ def test_another_algorithm_is_not_continued(tmp_path):
         ("rloo", {"env__train_num_samples_per_input": 1}, ["needs a second one", "set it to 2 or more", "reinforce"]),
         ("grpo", {"env__train_num_samples_per_input": 1}, ["is 1, but `grpo` compares"]),
         ("gpg", {"env__train_num_samples_per_input": 1}, ["is 1, but `gpg` compares"]),
-        ("grpo", {"algorithm__lam": 0.9}, ["`lam` steers GAE or the critic", "`grpo` has neither", "ppo, a2c, trpo, nlpo"]),
-        ("reinforce", {"algorithm__vf_coef": 0.9}, ["`vf_coef` steers GAE or the critic", "algorithm.vf_coef out"]),
-        ("a2c", {"algorithm__lam": 0.9}, ["stands under ppo", "set ppo.lam"]),
-        ("a2c", {"algorithm__cliprange": 0.1}, ["`cliprange` is not a setting of `a2c`"]),
-        ("grpo", {"train__n_critic_warmup_steps": 2}, ["`grpo` has no critic that could learn alone", "set it to 0"]),
+        ("grpo", {"train__n_critic_warmup_steps": 2}, ["`grpo` has no critic that could learn alone", "set it to 0", "a critic: ppo, a2c, trpo, nlpo"]),
+        ("ppo", {"algorithm__clip_low": 0.1}, ["algorithm.clip_low: unknown key; known here: cliprange, cliprange_value, "]),
+        ("a2c", {"algorithm__lam": 2.0}, ["algorithm.lam: input should be less than or equal to 1"]),
         ("nlpo", {"algorithm__top_p": None}, ["both null", "set algorithm.top_p=0.9", "or use ppo"]),
         ("nlpo", {"algorithm__top_k": 5}, ["both given", "exactly one"]),
         ("trpo", {"model__value_model": {"policy_value_sharing": True}}, ["bounds how far the policy moves", "set it to false"]),
         ("trpo", {"train__dropout": True}, ["train.dropout is true", "set train.dropout=false"]),
-        ("sac", {}, ["algorithm.name: there is no `sac`", "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo"]),
+        ("sac", {}, ["algorithm.name: there is no `sac`", "known: ppo, a2c, reinforce, rloo, grpo, gpg, trpo, nlpo, python"]),
         ("grp", {}, ["did you mean `grpo`?"]),
         ("grpo", {"algorithm__clip": 0.3}, ["algorithm.clip: unknown key"]),
         ("grpo", {"algorithm__clip_low": -1.0}, ["algorithm.clip_low: input should be greater than 0"]),
@@ -467,38 +483,206 @@ def test_bad_combinations_are_refused_before_anything_is_loaded(name, change, pa
     assert all(part in str(refused.value) for part in parts), str(refused.value)
 
 
-def test_keys_without_use_are_named(tmp_path):
-    given = {"ppo__lam": 0.9, "ppo__cliprange": 0.1, "train__value_lr": 1e-3}
-    assert unread(config(tmp_path, **given)) == []
-    assert unread(config(tmp_path, algorithm__name="a2c", **given)) == [
-        "ppo.cliprange",
+def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
+    given = {"algorithm__lam": 0.9, "algorithm__cliprange": 0.1, "train__value_lr": 1e-3}
+
+    def unused(**changes):
+        return config(tmp_path, **changes).unused_settings()
+
+    assert unused(**given) == []
+    assert unused(algorithm__name="a2c", **given) == [
+        "algorithm.cliprange",
         "train.n_ppo_epoch_per_rollout",
     ]
     critic = [
+        "algorithm.cliprange",
+        "algorithm.lam",
         "model.value_model.policy_value_sharing",
-        "ppo.cliprange",
-        "ppo.lam",
         "train.value_lr",
     ]  # kl_coef is read
-    assert unread(config(tmp_path, algorithm__name="grpo", **given)) == critic
-    assert unread(config(tmp_path, algorithm__name="rloo", **given)) == sorted(
+    assert unused(algorithm__name="grpo", **given) == critic
+    assert unused(algorithm__name="rloo", **given) == sorted(
         [*critic, "train.n_ppo_epoch_per_rollout"]
     )
-    assert unread(
-        config(
-            tmp_path,
-            algorithm__name="rloo",
-            model__value_model={"ckpt": "x", "freeze_value_model": True},
-        )
-    ) == [
+    folder = {"ckpt": "x", "freeze_value_model": True}
+    assert unused(algorithm__name="rloo", model__value_model=folder) == [
         "model.value_model.ckpt",
         "model.value_model.freeze_value_model",
         "train.n_ppo_epoch_per_rollout",
     ]
 
 
+def test_a_config_holds_the_settings_that_its_algorithm_reads(tmp_path):
+    made = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
+    written = made.model_dump()["algorithm"]
+    assert written["gamma"] == 0.8 and written["credit"] == "segment" and "lam" not in written
+    again = validate(RLConfig, made.model_dump(), "again")
+    assert again.model_dump() == made.model_dump() and again.algorithm.unused == ()
+
+
 def test_the_name_alone_changes_the_algorithm(tmp_path):
+    ppo = config(tmp_path).algorithm
     for name in NAMES:
-        made = config(tmp_path, **settings(name))
-        assert made.algorithm.name == name and made.ppo == config(tmp_path).ppo
-        assert json.loads(made.model_dump_json())["algorithm"]["name"] == name
+        algorithm = config(tmp_path, **settings(name)).algorithm
+        assert algorithm.name == name and type(algorithm) is ALGORITHMS[name].config_class
+        written = json.loads(algorithm.model_dump_json())
+        assert written["name"] == name
+        shared = set(written) & set(ppo.model_dump()) - {"name", "kl_in"}
+        assert {key: written[key] for key in shared} == ppo.model_dump(include=shared)
+
+
+# ---- algorithms outside the library --------------------------------------------------------------
+
+OUTSIDE = """
+from typing import Literal
+
+from fgrlhf.algorithms.config import AlgorithmConfig
+from fgrlhf.algorithms.losses import policy_gradient_loss
+from fgrlhf.algorithms.protocol import Algorithm
+from fgrlhf.types import Advantages, TokenLoss
+
+
+class SignConfig(AlgorithmConfig):
+    bonus: float
+    side: Literal["left", "right"] = "right"
+
+
+class Sign(Algorithm):
+    \"\"\"The policy gradient with the sign of the batch's centred return as advantage.\"\"\"
+
+    config_class = SignConfig
+    needs_values = False
+    reuses_rollouts = False
+
+    def advantages(self, rollout, rewards_BT, rewards):
+        returns_B = rewards_BT.sum(1)
+        sign_B = (returns_B - returns_B.mean()).sign() * self.config.bonus
+        return Advantages(sign_B[:, None] * rollout.response_mask_BT)
+
+    def loss(self, new, old, advantages):
+        loss_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)
+        return TokenLoss(loss_BT, {"loss/policy": loss_BT.detach()})
+
+
+class WithCritic(Sign):
+    needs_values = True
+
+
+class NoAlgorithm:
+    config_class = SignConfig
+    needs_values = False
+
+
+class OtherConfig(Sign):
+    config_class = dict
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A package of a user's own: `<package>.algorithms`."""
+    package = f"outside_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / "src" / package).mkdir(parents=True)
+    (tmp_path / "src" / package / "__init__.py").touch()
+    (tmp_path / "src" / package / "algorithms.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    return f"{package}.algorithms"
+
+
+def python(of, **changes):
+    """The settings of an algorithm outside the library."""
+    return {"algorithm__name": "python", "algorithm__of": of, "algorithm__bonus": 2.0, **changes}
+
+
+def test_an_algorithm_outside_the_library_learns(outside, tmp_path):
+    changes = {
+        "env__max_generated_len": 1,
+        "env__train_num_samples_per_input": 8,
+        "algorithm__kl_coef": 0.0,
+        "train__lr": LR["t5"],
+    }
+    cfg = config(tmp_path, **python(f"{outside}.Sign"), **changes, **LARGE)
+    trainer(cfg).train()
+    curve = [row["reward/total"] for row in metrics(tmp_path)]
+    assert curve[0] < 0.3 and sum(curve[-5:]) / 5 > 0.95, (curve[:5], curve[-5:])
+
+
+def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
+    of = f"{outside}.Sign"
+    cfg = config(tmp_path, **python(of, algorithm__kl_coef=0.4, algorithm__lam=0.5))
+    assert (cfg.algorithm.bonus, cfg.algorithm.side, cfg.algorithm.kl_coef) == (2.0, "right", 0.4)
+    assert not cfg.needs_values and cfg.algorithm.unused == ("lam",)
+    written = cfg.model_dump(mode="json")
+    assert {"name": "python", "of": of, "bonus": 2.0}.items() <= written["algorithm"].items()
+    again = validate(RLConfig, yaml.safe_load(to_yaml(cfg)), "again")
+    assert again.model_dump() == cfg.model_dump() and type(again.algorithm) is type(cfg.algorithm)
+    assert config(tmp_path, **python(f"{outside}.WithCritic")).needs_values
+
+
+@pytest.mark.parametrize(
+    "change, parts",
+    [
+        ({"bonus": "much"}, ["algorithm.bonus: ", "got 'much'"]),
+        ({"bonus": None}, ["algorithm.bonus: "]),
+        ({"side": "up"}, ["algorithm.side: input should be 'left' or 'right'"]),
+        ({"bonsu": 1}, ["algorithm.bonsu: unknown key; did you mean `bonus`?"]),
+        ({"clip_low": 0.1}, ["algorithm.clip_low: unknown key"]),
+        ({"kl_coef": -1}, ["algorithm.kl_coef: "]),
+        ({"of": "Sign"}, ["algorithm.of: `Sign` has no module"]),
+        ({"of": "no_such_package.Sign"}, ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"]),
+        ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
+        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "is no algorithm", "Algorithm"]),
+        ({"of": "OUTSIDE.NoAlgorithm"}, ["is no algorithm, since it lacks reuses_rollouts, advantages"]),
+        ({"of": "OUTSIDE.OtherConfig"}, ["config_class of", "is dict", "AlgorithmConfig"]),
+        ({"of": "OUTSIDE.WithCritic"}, ["the critic of `python` needs a trunk of its own"]),
+        ({"of": 3}, ["algorithm.of: "]),
+    ],
+)  # fmt: skip
+def test_mistakes_in_its_settings_are_named(change, parts, outside, tmp_path):
+    changes = {f"algorithm__{key}": value for key, value in change.items()}
+    of = changes.pop("algorithm__of", "OUTSIDE.Sign")
+    if isinstance(of, str):
+        of = of.replace("OUTSIDE", outside)
+    if "WithCritic" in str(of):
+        changes["model__value_model"] = {}
+    with pytest.raises(UserError) as refused:
+        config(tmp_path, **python(of, **changes))
+    assert all(part in str(refused.value) for part in parts), str(refused.value)
+
+
+def test_a_missing_setting_and_another_mistake_are_reported_together(outside, tmp_path):
+    with pytest.raises(UserError) as refused:
+        settings = {"algorithm__name": "python", "algorithm__of": f"{outside}.Sign"}
+        config(tmp_path, **settings, train__lr=-1.0)
+    assert "algorithm.bonus: missing" in str(refused.value)
+    assert "train.lr: " in str(refused.value)
+    with pytest.raises(UserError, match="algorithm.of: missing"):
+        config(tmp_path, algorithm__name="python")
+
+
+# ---- imports -------------------------------------------------------------------------------------
+
+IMPORTS = """
+import importlib, pkgutil, sys
+import fgrlhf.algorithms
+
+names = [module.name for module in pkgutil.iter_modules(fgrlhf.algorithms.__path__)]
+for name in names:
+    importlib.import_module("fgrlhf.algorithms." + name)
+wrong = [name for name in ("spacy", "fgrlhf.trainer", "fgrlhf.ppo", "fgrlhf.reward") if name in sys.modules]
+print(len(names), wrong)
+"""
+
+
+def test_algorithms_load_neither_spacy_nor_the_trainer():
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORTS], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    count, wrong = result.stdout.split(maxsplit=1)
+    assert int(count) >= len(ALGORITHMS) and wrong.strip() == "[]"

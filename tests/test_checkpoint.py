@@ -28,8 +28,8 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
         "train__dropout": dropout > 0,
         "train__eval_interval": 2,
         "train__n_warmup_steps": 2,
-        "ppo__kl_target": 0.2,
-        "ppo__kl_horizon": 50,
+        "algorithm__kl_target": 0.2,
+        "algorithm__kl_horizon": 50,
         "train__kl_threshold": 1e-5,
         "train__kl_patience": 100,
     }
@@ -149,11 +149,11 @@ def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
 def test_other_settings_are_refused_key_by_key(tmp_path):
     make(tmp_path).train(until=2)
     with pytest.raises(UserError) as refused:
-        make(tmp_path, train__lr=5e-4, ppo__lam=0.5, reward__dog={"kind": "count"}).train()
+        make(tmp_path, train__lr=5e-4, algorithm__lam=0.5, reward__dog={"kind": "count"}).train()
     message = str(refused.value)
     assert (
         "train.lr: 0.001 then, 0.0005 now" in message
-        and "ppo.lam: 0.95 then, 0.5 now" in message
+        and "algorithm.lam: 0.95 then, 0.5 now" in message
         and "reward.dog" in message
     )
     assert "train.seed" not in message and "save_dir" in message

@@ -1,20 +1,37 @@
-"""compare.sh: what it runs, and how runs, seeds and questions become a table and a page."""
+"""compare.sh and `fgrlhf compare`: the runs, and how runs, seeds and prompts become a table and a
+page.
+"""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.config import load_config
+from fgrlhf.config import load_config, read_yaml
 from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.pipeline import compare as pipeline_compare
+from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
+from fgrlhf.pipeline.comparison import (
+    Comparison,
+    Difference,
+    RunResult,
+    compare_runs,
+    differences,
+)
+from fgrlhf.pipeline.comparison_page import page, table
+from fgrlhf.pipeline.experiments import Experiment, Run
+from fgrlhf.report.display import Display
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.task import rl_config
 from tasks.qa_feedback import compare
-from tasks.qa_feedback.compare import NAMES, Settings, curve, results, stages, training, tuned
-from tasks.qa_feedback.compare_page import others, page, table
-from tasks.qa_feedback.training.reward import QAConfig
-from tasks.qa_feedback.training.train_dpo import QADPOConfig
+from tasks.qa_feedback.compare import NAMES, Settings, experiment_of, run_of
+from tasks.qa_feedback.display import DISPLAY
+from tasks.qa_feedback.task import TASK
 
+T = "tasks/qa_feedback/training"
 LOG = [
     {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
     {"step": 0, "episodes": 64, "time/rollout": 1.0, "time/update": 2.0},
@@ -23,85 +40,256 @@ LOG = [
 ]
 
 
-def test_a_curve_counts_episodes_and_the_seconds_of_training():
-    assert curve(LOG) == [
-        {"episodes": 0.0, "seconds": 0.0, "gold": 0.5, "kl": 0.0},
-        {"episodes": 128.0, "seconds": 7.0, "gold": 0.7, "kl": 3.0},
-    ]
+# ---- the mini world's comparison -----------------------------------------------------------------
 
 
-def test_a_run_has_its_algorithm_its_seed_and_its_share_of_episodes():
-    stage = training("rloo-holistic", 2, 5, Path("/base"), Path("/out"))
+def stage_of(name, seed=0, steps=40, base=Path("/base"), out=Path("/out")):
+    return experiment_of(base, out).training_stage(run_of(name, steps, out), seed)
+
+
+def overrides(stage) -> list[str]:
+    return [part for part in stage.command if "=" in part]
+
+
+@pytest.fixture
+def demo(tmp_path):
+    """A folder with the models and the feedback of the demo, empty files."""
+    for path in (
+        "sft/model.safetensors",
+        "rel_rm/model.safetensors",
+        "baseline_rm/model.safetensors",
+        "data/train_feedback.json",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    return tmp_path
+
+
+def test_a_run_has_its_algorithm_its_seed_and_its_share_of_episodes(demo):
+    stage = stage_of("rloo-holistic", 2, 5, base=demo)
     assert {"algorithm.name=rloo", "train.seed=2", "train.total_episodes=320"} <= set(stage.command)
-    assert stage.command[3].endswith("mini_baseline_config.yml") and stage.outputs == (
-        "rloo-holistic/seed-2",
-    )
-    assert "/base/baseline_rm/model.safetensors" in stage.reads and not any(
-        "rel_rm" in path for path in stage.reads
-    )
+    assert stage.command[3:5] == ("tasks.qa_feedback", f"{T}/mini_baseline_config.yml")
+    assert stage.outputs == ("rloo-holistic/seed-2",)
+    assert {
+        f"{demo}/baseline_rm/model.safetensors",
+        f"{demo}/sft/model.safetensors",
+    } <= set(stage.reads)
+    assert not any("rel_rm" in path for path in stage.reads)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name not in compare.DPO and name != compare.SFT]
+    "name", [name for name in NAMES if name not in compare.DPO and name != compare.CORRECTED_SFT]
 )
-def test_the_configs_take_what_was_tuned(name, monkeypatch):
+def test_the_configs_take_the_tuned_settings(name, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    command = training(name, 0, 40, Path("/base"), Path("/out")).command
-    config = load_config(QAConfig, command[3], list(command[4:]))
+    stage = stage_of(name)
+    config = load_config(rl_config(TASK), stage.command[4], overrides(stage))
     assert config.algorithm.name == name.removesuffix("-holistic") in ALGORITHMS
-    prompts, samples = (
-        config.train.sampling_batch_size_per_card,
-        config.env.train_num_samples_per_input,
-    )
+    prompts = config.train.sampling_batch_size_per_card
+    samples = config.env.train_num_samples_per_input
     assert prompts * samples == compare.EPISODES_PER_STEP
 
 
 @pytest.mark.parametrize("name", compare.DPO)
-def test_dpo_runs_are_valid(name, monkeypatch):
+def test_dpo_runs_are_valid(name, demo, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    stage = training(name, 1, 40, Path("/base"), Path("/out"))
-    config = load_config(QADPOConfig, stage.command[3], list(stage.command[4:]))
-    assert config.train.seed == 1 and "/base/data/train_feedback.json" in stage.reads
+    stage = stage_of(name, 1, base=demo)
+    config = load_config(DPOConfig, stage.command[4], overrides(stage))
+    assert config.train.seed == 1 and f"{demo}/data/train_feedback.json" in stage.reads
 
 
-def test_corrected_sft_is_its_script():
-    stage = training("corrected-sft", 1, 40, Path("/base"), Path("/out"))
-    assert (
-        stage.command[:2] == ("bash", "tasks/qa_feedback/training/train_corrected_sft.sh")
-        and "train.seed=1" in stage.command
-    )
-    evaluated = stages(
-        Settings(algorithms="corrected-sft,ppo", seeds="1"), Path("/base"), Path("/out")
-    )
-    policies = [part for stage in evaluated for part in stage.command if part.startswith("policy=")]
-    assert policies == [
-        "policy=/base/sft",
-        "policy=/out/corrected-sft/seed-1",
-        "policy=/out/ppo/seed-1/best",
-    ]
+def test_corrected_sft_trains_on_the_corrected_answers():
+    stage = stage_of("corrected-sft", 1)
+    assert stage.command[2:4] == ("sft.run_sft", f"{T}/mini_corrected_sft_config.yml")
+    assert stage.needs == ("corrected_examples",)
+    corrected = compare.corrected_examples(Path("/base"), Path("/out"))
+    assert corrected.name == "corrected_examples" and corrected.outputs == ("corrected.json",)
+    assert "out=/out/corrected.json" in corrected.command
+    assert "data.train_file=/out/corrected.json" in stage.command
 
 
-def test_what_is_tuned_is_tuned_for_an_algorithm_that_is_there():
-    assert set(compare.read_yaml(compare.ROOT / compare.TUNED)) <= set(NAMES)
-    assert all("=" in setting for name in NAMES for setting in tuned(name))
+def test_tuned_settings_are_of_existing_runs():
+    assert set(read_yaml(compare.TUNED)) <= set(NAMES)
+    assert "train.lr=0.00015" in run_of("a2c", 40, Path("/out")).overrides
+
+
+def test_without_a_demo_the_message_names_it(tmp_path):
+    with pytest.raises(UserError, match="make demo"):
+        compare.compare(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "compare")))
+    with pytest.raises(UserError, match="there is no best"):
+        compare.compare(Settings(algorithms="ppo,best", base_dir=str(tmp_path)))
+
+
+# ---- `fgrlhf compare` ----------------------------------------------------------------------------
+
+
+class Stages:
+    """Takes the place of `Pipeline`: keeps the stages, and writes what they would write."""
+
+    def __init__(self, stages, root, folder, environment, lanes):
+        Stages.last = stages
+        Stages.lanes = lanes
+        Stages.environment = environment
+        self.folder = folder
+
+    def run(self):
+        for stage in Stages.last:
+            keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
+            if "policy" in keys:
+                score = 0.8 if "grpo" in keys["name"] else 0.5
+                rows = [{"id": i, "reward": score + 0.1 * i} for i in range(2)]
+                write_jsonl(self.folder / stage.outputs[0] / "rows.jsonl", rows)
+            else:
+                write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", LOG)
+        write_json(
+            self.folder / "stages.json", {stage.name: {"seconds": 1.0} for stage in Stages.last}
+        )
 
 
 @pytest.fixture
-def found(tmp_path):
-    """Two algorithms, two seeds, two questions: ppo gains .2 and .4 over SFT, rloo nothing."""
-    settings = Settings(algorithms="ppo,rloo,corrected-sft", seeds="0,1")
+def configs(tmp_path, monkeypatch):
+    monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Stages)
+    monkeypatch.setattr(pipeline_compare, "stop_with_signals", lambda: None)
+    monkeypatch.setenv("BASE", str(tmp_path / "sft"))
+    names = ("dense", "scalar")
+    for name in names:
+        (tmp_path / f"{name}_config.yml").write_text(
+            f"model: {{policy_model: {{ckpt: '${{BASE}}'}}}}\nlogging: {{run_name: {name}}}\n"
+        )
+    return [str(tmp_path / f"{name}_config.yml") for name in names]
 
-    def write(folder: str, name: str, values: list[float]) -> None:
-        rows = [{"id": question, "oracle/gold": value} for question, value in zip("ba", values)]
-        write_jsonl(tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
 
-    write("sft", "sft", [0.1, 0.5])
+def test_configs_times_algorithms_times_seeds(configs, tmp_path, capsys):
+    pipeline_compare.main(
+        [
+            "qa_feedback",
+            *configs,
+            f"output_dir={tmp_path / 'out'}",
+            "algorithms=ppo,grpo",
+            "seeds=0,3",
+            "train.total_episodes=64",
+            "data_dir=d",
+            "lanes=2",
+        ]
+    )
+    names = [stage.name for stage in Stages.last]
+    assert names[0] == "evaluate-sft" and len(names) == 1 + 4 * 2 * 2
+    stage = next(stage for stage in Stages.last if stage.name == "scalar-grpo/seed-3")
+    assert {
+        configs[1],
+        "algorithm.name=grpo",
+        "train.seed=3",
+        "train.total_episodes=64",
+        f"logging.save_dir={tmp_path}/out/scalar-grpo/seed-3",
+    } <= set(stage.command)
+    evaluation = next(stage for stage in Stages.last if stage.name.endswith("scalar-grpo-seed-3"))
+    assert evaluation.needs == (stage.name,)
+    assert {
+        f"policy={tmp_path}/out/scalar-grpo/seed-3/best",
+        f"config={configs[0]}",
+        "data_dir=d",
+        "split=test",
+        "reward=true",
+    } <= set(evaluation.command)
+    assert "do_sample=true" not in evaluation.command
+    summary = read_json(tmp_path / "out" / "summary.json")
+    assert summary["reference"] == "sft" and summary["differences"]["dense-grpo_vs_sft"]["real"]
+    assert summary["differences"]["dense-grpo_vs_dense-ppo"]["mean"] == pytest.approx(0.3)
+    assert "dense-grpo | 0.850 |" in capsys.readouterr().out
+    assert (tmp_path / "out" / "index.html").exists() and Stages.lanes == 2
+
+
+def test_names_of_runs(configs, tmp_path):
+    experiment = Experiment("qa_feedback", tmp_path)
+
+    def names(*chosen, **settings):
+        more = CompareSettings(output_dir="o", **settings)
+        return [run.name for run in runs_of(experiment, chosen, (), more)]
+
+    assert names(*configs) == ["dense", "scalar"]
+    assert names(configs[0], algorithms="ppo,grpo") == ["ppo", "grpo"]
+    assert names(configs[0], f"dpo:{configs[1]}", algorithms="ppo,grpo") == [
+        "ppo",
+        "grpo",
+        "scalar",
+    ]
+    with pytest.raises(UserError, match="same name: dense"):
+        names(configs[0], configs[0])
+    with pytest.raises(UserError, match="no training program `x`"):
+        names(f"x:{configs[0]}")
+
+
+def test_settings_of_single_runs(configs, tmp_path):
+    (tmp_path / "s.yml").write_text("grpo: {train.lr: 1.5e-4, env.x: [1, 2], a.b: text}\n")
+    settings = CompareSettings(
+        output_dir="o", algorithms="ppo,grpo", settings=str(tmp_path / "s.yml")
+    )
+    ppo, grpo = runs_of(Experiment("t", tmp_path), configs[:1], ("train.lr=1",), settings)
+    assert ppo.overrides == ("algorithm.name=ppo", "train.lr=1")
+    assert grpo.overrides[2:] == ("train.lr=0.00015", "env.x=[1, 2]", "a.b=text")
+    (tmp_path / "s.yml").write_text("grpo: 3\n")
+    with pytest.raises(UserError, match="`grpo` must be a mapping"):
+        runs_of(Experiment("t", tmp_path), configs[:1], (), settings)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "name a task and a config"),
+        (["qa_feedback"], "name a task and a config"),
+        (["qa_feedback", "{config}"], "output_dir: missing"),
+        (["qa_feedback", "{config}", "output_dir=o", "seeds=0,x"], "whole numbers"),
+        (["qa_feedback", "{config}", "output_dir=o", "seeds=-1"], "whole numbers"),
+        (["qa_feedback", "{config}", "output_dir=o", "seeds=1,1"], "names a seed twice"),
+        (["qa_feedback", "{config}", "output_dir=o", "seeds=" + "9" * 5000], "whole numbers"),
+        (["qa_feedback", "{config}", "output_dir=o", "lane=2"], "did you mean `lanes`"),
+        (["qa_feedback", "dpo:{config}", "output_dir=o"], "evaluation=FILE must name one"),
+        (["qa_feedback", "gone.yml", "output_dir=o"], "gone.yml cannot be read"),
+        (["qa_feedback", "{config}", "output_dir=o", "reference=a/dense"], "both named dense"),
+        (["qa_feedback", "{config}", "output_dir=o", "metric=bleu"], "they have reward"),
+    ],
+)
+def test_mistakes_have_a_message(configs, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=re.escape(message)):
+        pipeline_compare.main([text.replace("{config}", configs[0]) for text in arguments])
+
+
+def test_help_lists_the_keys(capsys):
+    pipeline_compare.main(["--help"])
+    out = capsys.readouterr().out
+    assert "fgrlhf compare TASK CONFIG" in out and "num_samples" in out
+
+
+def test_names_of_references():
+    assert reference_name("outputs/mini/sft") == "sft"
+    assert reference_name("outputs/mini/ppo/best") == "ppo"
+    assert reference_name("org/model") == "model"
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result(tmp_path):
+    """Three runs, two seeds, two prompts: ppo gains .2 and .4 over SFT, rloo nothing."""
+    runs = [
+        Run("ppo", "rl", "", ("train.lr=1",), algorithm="ppo"),
+        Run("rloo", "rl", "", algorithm="rloo"),
+        Run("corrected-sft", "sft", "", algorithm="corrected-sft"),
+    ]
+
+    def write(name: str, values: list[float]) -> None:
+        rows = [{"id": prompt, "oracle/gold": value} for prompt, value in zip("ba", values)]
+        write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
+
+    write("sft", [0.1, 0.5])
     for seed in (0, 1):
-        write(f"eval-{seed}", "ppo", [0.5, 0.7])
-        write(f"eval-{seed}", "rloo", [0.1, 0.5])
-        write(f"eval-{seed}", "corrected-sft", [0.2, 0.5])
+        write(f"ppo-seed-{seed}", [0.5, 0.7])
+        write(f"rloo-seed-{seed}", [0.1, 0.5])
+        write(f"corrected-sft-seed-{seed}", [0.2, 0.5])
         write_jsonl(
             tmp_path / "corrected-sft" / f"seed-{seed}" / "metrics.jsonl",
             [{"step": 400, "eval/rougeLsum": 70.0}],
@@ -112,60 +300,55 @@ def found(tmp_path):
         tmp_path / "stages.json",
         {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)},
     )
-    return results(settings, tmp_path)
+    return compare_runs(tmp_path, "sft", runs, [0, 1], "oracle/gold", "test")
 
 
-def test_the_summary_has_runs_and_differences(found, tmp_path):
-    run = found["runs"]["ppo"]["1"]
-    assert (run["gold"], run["episodes"], run["seconds"]) == (pytest.approx(0.6), 128.0, 7.0)
-    assert (
-        found["differences"]["ppo_vs_sft"]["mean"] == pytest.approx(0.3)
-        and found["differences"]["ppo_vs_sft"]["real"]
-    )
-    assert found["differences"]["rloo_vs_ppo"]["mean"] == pytest.approx(-0.3)
-    assert not found["differences"]["rloo_vs_sft"]["real"]
-    write_json(tmp_path / "summary.json", found)
+def test_runs_and_differences(result, tmp_path):
+    run = result.runs["ppo"].seeds[1]
+    assert (run.score, run.episodes, run.seconds, run.kl) == (pytest.approx(0.6), 128.0, 7.0, 3.0)
+    difference = result.difference("ppo", "sft")
+    assert difference.mean == pytest.approx(0.3) and difference.real
+    assert result.differences["rloo_vs_ppo"].mean == pytest.approx(-0.3)
+    assert not result.differences["rloo_vs_sft"].real
+    assert result.runs["corrected-sft"].seeds[0].seconds == 30.0
+    write_json(tmp_path / "summary.json", result.as_dict())
+    summary = read_json(tmp_path / "summary.json")
+    assert summary["runs"]["ppo"]["seeds"]["1"]["curve"][1]["score"] == 0.7
 
 
-def test_table_and_page_show_them(found):
-    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in table(found)
-    html = page(found)
-    assert (
-        "| corrected-sft | 0.350 |" in table(found)
-        and html.count("<svg") == 3
-        and "<script" not in html
-        and "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
-    )
+def test_table_and_page_show_them(result):
+    text = table(result, DISPLAY)
+    assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
+    assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
+    assert "| corrected-sft | 0.350 |" in text
+    html = page(result, DISPLAY)
+    assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
+    assert "<script" not in html and "train.lr=1" in html
+    assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
+    assert "gold on the test prompts; sft 0.300" in table(result, Display())
 
 
-def test_an_algorithm_stands_beside_itself_with_holistic_rewards(found):
-    same = {"mean": 0.0, "low": -0.1, "high": 0.1, "real": False, "excludes_zero": False}
-    found["differences"] |= {
-        "rloo-holistic_vs_rloo": same,
-        "rloo-holistic_vs_gpg": same | {"real": True, "excludes_zero": True},
-    }
-    assert list(others(found)) == ["rloo-holistic_vs_rloo"]
+SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
+OTHER = Difference(0.2, 0.1, 0.3, True, 0.01, 0.04, True)
 
 
-@pytest.mark.parametrize(
-    "settings, named",
-    [
-        ({"algorithms": "ppo,best"}, "best is not known"),
-        ({"seeds": "0,x"}, "seeds=0,x"),
-        ({"seeds": "-1"}, "seeds=-1"),
-        ({"seeds": "1,1"}, "names a seed twice"),
-        ({"seeds": "9" * 5000}, "whole numbers"),
-    ],
-)
-def test_what_is_not_there_is_refused(settings, named):
-    with pytest.raises(UserError, match=named):
-        made = Settings(**settings)
-        stages(made, Path("/base"), Path("/out"))
-
-
-def test_without_a_demo_it_says_so(tmp_path):
-    with pytest.raises(UserError, match="make demo"):
-        compare.compare(Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "compare")))
+def test_other_differences():
+    """The same algorithm with another config; others only if their interval excludes zero."""
+    names = [("ppo", "", "ppo"), ("rloo", "", "rloo"), ("gpg", "", "gpg")]
+    names += [("rloo-holistic", "holistic", "rloo"), ("ppo-holistic", "holistic", "ppo")]
+    runs = {name: RunResult(group, algorithm, [], {}) for name, group, algorithm in names}
+    order = ["sft", *runs]
+    pairs = {f"{a}_vs_{b}": OTHER for i, b in enumerate(order) for a in order[i + 1 :]}
+    comparison = Comparison("m", "test", [0], "sft", 0.0, runs, pairs)
+    expected = [
+        "ppo-holistic_vs_ppo",
+        "gpg_vs_rloo",
+        "rloo-holistic_vs_rloo",
+        "ppo-holistic_vs_rloo-holistic",
+    ]
+    assert list(comparison.others()) == expected
+    pairs |= {name: SAME for name in ("gpg_vs_rloo", "rloo-holistic_vs_rloo")}
+    assert list(comparison.others()) == [expected[0], *expected[2:]]
 
 
 def test_differences_are_corrected_for_their_number():
@@ -178,23 +361,27 @@ def test_differences_are_corrected_for_their_number():
         f"same-{i}": [rng.normal(rng.normal(0, 0.02), 0.05, 100) for _ in range(3)]
         for i in range(12)
     }
-    pairs = compare.differences(gold)
+    pairs = differences(gold)
     assert len(pairs) == 91
     noise = {name: pair for name, pair in pairs.items() if "better" not in name}
-    assert sum(pair["excludes_zero"] for pair in noise.values()) == 4 and not any(
-        pair["real"] for pair in noise.values()
-    )
-    assert pairs["better_vs_sft"]["real"] and pairs["better_vs_sft"]["excludes_zero"]
+    assert sum(pair.excludes_zero for pair in noise.values()) == 4
+    assert not any(pair.real for pair in noise.values())
+    assert pairs["better_vs_sft"].real and pairs["better_vs_sft"].excludes_zero
     for pair in pairs.values():
-        assert pair["p"] <= pair["p_corrected"] <= 1 and pair["real"] == (
-            pair["p_corrected"] < 0.05
-        )
-        assert pair["excludes_zero"] == (pair["p"] < 0.05)
+        assert pair.p <= pair.p_corrected <= 1 and pair.real == (pair.p_corrected < 0.05)
+        assert pair.excludes_zero == (pair.p < 0.05)
 
 
-def test_table_and_page_show_what_is_real_and_what_only_looks_so(found):
-    found["differences"]["ppo_vs_sft"] |= {"real": False, "excludes_zero": True}
-    assert "| *+0.300 [+0.200, +0.400]* |" in table(found) and "<em>+0.300</em>" in page(found)
-    found["differences"]["ppo_vs_sft"] |= {"real": False, "excludes_zero": False}
-    assert "| +0.300 [+0.200, +0.400] |" in table(found) and "<em>" not in page(found)
-    assert "all 6 differences" in table(found) and "all 6 differences" in page(found)
+def test_table_and_page_mark_what_is_significant(result):
+    shown = result.differences["ppo_vs_sft"]
+
+    def with_difference(**changes):
+        changed = Difference(**{**shown.__dict__, **changes})
+        result.differences["ppo_vs_sft"] = changed
+        return table(result, DISPLAY), page(result, DISPLAY)
+
+    text, html = with_difference(real=False, excludes_zero=True)
+    assert "| *+0.300 [+0.200, +0.400]* |" in text and "<em>+0.300</em>" in html
+    text, html = with_difference(real=False, excludes_zero=False)
+    assert "| +0.300 [+0.200, +0.400] |" in text and "<em>" not in html
+    assert "all 6 differences" in text and "all 6 differences" in html

@@ -1,52 +1,110 @@
-"""The README's file tree is the repository, and what the documents point to exists."""
+"""What the documents name exists, their snippets run, and their commands are commands."""
 
+import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+import yaml
+
+from fgrlhf.cli.main import COMMANDS
+from fgrlhf.config import validate
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.task import Task, rl_config
+from fgrlhf.types import SegmentScore
+
 ROOT = Path(__file__).parents[1]
-SHOWN = ("fgrlhf", "sft", "reward_modeling", "tasks", "scripts", "docs", "benchmarks")
-SUFFIXES = {".py", ".sh", ".yml", ".md", ".html", ".j2", ".css", ".js"}
 DOCUMENTS = [
     path
-    for path in ROOT.rglob("*.md")
-    if not set(path.relative_to(ROOT).parts) & {".venv", "outputs"}
+    for path in sorted(ROOT.rglob("*.md"))
+    if not set(path.relative_to(ROOT).parts) & {".venv", "outputs", "node_modules"}
 ]
 
 
-def tree() -> set[str]:
-    """Paths of the README's tree: a line `folder/` opens a folder, indented lines below it are in
-    it.
-    """
-    block = (
-        (ROOT / "README.md")
-        .read_text(encoding="utf-8")
-        .partition("## Files")[2]
-        .partition("```\n")[2]
-        .partition("```")[0]
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    text = path.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of indented command lines and of code spans that begin like a command."""
+    lines = re.findall(r"^ {4}((?:fgrlhf|bash|python|SCALE=).*)$", text, flags=re.M)
+    spans = re.findall(r"`((?:fgrlhf|bash|python -m|SCALE=\w+ bash) [^`]+)`", text)
+    return [line.split() for line in [*lines, *spans]]
+
+
+def test_the_folders_of_the_readme_exist():
+    (block,) = re.findall(
+        r"^## Folders\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
     )
-    folders, found = [], set()
+    parent = ""
+    shown = []
     for line in block.splitlines():
-        if not line.strip():
-            continue
-        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
-        folders = folders[:depth]
-        if name.endswith("/"):
-            folders.append(name)
+        for name in re.findall(r"^\s*[\w/]+/|(?<=  )\w+/(?=  |$)", line):
+            if line.startswith(" "):
+                shown.append(parent + name.strip())
+            else:
+                parent = name
+                shown.append(name)
+    assert len(shown) > 12
+    assert [name for name in shown if not (ROOT / name).is_dir()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_commands_of_a_document_exist(path):
+    wrong = []
+    for words in commands(path.read_text(encoding="utf-8")):
+        while "=" in words[0]:
+            words = words[1:]
+        if words[0] == "fgrlhf":
+            known = words[1] in COMMANDS or words[1] in ("COMMAND", "--help")
+            exists = known and (
+                words[1] not in COMMANDS
+                or importlib.util.find_spec(COMMANDS[words[1]][0]) is not None
+            )
+        elif words[0] == "bash":
+            exists = "$" in words[1] or "NAME" in words[1] or (ROOT / words[1]).is_file()
+            exists = exists or "colours" in words[1]  # the task that docs/tasks.md makes
         else:
-            found |= {"".join([*folders, part]) for part in name.split(",")}
-    return found
+            exists = importlib.util.find_spec(words[2]) is not None
+        if not exists:
+            wrong.append(" ".join(words))
+    assert wrong == []
 
 
-def test_the_tree_is_the_repository():
-    files = {
-        path.relative_to(ROOT).as_posix()
-        for folder in SHOWN
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in SUFFIXES and path.name != "__init__.py"
+def test_the_reward_of_the_guide_runs():
+    reward, task = blocks(ROOT / "docs" / "tasks.md", "python")
+    names = {
+        "RewardKind": RewardKind,
+        "RewardContext": RewardContext,
+        "SegmentScore": SegmentScore,
+        "Task": Task,
+        "re": re,
+        "make_prompts": lambda split, seed: [],
+        "share_sorted": lambda prompt, text: {},
     }
-    shown = {path for path in tree() if path.split("/")[0] in SHOWN}
-    assert sorted(files - shown) == [], "files that README.md does not list"
-    assert sorted(shown - files) == [], "files in README.md that do not exist"
+    exec("from typing import Literal\n" + reward + task, names)
+    section = {"a": {"kind": "sorted_words", "value": 2}}
+    tree = {
+        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "reward": section,
+        "logging": {"save_dir": "out"},
+    }
+    config = validate(rl_config(names["TASK"]), tree, "docs/tasks.md")
+    built = config.reward["a"].build(RewardContext(prefix=lambda prompt, with_context: []))
+    (scores,) = built.segment_scores([], ["a c b"])
+    assert [score.value for score in scores] == [2, 2, -2]
+
+
+def test_the_yaml_of_the_rewards_is_valid():
+    (block,) = blocks(ROOT / "docs" / "rewards.md", "yaml")
+    tree = {
+        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "logging": {"save_dir": "out"},
+    }
+    config = validate(rl_config(Task("any")), tree | yaml.safe_load(block), "docs/rewards.md")
+    assert len(config.reward) == 5
 
 
 def test_relative_links_lead_somewhere():
@@ -59,13 +117,15 @@ def test_relative_links_lead_somewhere():
     assert not broken
 
 
-def test_files_named_in_the_readme_exist():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(
-        re.findall(r"`((?:fgrlhf|sft|reward_modeling|tasks|scripts|docs)/[\w./-]+\.\w+)`", text)
-    )
-    assert len(named) > 5
-    assert not [name for name in named if not (ROOT / name).exists()]
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_named_in_a_document_exist(path):
+    folders = "fgrlhf|sft|reward_modeling|interface_html|tasks|scripts|docs"
+    text = path.read_text(encoding="utf-8")
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", text))
+    # relative to the repository, to the document, or, in a guide, to a task's folder
+    places = (ROOT, path.parent, ROOT / "tasks" / "qa_feedback")
+    missing = [name for name in sorted(named) if not any((at / name).exists() for at in places)]
+    assert missing == []
 
 
 def test_make_targets_named_in_the_documents_exist():

@@ -2,21 +2,24 @@ import pytest
 import tiny
 import yaml
 
+from fgrlhf.cli import evaluate as module
+from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
+from fgrlhf.task import rl_config
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.evaluate import (
-    Settings,
-    evaluate,
-    oracle_for,
-    policy_name,
-    sampling_of,
-)
-from tasks.qa_feedback.training.reward import QAConfig
+from tasks.qa_feedback.task import TASK, oracle
+
+QAConfig = rl_config(TASK)
+
+
+def evaluate(settings):
+    return module.evaluate(TASK, settings)
+
 
 CONFIG = {
     "model": {
@@ -147,12 +150,12 @@ def test_names_and_oracle(world):
     )
     assert policy_name("outputs/sft/") == "sft" and policy_name("t5-large") == "t5-large"
     prompts = load_examples(world / "test.json")
-    assert len(oracle_for(prompts)) == 1 and oracle_for([]) == ()
+    assert len(oracle(prompts)) == 1 and oracle([]) == ()
     write_json(
         world / "real.json",
         [{"text": "question: Who?", "answer": ["He."], "question": "Who made it?", "passages": []}],
     )
-    assert oracle_for(load_examples(world / "real.json")) == ()
+    assert oracle(load_examples(world / "real.json")) == ()
 
 
 @pytest.mark.parametrize("changes", [{"name": "../../../evil"}, {"split": "../x"}])

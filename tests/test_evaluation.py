@@ -71,8 +71,8 @@ class Length:
 
 def reward(scale=0.5, weight=2.0):
     aspects = {
-        "words": SegmentClassifierReward(Words(), 0.3, -0.5),
-        "end": AtEnd(SegmentClassifierReward(Words(), 1.0, 0.0)),
+        "words": SegmentClassifierReward(Words(), {"ok": 0.3, "error": -0.5}),
+        "end": AtEnd(SegmentClassifierReward(Words(), {"ok": 1.0})),
         "length": SequenceScorerReward(Length(), Length.mean, Length.std, scale, bias=0.25),
     }
     return CombinedReward(aspects, {"words": 1.0, "end": 0.1, "length": weight})

@@ -1,12 +1,13 @@
 import pytest
 import tiny
 
+from fgrlhf.cli import generate as module
+from fgrlhf.cli.generate import Settings
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.runs.stage import hold
 from tasks.qa_feedback.data import mini_world
-from tasks.qa_feedback.training import generate as module
-from tasks.qa_feedback.training.generate import Settings, generate
+from tasks.qa_feedback.task import TASK
 
 
 @pytest.fixture
@@ -14,6 +15,10 @@ def world(tmp_path):
     write_json(tmp_path / "train.json", [mini_world.make_row(0, "train", i) for i in range(7)])
     tiny.t5(seed=1).save(tmp_path / "sft")
     return tmp_path
+
+
+def generate(settings):
+    return module.generate(TASK, settings)
 
 
 def settings(world, **changes):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks", "benchmarks")
-LIBRARY = ("fgrlhf", "sft", "reward_modeling")
+PACKAGES = ("fgrlhf", "sft", "reward_modeling", "interface_html", "tasks", "benchmarks")
+LIBRARY = ("fgrlhf", "sft", "reward_modeling", "interface_html")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
@@ -114,3 +114,94 @@ def test_importing_every_module_does_nothing(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == ""
+
+
+# Words that one task uses. Longer identifiers count too: `with_passages`, `rel_rm`.
+TASK_WORDS = (
+    "passage",
+    "question",
+    "wikipage",
+    "relevance",
+    "factuality",
+    "completeness",
+    "baseline_model",
+    "f-err",
+    "qa_feedback",
+    "qa-feedback",
+    "rel_rm",
+    "fact_rm",
+    "comp_rm",
+    "hanoi",
+    "toxicity",
+)
+SUFFIXES = (".py", ".js", ".html", ".j2", ".css", ".sh")
+
+
+def words_of_tasks(text: str) -> list[tuple[int, str]]:
+    """(line number, word) of every word of a task; a line with `# a task's word` is exempt."""
+    hits = []
+    for number, line in enumerate(text.lower().splitlines(), start=1):
+        if "# a task's word" in line:
+            continue
+        hits += [(number, word) for word in TASK_WORDS if word in line]
+    return hits
+
+
+def test_the_word_list_is_seen():
+    assert words_of_tasks("a\nthe Passages of a page\nx = 'NF-ERR'\n") == [
+        (2, "passage"),
+        (3, "f-err"),
+    ]
+    assert words_of_tasks("old = 'with_passages'  # a task's word: read from old files") == []
+
+
+def test_the_library_has_no_word_of_a_task():
+    hits = {}
+    for package in LIBRARY:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in SUFFIXES:
+                found = words_of_tasks(path.read_text(encoding="utf-8"))
+                if found:
+                    hits[str(path.relative_to(ROOT))] = found
+    assert hits == {}
+
+
+def module_level_imports(path: Path) -> set[str]:
+    """Modules imported when the file is: not inside functions, not under TYPE_CHECKING."""
+    names = set()
+    nodes = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes += node.orelse
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return names
+
+
+def test_there_is_no_import_cycle():
+    modules = {module_name(path): path for path in FILES}
+    graph = {
+        name: sorted(module_level_imports(path) & modules.keys() - {name})
+        for name, path in modules.items()
+    }
+    cycles = []
+    finished: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            cycles.append(" -> ".join([*path[path.index(name) :], name]))
+            return
+        if name in finished:
+            return
+        for imported_name in graph[name]:
+            visit(imported_name, (*path, name))
+        finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+    assert cycles == []

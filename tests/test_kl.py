@@ -1,6 +1,7 @@
 import pytest
+import torch
 
-from fgrlhf.algorithms.kl import KLController
+from fgrlhf.algorithms.kl import KLController, kl_k1, kl_k3
 
 
 def test_without_a_target_the_coefficient_is_fixed():
@@ -30,3 +31,22 @@ def test_it_steers_towards_the_target():
         response = 1.0 / kl.coef  # a policy whose KL falls as the penalty grows
         kl.update(response, episodes=64)
     assert response == pytest.approx(2.0, rel=1e-2) and kl.coef == pytest.approx(0.5, rel=1e-2)
+
+
+def test_kl_estimators_have_the_right_mean():
+    p = torch.tensor([0.5, 0.3, 0.2])
+    q = torch.tensor([0.2, 0.2, 0.6])
+    exact = (p * (p / q).log()).sum()
+    assert kl_k1(p.log(), q.log()).tolist() == pytest.approx((p / q).log().tolist())
+    assert (p * kl_k1(p.log(), q.log())).sum() == pytest.approx(exact.item(), abs=1e-6)
+    assert (p * kl_k3(p.log(), q.log())).sum() == pytest.approx(exact.item(), abs=1e-6)
+    assert (kl_k3(p.log(), q.log()) > 0).all() and kl_k3(p.log(), p.log()).abs().max() < 1e-6
+    assert kl_k3(torch.zeros(1), torch.full((1,), 2.0).log()).item() == pytest.approx(
+        1 - torch.tensor(2.0).log().item(), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("estimator", [kl_k1, kl_k3])
+def test_log_probabilities_of_other_shapes_are_refused(estimator):
+    with pytest.raises(ValueError, match=r"logprobs_BT \(2, 3\), ref_logprobs_BT \(1, 3\)"):
+        estimator(torch.zeros(2, 3), torch.zeros(1, 3))

@@ -4,11 +4,11 @@ or writes anything.
 
 import pytest
 
+from fgrlhf.cli import dpo, rl
 from fgrlhf.errors import UserError
 from fgrlhf.runs.stage import hold
 from reward_modeling import run_fg_rm, run_pref_rm
 from sft import run_sft
-from tasks.qa_feedback.training import train_dpo, train_rl
 
 
 class Section:
@@ -18,9 +18,14 @@ class Section:
         self.__dict__.update(values)
 
 
+def arguments(stage) -> list:
+    """A program for any task takes the task as its first argument."""
+    return [["tasks.qa_feedback"]] if stage in (rl, dpo) else []
+
+
 @pytest.mark.parametrize(
     "stage",
-    [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo],
+    [run_sft, run_fg_rm, run_pref_rm, rl, dpo],
     ids=lambda stage: stage.__name__,
 )
 def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
@@ -28,18 +33,18 @@ def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
     monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
     with hold(tmp_path / "run"):
         with pytest.raises(UserError, match="another process works in"):
-            stage.main()
+            stage.main(*arguments(stage))
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(
     "stage",
-    [run_sft, run_fg_rm, run_pref_rm, train_rl, train_dpo],
+    [run_sft, run_fg_rm, run_pref_rm, rl, dpo],
     ids=lambda stage: stage.__name__,
 )
 def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     config = Section(logging=Section(save_dir=str(tmp_path / "file" / "run")))
     monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
-    with pytest.raises(UserError, match="a folder must be"):
-        stage.main()
+    with pytest.raises(UserError, match="in the place of a folder"):
+        stage.main(*arguments(stage))

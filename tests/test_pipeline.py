@@ -16,7 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.pipeline import stages as module
 from fgrlhf.pipeline.fingerprint import fingerprint, imported_files
-from fgrlhf.pipeline.stages import Pipeline, Stage
+from fgrlhf.pipeline.stages import Pipeline, Stage, lane_environments, visible_gpus
 from fgrlhf.runs.runlog import peak_memory_mb
 from fgrlhf.runs.stage import hold
 
@@ -158,14 +158,45 @@ def test_at_most_so_many_lanes(root):
     assert max(map(int, (root / "out" / "count").read_text().split())) == 2
 
 
+def test_lanes_share_the_gpus(monkeypatch):
+    def shares(lanes):
+        return [lane.get("CUDA_VISIBLE_DEVICES") for lane in lane_environments(lanes)]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,7")
+    assert visible_gpus() == ["2", "5", "7"]
+    assert shares(1) == [None]
+    assert shares(2) == ["2,7", "5"]
+    assert shares(4) == ["2", "5", "7", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    assert shares(2) == [None, None]
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert visible_gpus() == [] and shares(2) == [None, None]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(module.torch.cuda, "device_count", lambda: 2)
+    assert visible_gpus() == ["0", "1"]
+
+
+def test_stages_side_by_side_have_gpus_of_their_own(root, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    meet = (
+        'echo $CUDA_VISIBLE_DEVICES > "$OUT/gpu-$$"; '
+        'until [ "$(ls "$OUT" | grep -c gpu-)" -ge 2 ]; do sleep 0.05; done'
+    )
+    run(root, [stage("a", meet), stage("b", meet)], lanes=2)
+    seen = sorted(path.read_text().strip() for path in (root / "out").glob("gpu-*"))
+    assert seen == ["4", "6"]
+
+
 def test_a_signal_stops_the_stages_and_the_next_run_continues(root):
     code = f"""
 import signal
 from pathlib import Path
 from fgrlhf.pipeline.stages import Pipeline, Stage
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
+# a shell has its background jobs ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 root = Path({str(root)!r})
-script = 'echo $$ >> "$OUT/pids"; if [ $(wc -l < "$OUT/pids") = 1 ]; then sleep 1000; fi; touch "$OUT/s"'
+script = 'echo $$ >> "$OUT/pids"; [ $(wc -l < "$OUT/pids") != 1 ] || sleep 1000; touch "$OUT/s"'
 stage = Stage("s", ("bash", "-c", script), outputs=("s",))
 Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
 """
@@ -251,6 +282,25 @@ def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
     write("b.py", "import fgrlhf.c\nx = 2\n")
     assert now() != first
     assert fingerprint(tmp_path, ["run"], [], ["fgrlhf.a"], ["other"]) != now()
+
+
+def test_code_outside_the_library_counts_too(tmp_path):
+    """A task in a folder of the user's, which imports the library."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "task.py").write_text("from fgrlhf.errors import UserError\n")
+    files = imported_files(tmp_path, ["mine.task", "mine", "numpy", "gone.module"])
+    assert tmp_path / "mine" / "task.py" in files
+    assert ROOT / "fgrlhf" / "errors.py" in files
+    assert fingerprint(tmp_path, ["run"], [], ["mine.task"], [])
+    page = imported_files(ROOT, ["interface_html.pages"])
+    assert ROOT / "interface_html" / "schema.py" in page
+
+
+def test_a_file_elsewhere_counts_by_its_contents(tmp_path):
+    (tmp_path / "model").write_text("1")
+    first = fingerprint(tmp_path / "repo", ["run"], [str(tmp_path / "model")], [], [])
+    (tmp_path / "model").write_text("20")
+    assert first != fingerprint(tmp_path / "repo", ["run"], [str(tmp_path / "model")], [], [])
 
 
 def test_a_second_pipeline_in_the_folder_is_refused(root):

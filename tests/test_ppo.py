@@ -7,10 +7,10 @@ import reference
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
+from fgrlhf.algorithms.ppo import PPO, PPOConfig
 from fgrlhf.config import read_yaml
-from fgrlhf.ppo import PPO, PPOTrainer
+from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward
-from fgrlhf.runs.rl_config import PPOConfig
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
@@ -80,9 +80,11 @@ def run(ppo, case, old, new, rewards):
 
 
 def shipped(name: str) -> dict:
-    """The `ppo` section of a published variant at paper scale."""
+    """The `algorithm` section of a published variant at paper scale, without its name."""
     folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
-    return read_yaml(folder / f"published_{name}_config.yml")["ppo"]
+    section = read_yaml(folder / f"published_{name}_config.yml")["algorithm"]
+    assert section.pop("name") == "ppo"
+    return section
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
@@ -226,7 +228,7 @@ def test_coefficients_weigh_the_two_losses():
 
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
-    made = trainer(config(tmp_path, ppo__lam=0.5, ppo__cliprange=0.1))
+    made = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
     assert (
         isinstance(made, PPOTrainer)
         and made.algorithm.config.lam == 0.5
@@ -270,13 +272,13 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
     for vf_coef in (0.1, 1000.0):
         cfg = config(
             tmp_path / str(vf_coef),
-            ppo__vf_coef=vf_coef,
+            algorithm__vf_coef=vf_coef,
             model__value_model={"ckpt": "tiny"},
             train__max_grad_norm=0.05,
         )
         made = trainer(cfg, own_value=True)
         rollout, rewards = made.collect_and_score()
-        _, advantages = made.credit(rollout, rewards)
+        _, advantages = made.compute_advantages(rollout, rewards)
         metrics = made._optimizer_step(rollout, advantages, torch.arange(8))
         weights.append(torch.cat([p.detach().flatten() for p in made.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))

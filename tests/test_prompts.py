@@ -3,10 +3,11 @@
 import pytest
 import tiny
 
+from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import UserError
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.prompts import check_prompts_fit
+from tasks.qa_feedback.task import up_to_question
 
 QUESTION = "the red cat"
 
@@ -28,7 +29,7 @@ def test_a_question_is_never_cut(kind, capsys):
     template = 4 if kind == "chat" else 0
     short, long = prompt("0", "a dog"), prompt("1", "a dog sees the bird")
     policy = policy_of(kind, 7 + template)
-    assert check_prompts_fit(policy, [short, long], "train.json") == 1
+    assert check_prompts_fit(policy, [short, long], up_to_question, "train.json") == 1
     assert (
         capsys.readouterr().out
         == f"1 of 2 prompts of train.json are longer than max_input_len={7 + template} tokens:"
@@ -42,28 +43,36 @@ def test_a_question_is_never_cut(kind, capsys):
         and len(read) == 7 + template
     )
     assert (
-        check_prompts_fit(policy, [short], "train.json") == 0
-        and check_prompts_fit(policy, [long], "x", quiet=True) == 1
+        check_prompts_fit(policy, [short], up_to_question, "train.json") == 0
+        and check_prompts_fit(policy, [long], up_to_question, "x", quiet=True) == 1
     )
     assert capsys.readouterr().out == ""
     with pytest.raises(
         UserError,
         match=(
-            f"dev.json, row 1: its question ends after {4 + template} tokens, but max_input_len is"
-            f" {3 + template}"
+            f"dev.json, row 1: the part that must not be cut has {4 + template} tokens,"
+            f" but max_input_len is {3 + template}"
         ),
     ):
-        check_prompts_fit(policy_of(kind, 3 + template), [long], "dev.json")
-    assert check_prompts_fit(policy_of(kind, 4 + template), [long], "dev.json", quiet=True) == 1
+        check_prompts_fit(policy_of(kind, 3 + template), [long], up_to_question, "dev.json")
+    assert (
+        check_prompts_fit(
+            policy_of(kind, 4 + template), [long], up_to_question, "dev.json", quiet=True
+        )
+        == 1
+    )
 
 
 def test_a_question_that_the_text_words_differently_counts_by_itself():
     strange = Prompt("5", "a dog sees the bird", meta={"question": "the red cat , a dog"})
-    assert check_prompts_fit(policy_of("t5", 6), [strange], "x") == 0
-    with pytest.raises(UserError, match="row 5: its question ends after 6 tokens"):
-        check_prompts_fit(policy_of("t5", 4), [strange], "x")
+    assert check_prompts_fit(policy_of("t5", 6), [strange], up_to_question, "x") == 0
+    with pytest.raises(UserError, match="row 5: the part that must not be cut has 6 tokens"):
+        check_prompts_fit(policy_of("t5", 4), [strange], up_to_question, "x")
     assert (
-        check_prompts_fit(policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], "x") == 1
+        check_prompts_fit(
+            policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], up_to_question, "x"
+        )
+        == 1
     )  # no question, nothing to lose
 
 
@@ -74,7 +83,10 @@ def test_no_question_of_a_file_is_cut(qa_feedback, kind):
     policy = type(policy)(policy.model, tiny.fresh(tiny.tokenizer("bpe")))
     lengths = sorted(policy.prompt_lengths([prompt.text for prompt in prompts]))
     limit = policy.max_input_len = lengths[len(lengths) // 2] - 1  # half of the prompts are longer
-    assert check_prompts_fit(policy, prompts, "dev.json", quiet=True) >= len(prompts) // 2
+    assert (
+        check_prompts_fit(policy, prompts, up_to_question, "dev.json", quiet=True)
+        >= len(prompts) // 2
+    )
     read = policy.tokenize([prompt.text for prompt in prompts], return_offsets_mapping=True)[
         "offset_mapping"
     ]

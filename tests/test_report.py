@@ -1,6 +1,4 @@
-"""The report: what is found is shown, what is missing is said, text stays text, nothing is
-fetched.
-"""
+"""The report: outputs are shown, missing files are named, text stays text, nothing is fetched."""
 
 import json
 import math
@@ -13,11 +11,15 @@ import pytest
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
-from fgrlhf.report import page as report
+from fgrlhf.report import page as report_page
 from fgrlhf.report import plots as report_plots
-from fgrlhf.report.data import aspect_name, read_outputs
+from fgrlhf.report import sections
+from fgrlhf.report.data import read_outputs
+from fgrlhf.report.display import Display
 from fgrlhf.report.page import write_report
+from fgrlhf.report.records import Segment
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
+from tasks.qa_feedback.display import DISPLAY
 
 ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}
 CLAUSES = (
@@ -182,7 +184,7 @@ def make_outputs(folder, wild=""):
                 "shape": "seq2seq",
                 "labels": ["NF-ERR", "O"] if kind == "segment" else [],
                 "level": "subsentence",
-                "with_passages": True,
+                "with_context": True,
                 "segmenter": {"name": "sentencizer", "version": "3.8.18"},
                 "mean": 0.12,
                 "std": 1.9,
@@ -268,7 +270,7 @@ class Page(HTMLParser):
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     make_outputs(folder)
-    write_report(folder, folder / "report.html")
+    write_report(folder, folder / "report.html", DISPLAY)
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -286,7 +288,8 @@ def test_every_section_is_there(whole):
         "pair accuracy",
         "Paired differences",
         "Fine-grained RLHF − SFT",
-        "the held-out feedback",
+        "held-out feedback",
+        "passages (2)",
         "Step 39, after 39 updates",
         "train_sft",
         "the mini world",
@@ -381,8 +384,8 @@ def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
             tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
             [eval_row(random.Random(1), i, mean) for i in range(2)],
         )
-    outputs = read_outputs(tmp_path)
-    assert (list(outputs.summary["policies"]), outputs.split) == (["sft", "fine_grained"], "dev")
+    outputs = read_outputs(tmp_path, Display())
+    assert (list(outputs.policies), outputs.split) == (["sft", "fine_grained"], "dev")
     write_report(tmp_path, tmp_path / "r.html")
     assert "0.690 to 0.710" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
@@ -391,7 +394,7 @@ def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
     for split in ("dev", "test", "train"):
         rows = [eval_row(random.Random(0), 0, 0.5)]
         write_jsonl(tmp_path / "eval" / f"a-policy-{split}" / "rows.jsonl", rows)
-    outputs = read_outputs(tmp_path)
+    outputs = read_outputs(tmp_path, Display())
     assert (outputs.split, list(outputs.evaluations)) == ("test", ["a-policy"])
 
 
@@ -407,7 +410,7 @@ def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
-def test_empty_answers_and_prompts_of_another_form_are_shown(tmp_path):
+def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
     row = {
         "id": "0",
         "prompt": "Say something.",
@@ -435,10 +438,10 @@ def test_empty_answers_and_prompts_of_another_form_are_shown(tmp_path):
     write_jsonl(tmp_path / "grpo" / "samples" / "step-0.jsonl", [rollout])
     write_report(tmp_path, tmp_path / "r.html")
     text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
-    assert "empty answer" in text and "Say something." in text and "+0.40" in text
+    assert "empty response" in text and "Say something." in text and "+0.40" in text
 
 
-def test_questions_are_the_first_that_every_policy_answered(tmp_path):
+def test_prompts_are_the_first_that_every_policy_answered(tmp_path):
     rng = random.Random(0)
     write_jsonl(
         tmp_path / "eval" / "sft-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (3, 1, 2)]
@@ -446,7 +449,7 @@ def test_questions_are_the_first_that_every_policy_answered(tmp_path):
     write_jsonl(
         tmp_path / "eval" / "other-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (1, 3)]
     )
-    write_report(tmp_path, tmp_path / "r.html")
+    write_report(tmp_path, tmp_path / "r.html", DISPLAY)
     assert re.findall(
         r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")
     ) == [
@@ -457,8 +460,8 @@ def test_questions_are_the_first_that_every_policy_answered(tmp_path):
 
 def test_a_segment_takes_exactly_its_characters():
     segments = [
-        {"start": 0, "end": 2, "value": 0.25, "label": "O"},
-        {"start": 2, "end": 7, "value": -0.5, "label": "ERR"},
+        Segment(start=0, end=2, value=0.25, label="O"),
+        Segment(start=2, end=7, value=-0.5, label="ERR"),
     ]
     assert segment_pieces("ab <cd> ef", segments, top=0.5) == [
         Piece("ab", 0.25, 0.5, label="O"),
@@ -469,13 +472,13 @@ def test_a_segment_takes_exactly_its_characters():
 
 
 def test_a_score_of_the_whole_answer_shows_its_number_even_on_an_empty_one():
-    whole = [{"start": 0, "end": None, "value": 0.5, "label": ""}]
+    whole = [Segment(start=0, end=None, value=0.5)]
     assert segment_pieces("ab", whole, top=0.5) == [Piece("ab", 0.5, 1.0, whole=True)]
     assert segment_pieces("", whole, top=0.5) == [Piece("", 0.5, 1.0, whole=True)]
 
 
 def test_token_rewards_and_their_segments():
-    segments = [{"start": 0, "end": 4, "value": -1.0, "label": "ERR"}]
+    segments = [Segment(start=0, end=4, value=-1.0, label="ERR")]
     assert token_pieces(
         "a bc d", ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5], 1.0, segments
     ) == [
@@ -489,20 +492,128 @@ def test_token_rewards_and_their_segments():
 
 
 def test_a_segment_that_starts_after_a_space_underlines_its_first_word():
-    segments = [
-        {"start": 0, "end": 1, "value": 1.0, "label": ""},
-        {"start": 2, "end": 4, "value": -1.0, "label": ""},
-    ]
+    segments = [Segment(start=0, end=1, value=1.0), Segment(start=2, end=4, value=-1.0)]
     pieces = token_pieces("a bc", ["a", " bc"], [1.0, -1.0], 1.0, segments)
     assert [(piece.text, piece.under) for piece in pieces] == [("a", 1.0), (" ", 0.0), ("bc", -1.0)]
 
 
-def test_names_of_aspects():
-    assert [aspect_name(n) for n in ("relevance_model", "baseline_model", "my_own")] == [
+# ---- display -------------------------------------------------------------------------------------
+
+
+def test_names_of_a_task_and_of_none():
+    names = ("relevance_model", "baseline_model", "baseline", "my_own")
+    assert [DISPLAY.name(name) for name in names] == [
         "relevance",
         "preference",
+        "Holistic RLHF",
         "my own",
     ]
+    assert [Display().name(name) for name in names] == [name.replace("_", " ") for name in names]
+    metrics = ("oracle/gold", "kl", "relevance_model/ratio", "reward/baseline_model", "a/b")
+    assert [DISPLAY.metric(metric) for metric in metrics] == [
+        "gold score",
+        "KL from SFT",
+        "relevance, share without error by its model",
+        "reward: preference",
+        "a · b",
+    ]
+    assert Display().metric("oracle/gold") == "gold"
+    assert Display().metric("kl") == "KL from the reference"
+
+
+def test_order_and_colours():
+    names = ["zeta", "fine_grained", "alpha", "sft"]
+    assert sorted(names, key=DISPLAY.rank) == ["sft", "fine_grained", "alpha", "zeta"]
+    assert sorted(names, key=Display().rank) == ["sft", "alpha", "fine_grained", "zeta"]
+    assert DISPLAY.colour_numbers(["a", "sft", "b", "fine_grained", "c", "d"]) == {
+        "a": 3,
+        "sft": 0,
+        "b": 4,
+        "fine_grained": 2,
+        "c": 5,
+        "d": 3,
+    }
+    assert Display().colour_numbers(["sft", "a", "b"]) == {"sft": 0, "a": 1, "b": 2}
+    everything_fixed = Display(colours={str(i): i for i in range(6)})
+    assert everything_fixed.colour_numbers(["x", "y"]) == {"x": 0, "y": 1}
+
+
+def write_puzzle_outputs(folder):
+    """Two policies of a task that gives nothing: `ppo` solves one puzzle more than `sft`."""
+    for name, solved in (("sft", (0, 1, 0)), ("ppo", (1, 1, 0))):
+        rows = [
+            {
+                "id": str(i),
+                "prompt": f"disc {i}",
+                "response": "a to c",
+                "reward": 2.0 * value,
+                "solved": value,
+            }
+            for i, value in enumerate(solved)
+        ]
+        write_jsonl(folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
+        write_json(
+            folder / "eval" / f"{name}-test" / "summary.json",
+            {"solved": interval(sum(solved) / 3, 0.1), "reward": interval(1.0, 0.2)},
+        )
+    lines = [
+        {"step": 0, "eval/reward": 1.0, "eval/solved": 0.2, "eval/kl": 0.1, "eval/reward/a": 1},
+        {"step": 0, "episodes": 8, "reward/total": 1.0},
+    ]
+    write_jsonl(folder / "ppo" / "metrics.jsonl", lines)
+
+
+def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
+    write_puzzle_outputs(tmp_path)
+    write_report(tmp_path, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = "".join(Page(html).text)
+    assert "ppo over sft, reward" in text and "+0.667" in text
+    assert "disc 0" in text and "reward 2.00" in text and "<ul>" not in html
+    labels = re.findall(r'aria-label="([^"]*)"', html)
+    assert labels == ["Shares, with 95% intervals", "solved", "ppo: reward"]
+
+
+def test_headline_metrics_of_a_task(tmp_path):
+    write_puzzle_outputs(tmp_path)
+    display = Display(headline=("solved",), metrics={"solved": "puzzles solved"})
+    write_report(tmp_path, tmp_path / "r.html", display)
+    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    assert "ppo over sft, puzzles solved" in text and "+0.333" in text
+    assert "puzzles solved 1.00" in text and "reward 2.00" not in text
+
+
+def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, capsys):
+    def shown(*arguments) -> bool:
+        report_page.main([str(tmp_path), *arguments])
+        return "Fine-grained RLHF" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+    write_run(tmp_path / "fine_grained", ASPECTS, random.Random(0))
+    assert not shown() and shown("task=qa_feedback") and shown("task=tasks.qa_feedback")
+    run_json = tmp_path / "fine_grained" / "run.json"
+    write_json(run_json, {**json.loads(run_json.read_text()), "task": "qa_feedback"})
+    assert shown()
+    write_json(run_json, {"task": "tasks.gone"})
+    capsys.readouterr()
+    assert not shown() and "tasks.gone" in capsys.readouterr().err
+    write_json(tmp_path / "summary.json", {"task": "qa_feedback"})
+    assert shown()
+    with pytest.raises(UserError, match="no task `tasks.gone`"):
+        report_page.main([str(tmp_path), "task=tasks.gone"])
+
+
+def test_the_command_line(tmp_path, capsys):
+    write_puzzle_outputs(tmp_path)
+    report_page.main([str(tmp_path), str(tmp_path / "other.html")])
+    assert (tmp_path / "other.html").exists() and "other.html" in capsys.readouterr().out
+    report_page.main(["--help"])
+    assert "OUTPUT_DIR" in capsys.readouterr().out
+    for arguments in ([], ["a", "b", "c"]):
+        with pytest.raises(UserError, match="usage"):
+            report_page.main(arguments)
+
+
+# ---- pieces --------------------------------------------------------------------------------------
 
 
 def test_what_a_piece_looks_like():
@@ -518,8 +629,9 @@ def test_tokens_line_up_with_the_text():
 
 
 def test_split_prompt():
-    assert split_prompt(PROMPT) == {
-        "question": "Who made Amber Harbor?",
+    view = split_prompt(PROMPT, DISPLAY)
+    assert view.title == "Who made Amber Harbor?"
+    assert view.parts == {
         "passages": [
             (
                 "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena"
@@ -528,8 +640,11 @@ def test_split_prompt():
             "Amber Harbor (2003 novel) text: Amber Harbor is a novel. It was written by Tomas Vey.",
         ],
     }
-    assert split_prompt("question: Why?") == {"question": "Why?", "passages": []}
-    assert split_prompt("free text") == {"question": "free text", "passages": []}
+    for text, title in (("question: Why?", "Why?"), ("free text", "free text")):
+        view = split_prompt(text, DISPLAY)
+        assert (view.title, view.parts) == (title, {})
+    view = split_prompt(PROMPT, Display())
+    assert (view.title, view.parts) == (PROMPT, {})
 
 
 def test_smoothing_is_a_mean_of_neighbours():
@@ -539,12 +654,12 @@ def test_smoothing_is_a_mean_of_neighbours():
     assert report_plots.smooth(np.array([])).size == 0
 
 
-def test_pictures_use_the_page_colours_and_escape_titles():
+def test_plots_use_the_page_colours_and_escape_titles():
     svg = report_plots.curves(
         'a <b> "c" $d_1$', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
     )
     assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
-    assert svg.count("$d_1$") == 2, "dollars are dollars, in the picture and in its label"
+    assert svg.count("$d_1$") == 2, "dollars are dollars, in the plot and in its label"
     assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
     assert "<style" not in svg and 'id="figure_1"' not in svg
 
@@ -591,9 +706,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
+def no_plots(monkeypatch):
     for name in ("curves", "calibration", "intervals"):
-        monkeypatch.setattr(report, name, lambda *_: "<svg/>")
+        monkeypatch.setattr(sections, name, lambda *_: "<svg/>")
 
 
 def reported(folder, name, text) -> str:
@@ -618,7 +733,7 @@ def reported(folder, name, text) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_file_is_named_and_never_a_traceback(made, no_pictures, name):
+def test_a_damaged_file_is_named_and_never_a_traceback(made, no_plots, name):
     rng = random.Random(name)
     for text in (b"", b"[]", b"{}", b"3", b'"x"', b"[[]]", b"\0\0", b"\xff", b"[" * 100_000):
         message = reported(made, name, text)
@@ -647,6 +762,6 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, no_pictures, name):
     assert refused
 
 
-def test_samples_of_no_step_are_left_alone(made, no_pictures):
+def test_samples_of_no_step_are_left_alone(made, no_plots):
     (made / "fine_grained" / "samples" / "step-x.jsonl").write_text("not ours")
     write_report(made, made / "r.html")

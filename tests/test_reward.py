@@ -5,23 +5,20 @@ import pytest
 import torch
 from rl_helpers import PROMPTS, CountWord, lengths_mask, rollout
 
-from fgrlhf import reward as module
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.errors import UserError
 from fgrlhf.reward import (
     AtEnd,
     BasicReward,
     CombinedReward,
-    Kind,
     SegmentClassifierReward,
     SequenceScorerReward,
-    build_aspects,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.runs.rl_config import AspectConfig
 from fgrlhf.types import SegmentScore
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
+VALUES = {"ok": 0.3, "error": -0.5}
 SPANS = [((0, 12), (12, 22)), ((0, 6),), ()]
 
 
@@ -92,7 +89,7 @@ def test_a_response_without_tokens_cannot_carry_a_reward():
 
 
 def test_labels_are_found_by_name():
-    scores = SegmentClassifierReward(FakeClassifier(), 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
+    scores = SegmentClassifierReward(FakeClassifier(), VALUES).segment_scores(PROMPTS, TEXTS)
     assert scores == [
         [SegmentScore(0, 12, 0.3, "O"), SegmentScore(12, 22, 0.3, "O")],
         [SegmentScore(0, 6, 0.3, "O")],
@@ -100,10 +97,10 @@ def test_labels_are_found_by_name():
     ]
     flipped = FakeClassifier()
     flipped.probabilities = [[[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [[0.1, 0.8, 0.1]], []]
-    scores = SegmentClassifierReward(flipped, 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
+    scores = SegmentClassifierReward(flipped, VALUES).segment_scores(PROMPTS, TEXTS)
     assert [s.value for s in scores[0]] == [-0.5, 0.3] and scores[0][0].label == "NF-ERR"
     flipped.judged = [(True, False), (False,), ()]
-    scores = SegmentClassifierReward(flipped, 0.3, -0.5).segment_scores(PROMPTS, TEXTS)
+    scores = SegmentClassifierReward(flipped, VALUES).segment_scores(PROMPTS, TEXTS)
     assert scores[:2] == [
         [SegmentScore(0, 12, -0.5, "NF-ERR"), SegmentScore(12, 22, 0.0, "unread")],
         [SegmentScore(0, 6, 0.0, "unread")],
@@ -113,7 +110,7 @@ def test_labels_are_found_by_name():
 def test_a_classifier_that_says_nan_is_refused_by_name():
     broken = FakeClassifier()
     broken.probabilities = [[[0.2, 0.7, 0.1], [math.nan] * 3], [[0.1, 0.8, 0.1]], []]
-    reward = CombinedReward({"relevance": SegmentClassifierReward(broken, 0.3, -0.5)})
+    reward = CombinedReward({"relevance": SegmentClassifierReward(broken, VALUES)})
     with pytest.raises(
         UserError, match=r"reward `relevance` is nan for the answer 'the red cat, and a dog'"
     ):
@@ -143,8 +140,8 @@ def test_at_end_moves_everything_and_loses_nothing():
     dense, sparse = (
         CombinedReward({"r": aspect}, {"r": 1.0}).token_rewards(rollout_of(TEXTS, ends)).total_BT
         for aspect in (
-            SegmentClassifierReward(FakeClassifier(), 0.3, -0.5),
-            AtEnd(SegmentClassifierReward(FakeClassifier(), 0.3, -0.5)),
+            SegmentClassifierReward(FakeClassifier(), VALUES),
+            AtEnd(SegmentClassifierReward(FakeClassifier(), VALUES)),
         )
     )
     torch.testing.assert_close(dense.sum(1), sparse.sum(1))
@@ -158,7 +155,7 @@ def test_aspects_are_weighed_and_kept_apart():
     ends = [(3, 7, 11, 12, 16, 18, 22, 22), (1, 6), (0,)]
     reward = CombinedReward(
         {
-            "relevance": SegmentClassifierReward(FakeClassifier(), 0.3, -0.5),
+            "relevance": SegmentClassifierReward(FakeClassifier(), VALUES),
             "cat": CountWord(),
             "whole": SequenceScorerReward(FakeScorer(), 1, 2),
         },
@@ -207,76 +204,3 @@ def test_a_nan_reward_is_refused_by_name(bad, clip):
         return  # clipping is what makes an infinite score harmless
     with pytest.raises(UserError, match=r"reward `completeness`.*'a bird'"):
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
-
-
-def aspects(**changes):
-    return {
-        name: AspectConfig(**{"kind": "sequence_scorer", "ckpt": name, **settings})
-        for name, settings in changes.items()
-    }
-
-
-def test_weight_0_does_not_load_the_model(monkeypatch):
-    loaded = []
-
-    def load(path, prefix_fn, device, dtype, **facts):
-        loaded.append((path, device, dtype, facts))
-        return FakeScorer()
-
-    monkeypatch.setattr(module, "load_reward_model", load)
-    configs = aspects(
-        a={"weight": 0.0},
-        b={"weight": 0.5, "place": "end", "scale": 3.0},
-        c={"mean": 1.0, "std": 4.0, "with_passages": False, "clip": 1.0},
-    )
-    built, weights = build_aspects(configs, prefix_fn=None, device="cpu", dtype="bf16")
-    assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
-    assert loaded[0][1:] == ("cpu", "bf16", {}) and loaded[1][3] == {
-        "mean": 1.0,
-        "std": 4.0,
-        "with_passages": False,
-    }
-    assert (
-        isinstance(built["b"], AtEnd) and built["b"].aspect.scale == 3.0 and built["c"].clip == 1.0
-    )
-    with pytest.raises(UserError, match="nothing to train for"):
-        build_aspects(aspects(a={"weight": 0.0}), prefix_fn=None)
-
-
-def test_an_unknown_kind_is_refused_with_the_known_ones():
-    with pytest.raises(
-        UserError,
-        match=(
-            r"reward.a.kind: there is no `sequence_scorrer`; did you mean.*segment_classifier,"
-            r" sequence_scorer"
-        ),
-    ):
-        build_aspects(aspects(a={"kind": "sequence_scorrer"}), prefix_fn=None)
-    mine = {
-        "count": Kind(
-            lambda config, prefix_fn, device, dtype: CountWord(config.ckpt), frozenset({"ckpt"})
-        )
-    }
-    built, _ = build_aspects(
-        aspects(a={"kind": "count", "ckpt": "dog"}), prefix_fn=None, kinds=mine
-    )
-    assert built["a"].word == "dog"
-
-
-def test_a_missing_reward_model_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere"):
-        build_aspects(aspects(a={"ckpt": str(tmp_path / "nowhere")}), prefix_fn=None)
-
-
-def test_no_reward_is_built_that_is_always_zero():
-    with pytest.raises(UserError) as refused:
-        build_aspects(
-            aspects(a={"kind": "segment_classifier"}, b={"scale": 0.0}, c={"positive_reward": 1.0}),
-            prefix_fn=None,
-        )
-    assert [line.split(": ")[0].strip() for line in str(refused.value).splitlines()[1:]] == [
-        "reward.a.negative_reward",
-        "reward.a.positive_reward",
-        "reward.b.scale",
-        "reward.c.positive_reward",
-    ]

@@ -11,7 +11,10 @@ from fgrlhf.config import _sections, load_config, to_yaml, validate
 from fgrlhf.errors import UserError
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
-from tasks.qa_feedback.training.reward import QAConfig
+from fgrlhf.task import rl_config
+from tasks.qa_feedback.task import TASK
+
+QAConfig = rl_config(TASK)
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -197,18 +200,17 @@ def test_every_field_is_read_somewhere():
         if path.name != "rl_config.py"
     ]
     source = "\n".join(sources)
-    own = (REPOSITORY / "fgrlhf" / "rl_config.py").read_text()
+    own = (REPOSITORY / "fgrlhf" / "runs" / "rl_config.py").read_text()
     names = fields_of(RLConfig)
     assert {
         "kl_horizon",
         "average_microbatches",
         "n_samples",
-        "error_label",
         "num_beams",
         "clip_high",
     } <= names
 
-    def is_read(name: str) -> bool:  # `published_facts` reads by name
+    def is_read(name: str) -> bool:
         return bool(
             re.search(rf"\.{name}\b", source)
             or re.search(rf"self(\.\w+)*\.{name}\b", own)
@@ -350,140 +352,6 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
     ]
 
 
-def rewards(**changes):
-    """The fine-grained tree with other rewards."""
-    return published("fine_grained") | {"reward": changes}
-
-
-R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
-
-
-@pytest.mark.parametrize(
-    "name, section, lines",
-    [
-        ("relevance_model", R1, []),
-        (
-            "relevance_model",
-            R1
-            | {
-                "place": "end",
-                "weight": -2,
-                "level": "subsentence",
-                "error_label": "NF-ERR",
-                "with_passages": False,
-            },
-            [],
-        ),
-        ("relevance_model", R1 | {"positive_reward": 0}, []),
-        (
-            "relevance_model",
-            {"ckpt": "r"},
-            [
-                "negative_reward: missing; `relevance` needs it",
-                "positive_reward: missing; `relevance` needs it",
-            ],
-        ),
-        ("relevance_model", {"weight": 0}, []),
-        ("relevance_model", {"weight": 0, "scale": 2}, ["scale: 2.0 is not read"]),
-        (
-            "factuality_model",
-            {"positive_reward": 1, "negative_reward": -1},
-            ["ckpt: missing; `factuality` needs it"],
-        ),
-        (
-            "factuality_model",
-            R1 | {"positive_reward": 0, "negative_reward": 0},
-            ["positive_reward: it and negative_reward are 0"],
-        ),
-        (
-            "relevance_model",
-            R1 | {"scale": 5, "clip": 1},
-            ["scale: 5.0 is not read, since `relevance` reads ckpt,", "clip: 1.0 is not read"],
-        ),
-        (
-            "relevance_model",
-            R1 | {"mean": 1.0, "std": 2.0},
-            ["mean: 1.0 is not read", "std: 2.0 is not read"],
-        ),
-        (
-            "completeness_model",
-            {
-                "ckpt": "r",
-                "mean": 1.0,
-                "std": 2.0,
-                "scale": 0.3,
-                "bias": 0.1,
-                "clip": 2,
-                "with_passages": True,
-            },
-            [],
-        ),
-        (
-            "completeness_model",
-            {"ckpt": "r", "positive_reward": 3},
-            ["positive_reward: 3.0 is not read, since `preference` reads"],
-        ),
-        (
-            "completeness_model",
-            {"ckpt": "r", "positive_reward": 0},
-            ["positive_reward: 0.0 is not read, since `preference` reads"],
-        ),
-        (
-            "completeness_model",
-            {"ckpt": "r", "error_label": "O", "level": "sentence"},
-            ["level: sentence is not read", "error_label: O is not read"],
-        ),
-        (
-            "completeness_model",
-            {"ckpt": "r", "scale": 0},
-            ["scale: 0 makes the reward the same for every answer"],
-        ),
-        ("completeness_model", {}, ["ckpt: missing; `preference` needs it"]),
-        ("gold", {"kind": "oracle_gold", "scale": 6, "place": "end"}, []),
-        ("gold", {"kind": "oracle_gold"}, []),
-        ("gold", {"kind": "oracle_gold", "scale": 0}, ["scale: 0 makes the reward"]),
-        (
-            "gold",
-            {"kind": "oracle_gold", "ckpt": "/nope"},
-            ["ckpt: /nope is not read, since `oracle_gold` reads scale: leave it out"],
-        ),
-        (
-            "gold",
-            {"kind": "oracle_gold", "clip": 1, "mean": 0},
-            ["clip: 1.0 is not read", "mean: 0.0 is not read"],
-        ),
-        (
-            "a",
-            {"kind": "oracle_gould"},
-            [
-                "kind: there is no `oracle_gould`; did you mean `oracle_gold`? known: factuality,"
-                " oracle_gold"
-            ],
-        ),
-        ("a", {"kind": "sequence_scorer", "ckpt": "", "std": 0}, ["ckpt: it is empty", "std: "]),
-    ],
-)
-def test_a_kind_of_reward_reads_its_keys_and_no_other(name, section, lines):
-    got = refused(rewards(**{name: section}))
-    assert len(got) == len(lines), got
-    for line, part in zip(got, lines):
-        assert line.startswith(f"reward.{name}.{part}"), (line, part)
-
-
-def test_mistakes_of_all_rewards_are_reported_together():
-    got = refused(
-        rewards(
-            a={"kind": "x"}, relevance_model={"ckpt": "r"}, b={"kind": "oracle_gold", "scal": 3}
-        )
-    )
-    assert [line.split(":")[0] for line in got] == [
-        "reward.a.kind",
-        "reward.relevance_model.negative_reward",
-        "reward.relevance_model.positive_reward",
-        "reward.b.scal",
-    ]
-
-
 @pytest.mark.parametrize(
     "path, values",
     [
@@ -542,13 +410,13 @@ def test_the_same_for_dpo():
             "batch_size": 10**30,
             "adam_eps": 1e308,
         },
-        "data": {"dev_file": ""},
+        "data": {"dev_file": "", "feedback_file": "f"},
         "logging": {"save_dir": "x"},
     }
     assert len(refused(tree, DPOConfig)) == 9
     tree = {
         "model": {"policy_model": {"ckpt": "x"}},
-        "data": {"dev_file": "d"},
+        "data": {"dev_file": "d", "feedback_file": "f"},
         "logging": {"save_dir": "x"},
     }
     assert refused(tree, DPOConfig) == []

@@ -1,4 +1,4 @@
-"""make science: what is run for a seed, and how seeds and questions make an interval."""
+"""make science: the stages of a seed, and how seeds and questions make an interval."""
 
 from pathlib import Path
 
@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_jsonl
 from fgrlhf.stats import bootstrap, seed_interval
-from tasks.qa_feedback.science import RUNS, Settings, results, seed_stages, table
+from tasks.qa_feedback import science
+from tasks.qa_feedback.compare import experiment_of
+from tasks.qa_feedback.science import (
+    RUNS,
+    Settings,
+    plan_of,
+    results,
+    seed_stages,
+    table,
+)
 
 
 def test_one_seed_leaves_the_interval_over_questions():
@@ -27,15 +37,28 @@ def test_seeds_widen_the_interval_by_students_t():
 
 
 def test_a_seed_trains_its_own_reward_models_and_reads_them():
-    stages = {stage.name: stage for stage in seed_stages(Path("/out"), 3)}
+    experiment = experiment_of(Path("/base"), Path("/out"))
+    listed = seed_stages(experiment, plan_of(Path("/base")), 3)
+    stages = {stage.name: stage for stage in listed}
+    assert len(stages) == 4 + 4 + 4
     fine = stages["seed-3/fine_grained"]
-    assert (
-        "reward.relevance_model.ckpt=/out/seed-3/rel_rm" in fine.command
-        and "train.seed=3" in fine.command
-    )
+    assert fine.command[2:4] == ("fgrlhf.cli.rl", "tasks.qa_feedback")
+    assert "reward.relevance_model.ckpt=/out/seed-3/rel_rm" in fine.command
+    assert "train.seed=3" in fine.command
     assert set(fine.needs) == {"seed-3/rel_rm", "seed-3/fact_rm", "seed-3/comp_rm"}
     dense, end = stages["seed-3/true_dense"].command, stages["seed-3/true_at_end"].command
     assert {part for part in end if part not in dense} >= {"reward.gold.place=end"}
+    evaluation = stages["seed-3/evaluate-fine_grained"]
+    assert evaluation.needs == ("seed-3/fine_grained",)
+    assert {
+        "policy=/out/seed-3/fine_grained/best",
+        "output_dir=/out/seed-3",
+        "data_dir=/base/data",
+        "reward=false",
+        "num_samples=4",
+        "do_sample=true",
+    } <= set(evaluation.command)
+    assert evaluation.outputs == ("seed-3/eval/fine_grained-test",)
 
 
 def test_results_pair_questions_by_their_id(tmp_path):
@@ -66,5 +89,12 @@ def test_results_pair_questions_by_their_id(tmp_path):
 
 
 def test_seeds_must_be_numbers():
-    with pytest.raises(UserError, match="seeds=0,x"):
-        Settings(seeds="0,x").seed_list
+    with pytest.raises(UserError, match="seeds: 0,x is not a list of whole numbers"):
+        settings_from(Settings, ["seeds=0,x"])
+    assert settings_from(Settings, ["seeds=0, 7"]).seed_list == [0, 7]
+
+
+def test_without_a_demo_the_message_names_it(tmp_path):
+    settings = Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "science"))
+    with pytest.raises(UserError, match="make demo"):
+        science.science(settings)

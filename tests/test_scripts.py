@@ -14,7 +14,7 @@ from fgrlhf.config import load_config
 from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
-SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for a/b_config.yml)"'
+SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for training/sft_config.yml)"'
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -34,7 +34,11 @@ def bash(tmp_path):
     def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
         if gpus is not None:
             program(fake, "nvidia-smi", f"for i in $(seq {gpus}); do echo GPU $i: name; done")
-        clean = {"PATH": f"{fake}:/usr/bin:/bin", "VIRTUAL_ENV": "/some/environment"}
+        clean = {
+            "PATH": f"{fake}:/usr/bin:/bin",
+            "VIRTUAL_ENV": "/some/environment",
+            "TASK": "qa_feedback",
+        }
         return subprocess.run(
             ["bash", "-c", f'source "{root}/scripts/env.sh"\n{lines}'],
             cwd=tmp_path,
@@ -52,14 +56,43 @@ def test_paper_scale_is_the_default(bash):
         str(ROOT),
         "paper",
         "tasks/qa_feedback/data",
-        "outputs/paper",
-        "a/b_config.yml",
+        "outputs/qa_feedback/paper",
+        "tasks/qa_feedback/training/sft_config.yml",
     ]
 
 
 def test_mini_scale(bash):
     shown = bash(SHOW, SCALE="mini").stdout.splitlines()
-    assert shown == [str(ROOT), "mini", "outputs/mini/data", "outputs/mini", "a/mini_b_config.yml"]
+    assert shown == [
+        str(ROOT),
+        "mini",
+        "outputs/qa_feedback/mini/data",
+        "outputs/qa_feedback/mini",
+        "tasks/qa_feedback/training/mini_sft_config.yml",
+    ]
+
+
+def test_any_scale_with_configs_is_one(bash):
+    done = bash(SHOW, SCALE="huge")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == "tasks/qa_feedback/training/huge_sft_config.yml"
+    assert "there is no tasks/qa_feedback/training/huge_sft_config.yml" in done.stderr
+    assert "mini_sft_config.yml" in done.stderr
+
+
+def test_the_task_is_that_of_the_script(bash, tmp_path):
+    root = tmp_path / "re po"
+    for name in ("scripts", "tasks/words/training", "tasks/qa_feedback"):
+        (root / name).mkdir(parents=True)
+    (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
+    script = root / "tasks/words/training/run.sh"
+    script.write_text(f'source "{root}/scripts/env.sh"\necho "$TASK $OUTPUT_DIR"\n')
+    assert bash(f'env -u OUTPUT_DIR bash "{script}"', root=root).stdout.split() == [
+        "words",
+        "outputs/words/paper",
+    ]
+    done = bash("echo reached", TASK="nowhere")
+    assert (done.returncode, done.stdout) == (2, "") and "is not a task" in done.stderr
 
 
 def test_folders_are_relative_to_the_caller_and_may_hold_spaces(bash, tmp_path):
@@ -69,17 +102,15 @@ def test_folders_are_relative_to_the_caller_and_may_hold_spaces(bash, tmp_path):
 
 
 def test_an_unknown_scale_is_refused(bash):
-    done = bash("echo reached", SCALE="huge")
+    done = bash("echo reached", SCALE="../x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        done.stderr
-        == "error: SCALE=huge is not a scale: set SCALE=paper (the default) or SCALE=mini.\n"
-    )
+    assert done.stderr.startswith("error: SCALE=../x is not a scale")
 
 
 def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
     root = tmp_path / "re po"
     (root / "scripts").mkdir(parents=True)
+    (root / "tasks" / "qa_feedback").mkdir(parents=True)
     (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
     done = bash("echo reached", root=root, VIRTUAL_ENV="")
     assert (done.returncode, done.stdout) == (2, "") and "Run `make setup`" in done.stderr
@@ -138,7 +169,8 @@ def test_a_failing_line_ends_the_script(bash):
 def test_every_stage_script_starts_with_the_common_head(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n")
-    assert 'source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"\n' in text
+    up = "../" * (len(path.relative_to(ROOT).parts) - 1)
+    assert f'source "$(dirname "${{BASH_SOURCE[0]}}")/{up}scripts/env.sh"\n' in text
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
     assert os.access(path, os.X_OK)
 
@@ -147,15 +179,16 @@ def test_every_stage_script_starts_with_the_common_head(path):
 
 
 def test_the_published_variant_is_taken_where_there_is_one(bash, tmp_path):
-    folder = tmp_path / "con figs"
-    folder.mkdir()
-    (folder / "published_a.yml").touch()
-    show = f'config_for "{folder}/a.yml"; config_for "{folder}/b.yml"'
+    show = "config_for training/baseline_config.yml; config_for training/sft_config.yml"
+    folder = "tasks/qa_feedback/training"
     assert bash(show, VARIANT="published").stdout.splitlines() == [
-        f"{folder}/published_a.yml",
-        f"{folder}/b.yml",
+        f"{folder}/published_baseline_config.yml",
+        f"{folder}/sft_config.yml",
     ]
-    assert bash(show).stdout.splitlines() == [f"{folder}/a.yml", f"{folder}/b.yml"]
+    assert bash(show).stdout.splitlines() == [
+        f"{folder}/baseline_config.yml",
+        f"{folder}/sft_config.yml",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +262,10 @@ def test_another_cd_path_leads_nowhere_else(bash, tmp_path):
 def test_an_environment_without_python_is_refused(tmp_path):
     (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
     command = [shutil.which("bash"), "-c", f'source "{ROOT}/scripts/env.sh"']
-    environment = {"PATH": str(tmp_path), "VIRTUAL_ENV": "/some/environment"}
+    environment = {
+        "PATH": str(tmp_path),
+        "VIRTUAL_ENV": "/some/environment",
+        "TASK": "qa_feedback",
+    }
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "has no program `python`" in done.stderr

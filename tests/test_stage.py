@@ -269,7 +269,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
         "blank": "  ",
     }.get(how, tmp_path / how)
     reason = {
-        "file": "a file is where a folder must be|File exists",
+        "file": "in the place of a folder|File exists",
         "file above": "Not a directory",
         "long": "File name too long",
         "NUL": "no name of a folder",

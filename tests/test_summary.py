@@ -1,3 +1,5 @@
+"""summary.json: policies, paired differences, reward models; and the targets of the demo."""
+
 import json
 from types import SimpleNamespace
 
@@ -7,6 +9,8 @@ import torch
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.pipeline import summary as pipeline_summary
+from fgrlhf.pipeline.summary import counted, gains, minutes, policy_summary
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
@@ -15,17 +19,15 @@ from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import (
+    COMPARED,
     Settings,
-    gains,
     pair_metrics,
-    policy_summary,
     segment_metrics,
     summarise,
 )
 from tasks.qa_feedback.summary_table import (
     ABOVE_ZERO,
     TARGETS,
-    costs,
     missed_targets,
     table,
     targets,
@@ -100,16 +102,15 @@ def test_gains_are_paired_by_question():
         "sft": rows({"a": [0.0, 0.2], "b": [0.5, 0.5], "c": [1.0, 1.0]}),
         "fine_grained": rows({"b": [0.9], "a": [0.3], "d": [1.0]}),
     }
-    got = gains(policies)
+    got = gains(policies, COMPARED, ["reward"])
     assert list(got) == ["fine_grained_vs_sft"]
     assert got["fine_grained_vs_sft"]["gold"] == paired_bootstrap([0.9, 0.3], [0.5, 0.1]).as_dict()
     assert got["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
-    assert (
-        gains({"sft": rows({"a": [1.0]}, "reward"), "holistic": rows({"a": [3.0]}, "reward")})[
-            "holistic_vs_sft"
-        ]["reward"]["mean"]
-        == 2.0
-    )
+    policies = {"sft": rows({"a": [1.0]}, "reward"), "holistic": rows({"a": [3.0]}, "reward")}
+    assert gains(policies, COMPARED, ["reward"])["holistic_vs_sft"]["reward"]["mean"] == 2.0
+    assert gains(policies, COMPARED, ["rougeLsum"]) == {"holistic_vs_sft": {}}
+    policies["holistic"][0]["reward"] = None  # not applicable
+    assert gains(policies, COMPARED, ["reward"]) == {"holistic_vs_sft": {}}
 
 
 def test_policy_summary_groups_the_oracle():
@@ -171,11 +172,11 @@ def outputs(tmp_path, monkeypatch):
         tmp_path / "fine_grained" / "stages.json",
         {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}},
     )
-    for folder, metrics in (
-        ("rel_rm", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}),
-        ("comp_rm", {"accuracy": 0.7}),
+    for folder, kind, metrics in (
+        ("rel_rm", "segment", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}),
+        ("comp_rm", "sequence", {"accuracy": 0.7}),
     ):
-        write_json(tmp_path / folder / "reward_model.json", {"metrics": metrics})
+        write_json(tmp_path / folder / "reward_model.json", {"kind": kind, "metrics": metrics})
 
     class Perfect:
         def __init__(self, folder, prefix_fn):
@@ -213,6 +214,7 @@ def test_the_whole_summary(outputs, monkeypatch):
     got = summarise(settings(outputs))
     assert read_json(outputs / "summary.json") == json.loads(json.dumps(got))
     assert set(got) == {
+        "task",
         "policies",
         "gains",
         "reward_models",
@@ -245,7 +247,7 @@ def test_the_whole_summary(outputs, monkeypatch):
         "fine_grained": {"seconds": 120.0, "peak_mb": 1024.0},
     }
     write_json(outputs / "stages.json", {"demo": {"seconds": 1.0, "peak_mb": 2.0}})
-    assert got["seed"] == 7 and got["data"] == "mini world, 6 test questions"
+    assert got["seed"] == 7 and got["data"] == "mini world, 6 test prompts"
     assert 6 <= got["gold_subsentences"] <= 10
 
     monkeypatch.setattr(summary, "load_reward_model", None)  # nothing has changed: not scored again
@@ -269,7 +271,7 @@ def test_the_table_says_what_was_reached(outputs):
         and "MISSED" in text
         and "60 s   512 MB" in text
     )
-    assert f"3.0 minutes in all, on {found['processor']}" in text
+    assert f"3.0 minutes, on {found['processor']}" in text
     missed = missed_targets(found)
     assert "R2 accuracy: not measured, at least 0.78 is wanted" in missed
     assert "fine-grained over SFT, relevance: 0.000, above 0 is wanted" in missed
@@ -292,7 +294,8 @@ def test_targets_at_their_bounds():
         "peak_mb": 5000.0,
     }  # two stages at a time: less time and more memory than the stages add up to
     together = {**tree["stages"], "whole": whole}
-    assert costs(together) == (10.0, 5000.0) and costs(tree["stages"]) == (20.0, 4096.5)
+    assert counted(together) == [whole]
+    assert minutes(together) == 10.0 and minutes(tree["stages"]) == 20.0
     measured = {what: value for what, value, _, _ in targets({"stages": together})}
     assert measured == {"peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
@@ -320,13 +323,49 @@ def test_real_rows_have_no_oracle(outputs):
         "completeness": {"pair_accuracy": 0.7},
     }
     assert got["scale"] == "paper" and str(outputs) in got["data"]
-    assert "What the demo must reach" not in table(got)
+    assert "Targets of the demo" not in table(got)
 
 
 def test_without_evaluations_there_is_nothing_to_sum_up(outputs):
     write_json(outputs / "dev.json", [mini_world.make_row(0, "dev", 0)])
     with pytest.raises(UserError, match="holds no evaluation on dev"):
         summarise(settings(outputs, split="dev"))
+
+
+def test_a_summary_of_any_task(tmp_path, capsys):
+    """Every policy is compared with the first, by the headline metrics."""
+    for name, values in (("ppo", [1.0, 3.0]), ("sft", [0.0, 1.0]), ("dpo", [0.0, 2.0])):
+        write_jsonl(
+            tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
+            [
+                {"id": str(i), "sample": 0, "reward": value, "solved": 0.5, "length": 20}
+                for i, value in enumerate(values)
+            ],
+        )
+    write_json(tmp_path / "ppo" / "run.json", {"seed": 3})
+    write_json(tmp_path / "ppo" / "stages.json", {"ppo": {"seconds": 90.0, "peak_mb": 10.0}})
+    for name, kind, metrics in (
+        ("judge", "segment", {"accuracy": 0.9, "auc": None, "error_f1": 0.8}),
+        ("pairs", "sequence", {"accuracy": 0.7}),
+    ):
+        write_json(tmp_path / name / "reward_model.json", {"kind": kind, "metrics": metrics})
+    pipeline_summary.main(["qa_feedback", f"output_dir={tmp_path}", "split=dev", "scale=small"])
+    text = capsys.readouterr().out
+    got = read_json(tmp_path / "summary.json")
+    assert list(got["policies"]) == ["sft", "dpo", "ppo"]
+    assert list(got["gains"]) == ["dpo_vs_sft", "ppo_vs_sft"]
+    assert got["gains"]["ppo_vs_sft"]["reward"]["mean"] == pytest.approx(1.5)
+    assert got["reward_models"] == {
+        "judge": {"accuracy": 0.9, "auc": None, "f1": 0.8},
+        "pairs": {"pair_accuracy": 0.7},
+    }
+    assert (got["task"], got["seed"], got["scale"]) == ("qa_feedback", 3, "small")
+    assert got["data"] == "qa_feedback, 2 dev prompts"
+    for line in ("ppo vs sft  1.500 [", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
+        assert line in text, line
+    assert "solved" not in text, "no headline metric"
+    with pytest.raises(UserError, match="holds no evaluation on test"):
+        pipeline_summary.main(["qa_feedback", f"output_dir={tmp_path}"])
 
 
 def reached_summary() -> dict:

@@ -9,10 +9,12 @@ import pytest
 import tiny
 from rl_helpers import metrics
 
+from fgrlhf.cli import dpo as train_dpo
 from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.policy import load_policy
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
@@ -24,16 +26,14 @@ from tasks.qa_feedback.feedback import (
     write_feedback,
 )
 from tasks.qa_feedback.training import corrected_examples as corrected_program
-from tasks.qa_feedback.training import train_dpo
 from tasks.qa_feedback.training.comparisons import (
     corrected_examples,
     make_comparisons,
     new_words,
     prompts_of,
 )
-from tasks.qa_feedback.training.train_dpo import QADPOConfig
 
-TRAINING = Path(train_dpo.__file__).parent
+TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 
 
 def words(text, ranges):
@@ -213,7 +213,9 @@ YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_
 @pytest.mark.parametrize("pairs", YML)
 def test_the_entry_point_trains(kind, pairs, world, capsys):
     tiny.POLICIES[kind]("bpe").save(world / "sft")
-    train_dpo.main([str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"])
+    train_dpo.main(
+        ["tasks.qa_feedback", str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"]
+    )
     rows = metrics(world / "dpo")
     losses = [r["loss/total"] for r in rows if "loss/total" in r]
     assert (
@@ -250,7 +252,9 @@ def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch
         train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     with pytest.raises(UserError, match=message):
-        train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument])
+        train_dpo.main(
+            ["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument]
+        )
     assert not (world / "fine_grained_dpo").exists()
 
 
@@ -266,7 +270,7 @@ def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypat
         UserError,
         match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer",
     ):
-        train_dpo.main([str(TRAINING / "mini_fine_grained_dpo_config.yml")])
+        train_dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml")])
     assert not (world / "fine_grained_dpo").exists()
 
 
@@ -277,7 +281,7 @@ def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypat
 def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    made = load_config(QADPOConfig, TRAINING / f"{scale}{yml}.yml")
+    made = load_config(DPOConfig, TRAINING / f"{scale}{yml}.yml")
     assert made.data.pairs == pairs and (made.dpo.span_weight > 1) == (pairs == "corrected")
     assert made.logging.save_dir == f"o/{made.logging.run_name}"
 

@@ -8,6 +8,7 @@ import torch
 from rl_helpers import CountWord, metrics
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.cli import rl as train_rl
 from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
@@ -15,11 +16,13 @@ from fgrlhf.kernels import choice as kernels
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
+from fgrlhf.task import Task, rl_config
 from tasks.qa_feedback.data import mini_world
-from tasks.qa_feedback.training import train_rl
-from tasks.qa_feedback.training.reward import QAConfig
+from tasks.qa_feedback.task import TASK
 
-TRAINING = Path(train_rl.__file__).parent
+QAConfig = rl_config(TASK)
+
+TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 SHIPPED = [
     "fine_grained_config",
     "baseline_config",
@@ -51,7 +54,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     critic = (
         [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
     )
-    train_rl.main([
+    train_rl.main(["tasks.qa_feedback", 
         str(TRAINING / "mini_oracle_config.yml"), f"algorithm.name={name}", "env.max_generated_len=6", "env.max_input_len=64",
         "env.train_num_samples_per_input=2", "train.sampling_batch_size_per_card=2", "train.training_batch_size_per_card=4",
         "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic, *(["model.policy_model.lora.r=2"] if adapters else []),
@@ -67,10 +70,10 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     keys = (
         []
         if name in ("ppo", "a2c", "trpo", "nlpo")
-        else ["model.value_model.ckpt", "ppo.lam", "train.value_lr"]
+        else ["algorithm.lam", "model.value_model.ckpt", "train.value_lr"]
     )
     keys += ["train.n_ppo_epoch_per_rollout"] if name in ("a2c", "reinforce", "rloo", "gpg") else []
-    assert notes == ([f"note: {name} has no use for {', '.join(sorted(keys))}"] if keys else [])
+    assert notes == ([f"note: {name} does not read {', '.join(sorted(keys))}"] if keys else [])
 
 
 def bandit(tmp_path, monkeypatch, policy, *overrides):
@@ -82,14 +85,12 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
     policy.save(tmp_path / "sft")
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(
-        train_rl, "build_reward", lambda config, device: CombinedReward({"gold": CountWord()})
-    )
-    train_rl.main([
+    monkeypatch.setattr(train_rl, "build_reward", lambda *_: CombinedReward({"gold": CountWord()}))
+    train_rl.main(["tasks.qa_feedback", 
         str(TRAINING / "mini_oracle_config.yml"), "env.max_generated_len=8", "env.max_input_len=64",
         "model.policy_model.train_generation_kwargs.temperature=1.0", "model.policy_model.train_generation_kwargs.top_k=0",
         "train.sampling_batch_size_per_card=8", "train.total_episodes=960", "train.lr=1e-2", "train.value_lr=3e-3",
-        "train.kl_threshold=1e6", "ppo.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,
+        "train.kl_threshold=1e6", "algorithm.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,
     ])  # fmt: skip
     return [row for row in metrics(tmp_path / "out") if "kl" in row], tmp_path / "out"
 
@@ -126,7 +127,8 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
         raise AssertionError("something was loaded")
 
     with monkeypatch.context() as patched:
-        patched.setattr(train_rl, "load_examples", nothing)
+        patched.setattr(train_rl, "build_reward", nothing)
+        patched.setattr(Task, "prompts", nothing)
         (tmp_path / "a").mkdir()
         with pytest.raises(UserError, match="target_modules names `query`.*k, o, q, v"):
             bandit(

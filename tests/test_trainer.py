@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
+from fgrlhf.cli.rl import dev_evaluation
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
@@ -17,7 +18,6 @@ from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed, masked_mean
-from tasks.qa_feedback.training.train_rl import dev_evaluation
 
 KINDS = ["t5", "gpt2"]
 
@@ -45,7 +45,7 @@ def test_it_learns(kind, place, steps, tmp_path):
         tmp_path,
         env__max_generated_len=12,
         env__train_num_samples_per_input=4,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
         train__total_episodes=24 * steps,
         train__sampling_batch_size_per_card=6,
         train__training_batch_size_per_card=12,
@@ -272,7 +272,7 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
         train__kl_threshold=0.01,
         train__kl_patience=3,
         train__total_episodes=400,
-        ppo__kl_coef=0.0,
+        algorithm__kl_coef=0.0,
     )
     made = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
     made.train()
@@ -309,7 +309,7 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    made = trainer(config(tmp_path, ppo__kl_target=0.5, ppo__kl_horizon=20, ppo__kl_coef=0.2))
+    made = trainer(config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2))
     made.train()
     rows = metrics(tmp_path)
     expected = 0.2
@@ -556,7 +556,7 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         for p in made.reference.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
     rollout, rewards = made.collect_and_score()
-    _, advantages = made.credit(rollout, rewards)
+    _, advantages = made.compute_advantages(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
     dev = dev_evaluation(cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)[
         "kl"

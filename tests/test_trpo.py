@@ -3,7 +3,7 @@ import torch
 from rl_helpers import metrics
 from test_algorithms import make
 
-from fgrlhf.algorithms.trpo import _flat, conjugate_gradient, token_kl
+from fgrlhf.algorithms.trpo import TrustRegionStep, conjugate_gradient, flatten, token_kl
 from fgrlhf.utils import masked_sum
 
 KINDS = ["t5", "gpt2"]
@@ -44,8 +44,12 @@ def begun(tmp_path, kind, **changes):
         20,
     ]  # answers of many lengths
     rollout, rewards = made.collect_and_score()
-    _, advantages = made.credit(rollout, rewards)
+    _, advantages = made.compute_advantages(rollout, rewards)
     return made, rollout, advantages
+
+
+def step_of(made, rollout, advantages):
+    return TrustRegionStep(made.algorithm.config, made, rollout, advantages)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,10 +60,10 @@ def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
     made, rollout, advantages = begun(tmp_path, kind)
     made.actor_critic.eval().double()
     policy, parameters = made.actor_critic.policy, list(made.actor_critic.policy.parameters())
-    parts, n_tokens = made._parts(rollout, advantages, policy)
+    step = step_of(made, rollout, advantages)
     g = torch.Generator().manual_seed(0)
     v = torch.randn(sum(p.numel() for p in parameters), generator=g, dtype=torch.double)
-    product = made._fisher_product(parts, n_tokens, parameters, v)
+    product = step.fisher_product(v)
 
     def logprobs(shift):
         start = 0
@@ -67,7 +71,7 @@ def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
             for p in parameters:
                 p += shift * v[start : start + p.numel()].view_as(p)
                 start += p.numel()
-            return [made._logits(policy, old).double().log_softmax(-1) for old, _ in parts]
+            return [step.logits(policy, old).double().log_softmax(-1) for old, _ in step.batches]
 
     here, up = logprobs(0.0), logprobs(1e-3)
     down = logprobs(-2e-3)
@@ -75,7 +79,7 @@ def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
         (a.exp() * ((b - c) / 2e-3) ** 2).sum() - ((a.exp() * (b - c) / 2e-3).sum(-1) ** 2).sum()
         for a, b, c in zip(here, up, down)
     )
-    assert float(v @ product) == pytest.approx(float(expected / n_tokens), rel=1e-2)
+    assert float(v @ product) == pytest.approx(float(expected / step.n_tokens), rel=1e-2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,28 +120,24 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
     for size in (8, 3):
         made, rollout, advantages = begun(tmp_path / str(size), "t5")
         made.config.train.__dict__["training_batch_size_per_card"] = size
-        parameters = list(made.actor_critic.policy.parameters())
         made.actor_critic.eval()
-        parts, n = made._parts(rollout, advantages, made.actor_critic.policy)
-        assert len(parts) == -(-8 // size)
-        _, gradient = made._surrogate(parts, n, parameters)
-        results.append((gradient, made._fisher_product(parts, n, parameters, gradient)))
+        step = step_of(made, rollout, advantages)
+        assert len(step.batches) == -(-8 // size)
+        _, gradient = step.loss_and_gradient()
+        results.append((gradient, step.fisher_product(gradient)))
     for one, other in zip(*results):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
 def test_where_no_step_helps_the_policy_stays(tmp_path, monkeypatch):
     made, rollout, advantages = begun(tmp_path, "gpt2")
-    before = _flat(
-        list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters())
-    ).clone()
-    monkeypatch.setattr(made, "_exact_kl", lambda *args: 1.0)  # whatever is tried is too far
+    parameters = list(made.actor_critic.policy.parameters())
+    before = flatten(parameters, parameters).clone()
+    # whatever is tried is too far
+    monkeypatch.setattr(TrustRegionStep, "mean_kl", lambda step: 1.0)
     logged = made.update(rollout, advantages)
     assert logged["trpo/step"] == 0 and logged["trpo/kl"] == 0
-    after = _flat(
-        list(made.actor_critic.policy.parameters()), list(made.actor_critic.policy.parameters())
-    )
-    assert torch.equal(before, after)
+    assert torch.equal(before, flatten(parameters, parameters))
 
 
 def test_the_critic_can_learn_alone_and_every_later_step_keeps_the_bound(tmp_path):

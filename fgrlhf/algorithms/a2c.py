@@ -1,21 +1,28 @@
-"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783): the policy gradient with a critic,
-one pass per rollout.
-"""
+"""Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), one pass over each rollout."""
 
+from typing import Literal
+
+from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
+from fgrlhf.algorithms.config import JointLossConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
-from fgrlhf.ppo import PPO, policy_metrics
+from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 
 
-class A2C(PPO):
-    """PPO's advantages and critic; L_t = -A_t log pi(a_t). Where the ratio is 1 its gradient is
-    PPO's.
+class A2CConfig(JointLossConfig):
+    name: Literal["a2c"] = "a2c"
 
-    The loss knows no ratio, so a rollout is used once: later passes would be on another policy's
-    samples.
+
+class A2C(ActorCriticAlgorithm):
+    """The policy gradient L_t = -A_t log pi(a_t) with PPO's advantages and critic.
+
+    Where the ratio of new to old policy is 1, its gradient is PPO's. The loss does not correct for
+    any other ratio, so a rollout is used once.
     """
 
+    config_class = A2CConfig
     reuses_rollouts = False
+    config: A2CConfig
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * policy gradient + vf_coef * value loss, per token."""

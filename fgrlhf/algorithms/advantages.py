@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fgrlhf.algorithms.losses import kl_k1
+from fgrlhf.algorithms.kl import kl_k1
+from fgrlhf.utils import check_same_shape, check_shape
 
 
 def kl_penalized(
@@ -15,11 +16,21 @@ def kl_penalized(
     mask_BT: Tensor,
     kl_coef: float,
 ) -> Tensor:
-    """r_t - beta * (log pi(a_t) - log pi_ref(a_t)), 0 on padding (Wu et al. 2023, eq. 1; Ziegler et
-    al. 2019).
+    """r_t - beta * (log pi(a_t) - log pi_ref(a_t)), 0 on padding.
+
+    Wu et al. 2023, eq. 1; Ziegler et al. 2019.
     """
+    check_same_shape(
+        rewards_BT=rewards_BT,
+        logprobs_BT=logprobs_BT,
+        ref_logprobs_BT=ref_logprobs_BT,
+        mask_BT=mask_BT,
+    )
     penalized_BT = rewards_BT - kl_coef * kl_k1(logprobs_BT, ref_logprobs_BT)
     return torch.where(mask_BT.bool(), penalized_BT, torch.zeros_like(penalized_BT))
+
+
+# ---- with a critic -------------------------------------------------------------------------------
 
 
 def gae(
@@ -30,14 +41,16 @@ def gae(
     lam: float,
     start: str = "own_end",
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16), undiscounted bootstrapping
-    of 0 after the end.
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-        delta_t = r_t + gamma V(s_{t+1}) - V(s_t)        A_t = delta_t + gamma lam A_{t+1}
+        delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+        A_t = delta_t + gamma lam A_{t+1}
         R_t = A_t + V(s_t)
 
+    After the end of a response V and A are 0.
+
     Args:
-      rewards_BT, values_BT: what they hold on padding matters only with "longest".
+      rewards_BT, values_BT: their entries on padding matter only with "longest".
       mask_BT: 1 on real tokens.
       start: "own_end" starts each row at its own last token. "longest" starts every row at the last
         column, so that whatever `rewards_BT` holds on padding flows into short rows (published
@@ -47,139 +60,181 @@ def gae(
     """
     if start not in ("own_end", "longest"):
         raise ValueError(f"start is `own_end` or `longest`, not `{start}`")
-    alive_BT = mask_BT.bool() if start == "own_end" else torch.ones_like(mask_BT, dtype=torch.bool)
-    rewards_BT, values_BT = (
-        torch.where(alive_BT, x_BT, torch.zeros_like(x_BT)) for x_BT in (rewards_BT, values_BT)
-    )
+    check_same_shape(rewards_BT=rewards_BT, values_BT=values_BT, mask_BT=mask_BT)
+    everywhere_BT = torch.ones_like(mask_BT, dtype=torch.bool)
+    in_sum_BT = mask_BT.bool() if start == "own_end" else everywhere_BT
+    rewards_BT = torch.where(in_sum_BT, rewards_BT, torch.zeros_like(rewards_BT))
+    values_BT = torch.where(in_sum_BT, values_BT, torch.zeros_like(values_BT))
+
     advantages_BT = torch.zeros_like(values_BT)
     next_value_B = torch.zeros_like(values_BT[:, 0])
     next_advantage_B = torch.zeros_like(values_BT[:, 0])
     for t in reversed(range(values_BT.shape[1])):
         delta_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
-        next_advantage_B = (delta_B + gamma * lam * next_advantage_B) * alive_BT[:, t]
+        # On padding after a row's end the advantage stays 0, so the sum starts at its last token.
+        next_advantage_B = (delta_B + gamma * lam * next_advantage_B) * in_sum_BT[:, t]
         next_value_B = values_BT[:, t]
         advantages_BT[:, t] = next_advantage_B
-    return advantages_BT, (advantages_BT + values_BT) * alive_BT
+    returns_BT = (advantages_BT + values_BT) * in_sum_BT
+    return advantages_BT, returns_BT
 
 
 def reward_to_go(rewards_BT: Tensor, mask_BT: Tensor, gamma: float = 1.0) -> Tensor:
-    """R_t = sum_{s >= t} gamma^(s - t) r_s over a row's real tokens; 0 on padding."""
+    """G_t = sum_{s >= t} gamma^(s - t) r_s over a row's real tokens; 0 on padding."""
+    check_same_shape(rewards_BT=rewards_BT, mask_BT=mask_BT)
     rewards_BT = torch.where(mask_BT.bool(), rewards_BT, torch.zeros_like(rewards_BT))
-    returns_BT = torch.zeros_like(rewards_BT)
-    running_B = torch.zeros_like(rewards_BT[:, 0])
+    to_go_BT = torch.zeros_like(rewards_BT)
+    next_to_go_B = torch.zeros_like(rewards_BT[:, 0])
     for t in reversed(range(rewards_BT.shape[1])):
-        running_B = (rewards_BT[:, t] + gamma * running_B) * mask_BT[:, t]
-        returns_BT[:, t] = running_B
-    return returns_BT
+        next_to_go_B = (rewards_BT[:, t] + gamma * next_to_go_B) * mask_BT[:, t]
+        to_go_BT[:, t] = next_to_go_B
+    return to_go_BT
 
 
 # ---- without a critic ----------------------------------------------------------------------------
 
 
 def position_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """mean_T: at each token's place the mean over the responses that reach it; 0 where none
-    does.
-    """
+    """mean_T: at each position the mean over the responses that reach it, 0 where none does."""
+    check_same_shape(values_BT=values_BT, mask_BT=mask_BT)
     values_BT = torch.where(mask_BT.bool(), values_BT, torch.zeros_like(values_BT))
     return values_BT.sum(0) / mask_BT.sum(0).clamp(min=1)
 
 
 def group_sum(values_B: Tensor, group_B: Tensor) -> Tensor:
     """sum_B: for each rollout the sum over all rollouts of its prompt, itself included."""
-    sums_G = torch.zeros(int(group_B.max()) + 1, dtype=values_B.dtype, device=values_B.device)
-    return sums_G.index_add(0, group_B, values_B)[group_B]
+    check_same_shape(values_B=values_B, group_B=group_B)
+    return _sum_rows_of_group(values_B, group_B)
+
+
+def _sum_rows_of_group(rows: Tensor, group_B: Tensor) -> Tensor:
+    """The sum over the rows of the same group, given to each of them. `rows` is (B,) or (B, S)."""
+    n_groups = int(group_B.max()) + 1
+    sums = rows.new_zeros(n_groups, *rows.shape[1:]).index_add(0, group_B, rows)
+    return sums[group_B]
 
 
 def group_mean(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """mean_B: the mean return of each rollout's prompt (Shao et al. 2024, arXiv 2402.03300, section
-    4.1).
+    """mean_B: the mean return of each rollout's prompt.
+
+    Shao et al. 2024, arXiv 2402.03300, section 4.1.
     """
-    return group_sum(returns_B, group_B) / group_sum(torch.ones_like(returns_B), group_B)
+    check_same_shape(returns_B=returns_B, group_B=group_B)
+    group_size_B = group_sum(torch.ones_like(returns_B), group_B)
+    return group_sum(returns_B, group_B) / group_size_B
 
 
 def group_std(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """std_B: sqrt(sum_j (R_j - mean)^2 / (K - 1)) over the samples of each rollout's prompt, K >=
-    2.
-    """
-    spread_B = group_sum((returns_B - group_mean(returns_B, group_B)) ** 2, group_B)
-    return (spread_B / (group_sum(torch.ones_like(returns_B), group_B) - 1)).sqrt()
+    """std_B = sqrt(sum_j (R_j - mean)^2 / (K - 1)), over the K >= 2 samples of the same prompt."""
+    check_same_shape(returns_B=returns_B, group_B=group_B)
+    squared_deviations_B = (returns_B - group_mean(returns_B, group_B)) ** 2
+    group_size_B = group_sum(torch.ones_like(returns_B), group_B)
+    return (group_sum(squared_deviations_B, group_B) / (group_size_B - 1)).sqrt()
 
 
 def leave_one_out(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """mean_B: b_i = sum_{j != i} R_j / (K - 1) (Kool et al. 2019; Ahmadian et al. 2024, arXiv
-    2402.14740, eq. 8).
+    """b_i = sum_{j != i} R_j / (K - 1): the mean return of the prompt's other samples.
+
+    Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740, eq. 8.
     """
-    K_B = group_sum(torch.ones_like(returns_B), group_B)
-    return (group_sum(returns_B, group_B) - returns_B) / (K_B - 1)
+    check_same_shape(returns_B=returns_B, group_B=group_B)
+    group_size_B = group_sum(torch.ones_like(returns_B), group_B)
+    return (group_sum(returns_B, group_B) - returns_B) / (group_size_B - 1)
 
 
 def segment_baseline(
     to_go_BT: Tensor, index_BT: Tensor, mask_BT: Tensor, group_B: Tensor, leave_out: bool
 ) -> Tensor:
-    """baseline_BT: what the samples of one prompt earn from the beginning of the same segment on.
+    """baseline_BT: what the samples of a prompt earn from the start of the same segment on.
 
-    With m = m_t the segments that response i has complete before token t, and t_j(m) the first
-    token of response j with at least m complete before it,
+    Let m = m_t be the number of segments that response i has completed before token t, and t_j(m)
+    the first token of response j that has at least m completed segments before it. Then
 
-        b_(i,t) = mean over the j that reach m of G_(j, t_j(m))          G_(j,t) = sum_{s >= t}
-        gamma^(s-t) r_(j,s)
+        b_(i,t) = mean of G_(j, t_j(m)) over the responses j to the same prompt that reach m
 
-    over j != i (`leave_out`; 0 where no other response reaches m) or over all j. The first is a
-    function of the other responses and of what i wrote before t, not of its token t: E[b grad log
-    pi(a_t)] = 0, so the gradient stays unbiased.
+    with the reward-to-go G_(j,t) = sum_{s >= t} gamma^(s-t) r_(j,s).
+
+    With `leave_out` the mean is over j != i, and 0 where no other response reaches m. It then
+    depends on the other responses and on what i wrote before t, but not on i's token t:
+    E[b grad log pi(a_t)] = 0, so the gradient stays unbiased.
 
     Args:
       to_go_BT: reward-to-go, 0 on padding.
-      index_BT: segments complete before token t, never falling along a row.
+      index_BT: m_t, the number of segments completed before token t; it never falls along a row.
+      mask_BT: 1 on real tokens.
+      group_B: the prompt of each response.
+      leave_out: leave response i out of its own baseline.
     """
+    check_same_shape(to_go_BT=to_go_BT, index_BT=index_BT, mask_BT=mask_BT)
     B, T = mask_BT.shape
-    index_BT = torch.where(
-        mask_BT.bool(), index_BT, torch.full_like(index_BT, T + int(index_BT.max()) + 1)
+    check_shape("group_B", group_B, (B,))
+    real_BT = mask_BT.bool()
+
+    # The last m of each response: how many segments are complete before its last token; -1 for an
+    # empty response. S = M + 1 counts m = 0 ... M, the largest m of the batch.
+    last_m_B = torch.where(real_BT, index_BT, torch.full_like(index_BT, -1)).amax(1)
+    M = int(last_m_B.max().clamp(min=0))
+    m_S = torch.arange(M + 1, device=mask_BT.device)
+
+    # t_j(m), by binary search in each row. Rows must be sorted: padding gets a number above any m.
+    above_all = T + int(index_BT.max()) + 1
+    sorted_index_BT = torch.where(real_BT, index_BT, torch.full_like(index_BT, above_all))
+    first_token_BS = torch.searchsorted(
+        sorted_index_BT.contiguous(), m_S.expand(B, -1).contiguous()
     )
-    last_B = torch.where(mask_BT.bool(), index_BT, torch.full_like(index_BT, -1)).amax(1)
-    at_S = torch.arange(int(last_B.max().clamp(min=0)) + 1, device=mask_BT.device)
-    first_BS = torch.searchsorted(index_BT.contiguous(), at_S.expand(B, -1).contiguous())
-    reached_BS = (at_S <= last_B[:, None]).to(to_go_BT.dtype)
-    start_BS = to_go_BT.gather(1, first_BS.clamp(max=T - 1)) * reached_BS
-    G = int(group_B.max()) + 1
-    total_BS, count_BS = (
-        x.new_zeros(G, len(at_S)).index_add(0, group_B, x)[group_B] for x in (start_BS, reached_BS)
-    )
+
+    # G_(j, t_j(m)), and 0 where response j does not reach m.
+    reached_BS = (m_S <= last_m_B[:, None]).to(to_go_BT.dtype)
+    start_to_go_BS = to_go_BT.gather(1, first_token_BS.clamp(max=T - 1)) * reached_BS
+
+    # Sum and number of the responses to the same prompt that reach m ...
+    total_BS = _sum_rows_of_group(start_to_go_BS, group_B)
+    count_BS = _sum_rows_of_group(reached_BS, group_B)
+    # ... without response i itself.
     if leave_out:
-        total_BS, count_BS = total_BS - start_BS, count_BS - reached_BS
+        total_BS = total_BS - start_to_go_BS
+        count_BS = count_BS - reached_BS
+
+    # Their mean, for each response i and each m.
     mean_BS = torch.where(
         count_BS > 0, total_BS / count_BS.clamp(min=1), torch.zeros_like(total_BS)
     )
-    return mean_BS.gather(1, index_BT.clamp(max=len(at_S) - 1)) * mask_BT
+    # Each token reads the mean of its own m_t.
+    return mean_BS.gather(1, sorted_index_BT.clamp(max=M)) * mask_BT
 
 
 def response_advantages(
     rewards_BT: Tensor, mask_BT: Tensor, group_B: Tensor, gamma: float, leave_out: bool
 ) -> Tensor:
-    """advantages_BT, the same on all tokens of a response: R_i less the (leave-one-out) mean return
-    of its prompt.
+    """advantages_BT = R_i - b_i, the same on all tokens of a response.
+
+    Args:
+      leave_out: b_i is the mean return of the prompt's other responses, else of all of them.
     """
+    check_same_shape(rewards_BT=rewards_BT, mask_BT=mask_BT)
+    check_shape("group_B", group_B, (len(mask_BT),))
     returns_B = reward_to_go(rewards_BT, mask_BT, gamma)[:, 0]
-    baseline_B = (leave_one_out if leave_out else group_mean)(returns_B, group_B)
+    baseline = leave_one_out if leave_out else group_mean
+    baseline_B = baseline(returns_B, group_B)
     return (returns_B - baseline_B)[:, None] * mask_BT
 
 
 def segment_advantages(
-    parts: Sequence[tuple[Tensor, Tensor]],
-    mask_BT: Tensor,
+    aspects: Sequence[tuple[Tensor, Tensor, Tensor]],
     group_B: Tensor,
     gamma: float,
     leave_out: bool,
 ) -> Tensor:
-    """advantages_BT = sum_k G^k_t - b^k_t: reward-to-go less `segment_baseline`, aspect by aspect.
+    """advantages_BT = sum_k (G^k_t - b^k_t): reward-to-go minus `segment_baseline`, per aspect k.
 
     Args:
-      parts: for each aspect its (rewards_BT, index_BT), segments complete before token t.
+      aspects: (rewards_BT, index_BT, mask_BT) of each aspect; index_BT as in `segment_baseline`.
+        mask_BT is 0 on the responses to which the reward does not apply: they get no advantage
+        from it, and it leaves them out of the baselines.
     """
-    advantages_BT = torch.zeros(mask_BT.shape, dtype=parts[0][0].dtype, device=mask_BT.device)
-    for rewards_BT, index_BT in parts:
+    advantages_BT = torch.zeros_like(aspects[0][0])
+    for rewards_BT, index_BT, mask_BT in aspects:
         to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
-        advantages_BT += to_go_BT - segment_baseline(
-            to_go_BT, index_BT, mask_BT, group_B, leave_out
-        )
+        baseline_BT = segment_baseline(to_go_BT, index_BT, mask_BT, group_B, leave_out)
+        advantages_BT += to_go_BT - baseline_BT
     return advantages_BT

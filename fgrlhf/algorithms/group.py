@@ -1,47 +1,83 @@
-"""What the algorithms that compare the samples of one prompt have in common: credit for a response
-or for its segments.
+"""Shared code of the group-relative algorithms (RLOO, GRPO, GPG).
+
+They compare the samples of one prompt, response by response or segment by segment.
 """
 
+from typing import TYPE_CHECKING, Literal
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import response_advantages, segment_advantages
-from fgrlhf.algorithms.config import GroupAlgorithm, PPOConfig
+from fgrlhf.algorithms.config import AlgorithmConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
+from fgrlhf.algorithms.metrics import policy_metrics
+from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.alignment import segments_before
-from fgrlhf.ppo import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
+if TYPE_CHECKING:
+    from fgrlhf.runs.rl_config import RLConfig
 
-class GroupRelative:
-    """Rewards less what the other samples of the prompt got; the loss is the policy gradient, one
-    pass per rollout.
+
+class GroupConfig(AlgorithmConfig):
+    """Settings of the group-relative algorithms."""
+
+    credit: Literal["segment", "response"] = Field(
+        default="segment",
+        description=(
+            "response: one advantage, of the summed rewards; segment: reward-to-go, aspect by"
+            " aspect"
+        ),
+    )
+
+    def mistakes(self, run: "RLConfig") -> list[str]:
+        K = run.env.train_num_samples_per_input
+        if K >= 2:
+            return []
+        return [
+            f"env.train_num_samples_per_input is {K}, but `{self.name}` compares the samples of one"
+            " prompt, which needs a second one: set it to 2 or more, or use"
+            " algorithm.name=reinforce"
+        ]
+
+
+class GroupRelative(Algorithm):
+    """Rewards relative to the prompt's other samples; the loss is the policy gradient.
+
+    The loss has no ratio, so a rollout is used once.
     """
 
     needs_values = False
     reuses_rollouts = False
-
-    def __init__(self, shared: PPOConfig, own: GroupAlgorithm):
-        self.shared, self.own = shared, own
+    config: GroupConfig
 
     def centred(
         self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward, leave_out: bool
     ) -> Tensor:
-        """advantages_BT against the prompt's mean, over all its samples or (`leave_out`) the
-        others.
+        """advantages_BT relative to the mean over the prompt's samples.
+
+        Args:
+          leave_out: leave the response itself out of the mean.
         """
-        mask_BT, group_B, gamma = rollout.response_mask_BT, rollout.group_B, self.shared.gamma
-        if self.own.credit == "response":
+        mask_BT = rollout.response_mask_BT
+        group_B = rollout.group_B
+        gamma = self.config.gamma
+        if self.config.credit == "response":
             return response_advantages(rewards_BT, mask_BT, group_B, gamma, leave_out)
-        parts = [
-            (aspect_BT, segments_before(rewards.segments[name], rollout.char_ends, mask_BT))
-            for name, aspect_BT in rewards.by_aspect.items()
-        ]
-        every_token_BT = torch.arange(mask_BT.shape[1], device=mask_BT.device).expand_as(mask_BT)
-        penalty_BT = rewards_BT - rewards.total_BT  # the KL penalty has a value at every token
+        aspects = []
+        for name, aspect_BT in rewards.by_aspect.items():
+            index_BT = segments_before(rewards.segments[name], rollout.char_ends, mask_BT)
+            applies_B = torch.tensor(rewards.applies(name), device=mask_BT.device)
+            aspects.append((aspect_BT, index_BT, mask_BT * applies_B[:, None]))
+        # The KL penalty is one more aspect, whose segments are single tokens.
+        penalty_BT = rewards_BT - rewards.total_BT
         if bool(penalty_BT.any()):
-            parts.append((penalty_BT, every_token_BT))
-        return segment_advantages(parts, mask_BT, group_B, gamma, leave_out)
+            T = mask_BT.shape[1]
+            token_index_BT = torch.arange(T, device=mask_BT.device).expand_as(mask_BT)
+            aspects.append((penalty_BT, token_index_BT, mask_BT))
+        return segment_advantages(aspects, group_B, gamma, leave_out)
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)

@@ -1,33 +1,53 @@
-"""Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300): PPO's clipped ratio
-without a critic.
+"""Group relative policy optimisation (Shao et al. 2024, arXiv 2402.03300).
+
+PPO's clipped ratio without a critic.
 """
 
+from typing import Literal
+
+from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import group_std, reward_to_go
-from fgrlhf.algorithms.group import GroupRelative
+from fgrlhf.algorithms.config import KL_IN
+from fgrlhf.algorithms.group import GroupConfig, GroupRelative
 from fgrlhf.algorithms.losses import clipped_policy_loss
-from fgrlhf.ppo import policy_metrics
+from fgrlhf.algorithms.metrics import policy_metrics
+from fgrlhf.config import Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
-EPS = 1e-4  # a group without spread has no advantages; as TRL has it
+EPS = 1e-4  # keeps a prompt whose samples earn the same finite; the value is TRL's
+
+
+class GRPOConfig(GroupConfig):
+    name: Literal["grpo"] = "grpo"
+    normalize: bool = Field(
+        default=True, description="divide by the standard deviation of the prompt's samples"
+    )
+    clip_low: float = Field(
+        default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
+    )
+    clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
+    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
 
 
 class GRPO(GroupRelative):
-    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or each segment's advantage by the same
-    standard deviation.
+    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or each segment's advantage divided alike.
 
-    The standard deviation is that of the prompt's whole returns in both forms: within a response
-    the sizes of segments' credits stay comparable.
+    The standard deviation is that of the prompt's whole returns in both forms, so the segments of
+    a response stay comparable.
     """
 
+    config_class = GRPOConfig
     reuses_rollouts = True
+    config: GRPOConfig
 
     def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
         advantages_BT = self.centred(rollout, rewards_BT, rewards, leave_out=False)
-        if self.own.normalize:
-            returns_B = reward_to_go(rewards_BT, rollout.response_mask_BT, self.shared.gamma)[:, 0]
-            advantages_BT = advantages_BT / (group_std(returns_B, rollout.group_B) + EPS)[:, None]
+        if self.config.normalize:
+            to_go_BT = reward_to_go(rewards_BT, rollout.response_mask_BT, self.config.gamma)
+            std_B = group_std(to_go_BT[:, 0], rollout.group_B)
+            advantages_BT = advantages_BT / (std_B + EPS)[:, None]
         return Advantages(advantages_BT)
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
@@ -35,9 +55,9 @@ class GRPO(GroupRelative):
             new.logprobs_BT,
             old.logprobs_BT,
             advantages.advantages_BT,
-            self.own.clip_low,
-            self.own.clip_high,
+            self.config.clip_low,
+            self.config.clip_high,
         )
-        return TokenLoss(
-            policy_BT, policy_metrics(new, old, policy_BT) | {"clipfrac/policy": clipped_BT}
-        )
+        metrics = policy_metrics(new, old, policy_BT)
+        metrics["clipfrac/policy"] = clipped_BT
+        return TokenLoss(policy_BT, metrics)

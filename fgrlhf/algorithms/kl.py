@@ -1,16 +1,46 @@
-"""The coefficient of the KL penalty: fixed, or steered towards a target."""
+"""The KL divergence from the reference policy: estimators per token, and its coefficient."""
 
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fgrlhf.utils import check_same_shape
+
+
+def kl_k1(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
+    """k1 = log(pi / pi_ref), in nats per token.
+
+    Unbiased under samples of pi; single tokens may be negative (Schulman 2020,
+    http://joschu.net/blog/kl-approx.html).
+    """
+    check_same_shape(logprobs_BT=logprobs_BT, ref_logprobs_BT=ref_logprobs_BT)
+    return logprobs_BT - ref_logprobs_BT
+
+
+def kl_k3(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
+    """k3 = pi_ref / pi - 1 - log(pi_ref / pi), in nats per token.
+
+    Unbiased under samples of pi and never negative (Schulman 2020, as above).
+    """
+    check_same_shape(logprobs_BT=logprobs_BT, ref_logprobs_BT=ref_logprobs_BT)
+    log_ratio_BT = ref_logprobs_BT - logprobs_BT
+    return torch.exp(log_ratio_BT) - 1 - log_ratio_BT
 
 
 @dataclass
 class KLController:
-    """beta. With a target it follows Ziegler et al. 2019, section 2.2:
+    """The coefficient beta of the KL penalty: fixed, or adapted to keep the KL near a target.
 
-        e = clip((KL - target) / target, -0.2, 0.2)        beta <- beta * (1 + e * episodes /
-        horizon)
+    With a target (Ziegler et al. 2019, section 2.2) each step changes it by
 
-    KL is the batch mean of the summed log-ratio per response, in nats.
+        e = clip((KL - target) / target, -0.2, 0.2)
+        beta <- beta * (1 + e * episodes / horizon)
+
+    Args:
+      coef: beta, or its first value.
+      target: KL per response in nats (the batch mean of the summed log-ratio); None: beta is fixed.
+      horizon: episodes over which a constant error e changes beta by the factor 1 + e.
     """
 
     coef: float
@@ -18,6 +48,9 @@ class KLController:
     horizon: int = 10_000
 
     def update(self, kl: float, episodes: int) -> None:
-        if self.target is not None:
-            error = min(max((kl - self.target) / self.target, -0.2), 0.2)
-            self.coef *= 1 + error * episodes / self.horizon
+        """Adapt beta to the KL measured over the last `episodes` responses."""
+        if self.target is None:
+            return
+        error = (kl - self.target) / self.target
+        error = min(max(error, -0.2), 0.2)
+        self.coef *= 1 + error * episodes / self.horizon

@@ -1,83 +1,115 @@
-"""NLPO (Ramamurthy et al. 2023, arXiv 2210.01241): PPO among the tokens that a mask policy thinks
-plausible.
+"""NLPO (Ramamurthy et al. 2023, arXiv 2210.01241): PPO restricted to plausible tokens.
 
-The mask policy is a copy of the policy, made anew every N rollout steps. At each token it allows a
-set A(s), its top-p or top-k tokens, and the policy is
+A mask policy, a copy of the policy renewed every N rollout steps, selects the plausible tokens: at
+each token it allows a set A(s), its top-p or top-k tokens, and the policy becomes
 
     pi^A(a | s) = pi(a | s) 1[a in A(s)] / sum_{b in A(s)} pi(b | s)
 
-in sampling and in the update alike. `MaskedPolicy` is that distribution as a policy like any other,
-so that sampling, log-probabilities, entropy and PPO's loss need to know nothing of it.
+in sampling and in the update alike. `MaskedPolicy` is this distribution as a policy like any other.
+Sampling, log-probabilities, entropy and PPO's loss use it without knowing of the mask.
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from fgrlhf.algorithms.config import ClippedRatioConfig
+from fgrlhf.algorithms.ppo import PPO
+from fgrlhf.config import Count
+from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
 from fgrlhf.policy import Policy
-from fgrlhf.ppo import PPO
 from fgrlhf.rollout import in_parts
-from fgrlhf.trainer import OnPolicyTrainer
-from fgrlhf.types import Prompt, Rollout
+from fgrlhf.types import PolicyOutput, Rollout
 
-EXCLUDED = (
-    -1e9
-)  # a logit that has no probability; an infinite one would make 0 * inf of the entropy
+if TYPE_CHECKING:
+    from fgrlhf.runs.rl_config import RLConfig
+
+# The logit of a token that is not allowed. Its probability is 0. With an infinite one the entropy
+# would compute 0 * inf.
+EXCLUDED = -1e9
+
+
+class NLPOConfig(ClippedRatioConfig):
+    name: Literal["nlpo"] = "nlpo"
+    top_p: float | None = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="tokens allowed: the mask policy's smallest set of this probability",
+    )
+    top_k: Count | None = Field(
+        default=None, description="tokens allowed: the mask policy's k most probable"
+    )
+    sync_every: Count = Field(
+        default=10, description="rollout steps after which the mask policy becomes the policy"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_mask(self):
+        if (self.top_p is None) == (self.top_k is None):
+            raise ValueError(
+                f"top_p and top_k are {'both null' if self.top_p is None else 'both given'}, but"
+                " nlpo's mask is made by exactly one of them: set algorithm.top_p=0.9, or"
+                " algorithm.top_k=50 with algorithm.top_p=null, or use ppo"
+            )
+        return self
+
+    def mistakes(self, run: "RLConfig") -> list[str]:
+        if run.model.policy_model.train_generation_kwargs.num_beams == 1:
+            return []
+        return [
+            "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
+            " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
+            " algorithm.name=ppo"
+        ]
 
 
 def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
-    """allowed_NV: the smallest set of most probable tokens whose probability reaches `top_p`, or
-    the `top_k` first.
+    """allowed_NV, bool: the `top_k` most probable tokens of each row, or its top-p set.
+
+    The top-p set is the smallest set of most probable tokens whose probability reaches `top_p`.
     """
     if top_k is not None:
-        chosen_NK = logits_NV.topk(min(top_k, logits_NV.shape[-1]), -1).indices
-        return torch.zeros_like(logits_NV, dtype=torch.bool).scatter_(-1, chosen_NK, True)
-    sorted_NV, order_NV = torch.softmax(logits_NV.float(), -1).sort(-1, descending=True)
-    kept_NV = sorted_NV.cumsum(-1) - sorted_NV < top_p
-    return torch.zeros_like(kept_NV).scatter_(-1, order_NV, kept_NV)
-
-
-class MaskedSteps:
-    """Hidden states of policy and mask policy, step by step, side by side (see decoding.py)."""
-
-    def __init__(self, own, mask):
-        self.both = (own, mask)
-
-    def _join(self, own_BD: Tensor, mask_BD: Tensor) -> Tensor:
-        return torch.cat(
-            [own_BD, mask_BD, own_BD.new_full((len(own_BD), 1), -1)], -1
-        )  # no token is given yet
-
-    def first(self) -> Tensor:
-        return self._join(*(steps.first() for steps in self.both))
-
-    def next(self, ids_B: Tensor) -> Tensor:
-        return self._join(*(steps.next(ids_B) for steps in self.both))
-
-    def keepable(self, live_B: Tensor) -> Tensor:
-        return self.both[0].keepable(live_B)
-
-    def keep(self, rows: Tensor) -> None:
-        for steps in self.both:
-            steps.keep(rows)
+        k = min(top_k, logits_NV.shape[-1])
+        top_ids_NK = logits_NV.topk(k, -1).indices
+        return torch.zeros_like(logits_NV, dtype=torch.bool).scatter_(-1, top_ids_NK, True)
+    if top_p is None:
+        raise ValueError("one of top_p and top_k is needed")
+    probs_NV = torch.softmax(logits_NV.float(), -1)
+    sorted_probs_NV, order_NV = probs_NV.sort(-1, descending=True)
+    # A token belongs to the set if those more probable than it do not reach top_p without it.
+    more_probable_NV = sorted_probs_NV.cumsum(-1) - sorted_probs_NV
+    in_set_NV = more_probable_NV < top_p
+    return torch.zeros_like(in_set_NV).scatter_(-1, order_NV, in_set_NV)
 
 
 class MaskedPolicy(Policy):
-    """`base` restricted to the tokens that `mask`, a frozen copy, allows.
+    """`base` restricted to the tokens that `mask`, a frozen copy of it, allows.
 
-    A hidden state is [base's, mask's, the token given]: what `project` needs for a row of masked
-    logits. A given token is always allowed: it was drawn under this mask, and may miss its edge by
-    a rounding when all tokens are read at once.
+    `project` needs the hidden states of both networks. They travel as one tensor, twice as wide:
+    those of `base`, then those of `mask`.
+
+    Args:
+      base: the policy that learns.
+      top_p, top_k: the size of the mask; one of them is None (see `allowed_tokens`).
     """
 
     def __init__(self, base: Policy, top_p: float | None, top_k: int | None):
-        nn.Module.__init__(self)
-        self.base, self.mask = base, copy.deepcopy(base).requires_grad_(False).eval()
-        self.tokenizer, self.max_input_len = base.tokenizer, base.max_input_len
-        self.top_p, self.top_k = top_p, top_k
+        nn.Module.__init__(self)  # the model and its tokenizer are those of `base`
+        self.base = base
+        self.mask = copy.deepcopy(base).requires_grad_(False).eval()
+        self.tokenizer = base.tokenizer
+        self.max_input_len = base.max_input_len
+        self.top_p = top_p
+        self.top_k = top_k
+
+    # ---- the base policy's properties ------------------------------------------------------------
 
     @property
     def model(self) -> nn.Module:
@@ -94,91 +126,182 @@ class MaskedPolicy(Policy):
     def encode(self, texts):
         return self.base.encode(texts)
 
+    def _check_fits(self, prompt_ids_GP, sampling):
+        self.base._check_fits(prompt_ids_GP, sampling)
+
+    # ---- the mask --------------------------------------------------------------------------------
+
     def train(self, mode: bool = True):
         super().train(mode)
         self.mask.eval()
         return self
 
     def sync(self) -> None:
-        """The mask policy becomes what the policy is now."""
+        """Make the mask policy a copy of the current policy."""
         self.mask.load_state_dict(self.base.state_dict())
 
-    def forward(self, *args, **kwargs):
-        output, hidden_BTD = super().forward(*args, **kwargs)
-        return output, hidden_BTD[..., : self.hidden_size]  # for a critic on the policy's trunk
+    def _split(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden states of `base` and of `mask`."""
+        base_hidden, mask_hidden = hidden.split([self.hidden_size, self.hidden_size], -1)
+        return base_hidden, mask_hidden
+
+    def _allowed(self, mask_hidden: Tensor) -> Tensor:
+        return allowed_tokens(self.mask.project(mask_hidden), self.top_p, self.top_k)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states of both networks -> masked logits (..., V), to sample from."""
+        base_hidden, mask_hidden = self._split(hidden)
+        logits = self.base.project(base_hidden)
+        if self.top_p == 1:
+            return logits
+        with torch.no_grad():
+            allowed = self._allowed(mask_hidden)
+        return logits.masked_fill(~allowed, EXCLUDED)
+
+    def project_given(self, hidden_ND: Tensor, ids_N: Tensor) -> Tensor:
+        """Masked logits_NV where `ids_N` were sampled under this mask: they are always allowed.
+
+        A sampled token at the edge of the set can fall outside of it by a rounding difference when
+        all tokens of a response are read at once.
+        """
+        base_hidden_ND, mask_hidden_ND = self._split(hidden_ND)
+        logits_NV = self.base.project(base_hidden_ND)
+        if self.top_p == 1:
+            return logits_NV
+        with torch.no_grad():
+            allowed_NV = self._allowed(mask_hidden_ND)
+            allowed_NV.scatter_(-1, ids_N[:, None], True)
+        return logits_NV.masked_fill(~allowed_NV, EXCLUDED)
+
+    # ---- the policy ------------------------------------------------------------------------------
 
     def hidden(self, prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT):
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         with torch.no_grad():
-            mask_BTD = self.mask.hidden(*batch)
-        own_BTD = self.base.hidden(*batch)
-        return torch.cat([own_BTD, mask_BTD, response_ids_BT[..., None].float()], -1)
+            mask_hidden_BTD = self.mask.hidden(*batch)
+        base_hidden_BTD = self.base.hidden(*batch)
+        return torch.cat([base_hidden_BTD, mask_hidden_BTD], -1)
 
-    def project(self, hidden):
-        D = self.hidden_size
-        own, mask, given = hidden.split([D, D, 1], -1)
-        logits = self.base.project(own)
-        if self.top_p == 1:
-            return logits
-        with torch.no_grad():
-            allowed = allowed_tokens(self.mask.project(mask), self.top_p, self.top_k)
-            ids = given.long().clamp(min=0)
-            allowed.scatter_(-1, ids, allowed.gather(-1, ids) | (given >= 0))
-        return logits.masked_fill(~allowed, EXCLUDED)
+    def forward(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+        temperature: float = 1.0,
+        entropy_gradient: bool = False,
+    ) -> tuple[PolicyOutput, Tensor]:
+        """`Policy.forward` under the mask. The hidden states it returns are those of `base`."""
+        hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        real_BT = response_mask_BT.bool()
+        ids_N = response_ids_BT[real_BT]
+        logprobs_N, entropy_N = self._chosen_logprobs(
+            hidden_BTD[real_BT], ids_N, temperature, entropy_gradient
+        )
+        zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
+        output = PolicyOutput(
+            zeros_BT.masked_scatter(real_BT, logprobs_N),
+            entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
+        )
+        base_hidden_BTD, _ = self._split(hidden_BTD)
+        return output, base_hidden_BTD
+
+    def _chosen_logprobs(
+        self, hidden_ND: Tensor, ids_N: Tensor, temperature: float, entropy_gradient: bool
+    ) -> tuple[Tensor, Tensor]:
+        """(logprobs_N, entropy_N) by `chosen_logprobs`, whose projection here depends on the ids.
+
+        So the blocks are formed here: each has a projection with its own ids. More blocks than one
+        are computed again in the backward pass, as in `chosen_logprobs`.
+        """
+        logprobs = []
+        entropies = []
+        for block_hidden_ND, block_ids_N in zip(hidden_ND.split(BLOCK), ids_N.split(BLOCK)):
+            arguments = (
+                partial(self.project_given, ids_N=block_ids_N),
+                block_hidden_ND,
+                block_ids_N,
+                temperature,
+                BLOCK,
+                entropy_gradient,
+            )
+            if len(ids_N) <= BLOCK:
+                return chosen_logprobs(*arguments)
+            logprobs_N, entropy_N = checkpoint(chosen_logprobs, *arguments, use_reentrant=False)
+            logprobs.append(logprobs_N)
+            entropies.append(entropy_N)
+        return torch.cat(logprobs), torch.cat(entropies)
 
     def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
         return MaskedSteps(
-            *(p._steps(prompt_ids_GP, prompt_mask_GP, num_samples) for p in (self.base, self.mask))
+            self.base._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
+            self.mask._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
         )
 
-    def _check_fits(self, prompt_ids_GP, sampling):
-        self.base._check_fits(prompt_ids_GP, sampling)
+
+class MaskedSteps:
+    """Decoding steps of both networks; their hidden states side by side (models/decoding.py)."""
+
+    def __init__(self, base, mask):
+        self.base = base
+        self.mask = mask
+
+    def first(self) -> Tensor:
+        return torch.cat([self.base.first(), self.mask.first()], -1)
+
+    def next(self, ids_B: Tensor) -> Tensor:
+        return torch.cat([self.base.next(ids_B), self.mask.next(ids_B)], -1)
+
+    def keepable(self, live_B: Tensor) -> Tensor:
+        return self.base.keepable(live_B)
+
+    def keep(self, rows: Tensor) -> None:
+        self.base.keep(rows)
+        self.mask.keep(rows)
 
 
 class NLPO(PPO):
-    """PPO's advantages and losses; the mask is in the policy."""
+    """PPO's advantages and losses; the policy that is sampled and trained is masked.
 
-
-class NLPOTrainer(OnPolicyTrainer):
-    """The loop with a masked policy. The mask policy is part of the actor-critic, so checkpoints
-    hold it.
+    The mask policy is part of the trained module, so checkpoints hold it. Evaluation and the saved
+    model use the policy without the mask.
     """
 
-    def __init__(self, config, algorithm, actor_critic, *args, **kwargs):
-        actor_critic.policy = MaskedPolicy(
-            actor_critic.policy, config.algorithm.top_p, config.algorithm.top_k
-        )
-        super().__init__(config, algorithm, actor_critic, *args, **kwargs)
+    config_class = NLPOConfig
+    config: NLPOConfig
+    masked: MaskedPolicy
 
-    @property
-    def policy(self) -> Policy:
-        """The bare policy: a folder of transformers has no mask."""
-        return self.actor_critic.policy.base
+    def training_policy(self, policy: Policy) -> Policy:
+        self.masked = MaskedPolicy(policy, self.config.top_p, self.config.top_k)
+        return self.masked
 
-    def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:
-        """Masked rollouts. Their KL is that of the bare policy, log pi - log pi_ref, as in the
-        authors' code.
+    def before_rollout(self, step: int) -> None:
+        """Renew the mask policy every `sync_every` steps."""
+        if step % self.config.sync_every == 0:
+            self.masked.sync()
 
-        Truncation is no part of the KL elsewhere either (deviation D5): log pi^A - log pi_ref would
-        hold -log of the mass that the mask leaves, on every token, however close the policy is to
-        the reference.
+    def after_rollout(self, rollout: Rollout, temperature: float, num_samples: int) -> Rollout:
+        """The rollout with the KL of the policy without the mask, as in the authors' code.
+
+        The KL of a rollout is logprobs_BT - ref_logprobs_BT. Under the mask it would contain
+        -log of the probability that the mask leaves, on every token, however close the policy is
+        to the reference. (Truncation is no part of the KL in the other algorithms either, see
+        deviation D5.) So the reference's log-probabilities are shifted by the same amount:
+
+            log pi^A - ref' = log pi - ref    for    ref' = log pi^A - (log pi - ref)
         """
-        masked = self.actor_critic.policy
-        if self.step % self.config.algorithm.sync_every == 0:
-            masked.sync()
-        rollout = super().sample(prompts, first)
+
+        def unmasked_logprobs(*batch: Tensor) -> list[Tensor]:
+            output, _ = self.masked.base(*batch, temperature=temperature)
+            return [output.logprobs_BT]
+
         batch = (
             rollout.prompt_ids_BP,
             rollout.prompt_mask_BP,
             rollout.response_ids_BT,
             rollout.response_mask_BT,
         )
-
-        def bare(*part: Tensor) -> list[Tensor]:
-            return [masked.base(*part, temperature=self.config.logprob_temperature)[0].logprobs_BT]
-
-        with torch.no_grad(), self._precision():
-            (bare_BT,) = in_parts(bare, batch, self.config.env.train_num_samples_per_input)
-        return replace(
-            rollout, ref_logprobs_BT=rollout.logprobs_BT - (bare_BT - rollout.ref_logprobs_BT)
-        )
+        with torch.no_grad():
+            (unmasked_BT,) = in_parts(unmasked_logprobs, batch, num_samples)
+        kl_BT = unmasked_BT - rollout.ref_logprobs_BT
+        return replace(rollout, ref_logprobs_BT=rollout.logprobs_BT - kl_BT)

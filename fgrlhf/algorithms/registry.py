@@ -1,19 +1,30 @@
-"""The on-policy algorithms by name: what `algorithm.name` can be. docs/algorithms.md has their
-equations.
+"""The on-policy algorithms by name, and the section `algorithm:` of an RL run's YAML.
+
+`algorithm.name` is a name of `ALGORITHMS`, or `python` for an algorithm outside the library: `of`
+is then the import path of its class, and the other keys are those of the class's config class.
+
+    algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl_coef: 0.1, bonus: 2.0}
 """
 
-from fgrlhf.algorithms.a2c import A2C
-from fgrlhf.algorithms.gpg import GPG
-from fgrlhf.algorithms.grpo import GRPO
-from fgrlhf.algorithms.nlpo import NLPO, NLPOTrainer
-from fgrlhf.algorithms.reinforce import Reinforce
-from fgrlhf.algorithms.rloo import RLOO
-from fgrlhf.algorithms.trpo import TRPO, TRPOTrainer
-from fgrlhf.ppo import PPO
-from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.trainer import OnPolicyTrainer
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-ALGORITHMS = {
+from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, create_model
+
+from fgrlhf.algorithms.a2c import A2C, A2CConfig
+from fgrlhf.algorithms.config import SHARED_SETTINGS, AlgorithmConfig
+from fgrlhf.algorithms.gpg import GPG, GPGConfig
+from fgrlhf.algorithms.grpo import GRPO, GRPOConfig
+from fgrlhf.algorithms.nlpo import NLPO, NLPOConfig
+from fgrlhf.algorithms.ppo import PPO, PPOConfig
+from fgrlhf.algorithms.protocol import Algorithm
+from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig
+from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
+from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
+from fgrlhf.config import refuse, suggestion
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
     "a2c": A2C,
     "reinforce": Reinforce,
@@ -23,37 +34,118 @@ ALGORITHMS = {
     "trpo": TRPO,
     "nlpo": NLPO,
 }
-DOORS = {
-    "trpo": TRPOTrainer,
-    "nlpo": NLPOTrainer,
-}  # an update, a policy of their own; the others take the loop as it is
 
 
-def make_trainer(config: RLConfig, *args, **kwargs) -> OnPolicyTrainer:
-    """The trainer that `config.algorithm` asks for; further arguments are those of
-    `OnPolicyTrainer` after the algorithm.
+class PythonAlgorithmConfig(AlgorithmConfig):
+    """Settings of an algorithm outside the library; those of its config class come on top."""
+
+    name: Literal["python"] = "python"
+    of: str = Field(description="import path of its class: my_package.my_module.MyAlgorithm")
+
+
+def algorithm_class(config: AlgorithmConfig) -> type[Algorithm]:
+    """The class that reads these settings."""
+    if isinstance(config, PythonAlgorithmConfig):
+        return import_algorithm(config.of)
+    return ALGORITHMS[config.name]
+
+
+def import_algorithm(path: str) -> type[Algorithm]:
+    """Import an algorithm's class.
+
+    Raises:
+      ValueError: there is no such module or class, or the class is no algorithm.
     """
-    name = config.algorithm.name
-    return DOORS.get(name, OnPolicyTrainer)(
-        config, ALGORITHMS[name](config.ppo, config.algorithm), *args, **kwargs
+    module_name, _, class_name = path.rpartition(".")
+    example = "name a class with its module, as in my_package.my_module.MyAlgorithm"
+    if not module_name:
+        raise ValueError(f"`{path}` has no module: {example}")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"the module `{module_name}` cannot be imported ({error}): {example}, and start Python"
+            " where it is found (PYTHONPATH)"
+        ) from None
+    if not hasattr(module, class_name):
+        raise ValueError(f"`{module_name}` has no `{class_name}`: {example}")
+    algorithm = getattr(module, class_name)
+    missing = [name for name in _REQUIRED if not hasattr(algorithm, name)]
+    if not isinstance(algorithm, type) or missing:
+        raise ValueError(
+            f"`{path}` is no algorithm, since it lacks {', '.join(missing) or 'a class'}: inherit"
+            " from fgrlhf.algorithms.protocol.Algorithm and define what it asks for"
+        )
+    if not issubclass(algorithm.config_class, AlgorithmConfig):
+        raise ValueError(
+            f"config_class of `{path}` is {algorithm.config_class.__name__}: inherit it from"
+            " fgrlhf.algorithms.config.AlgorithmConfig"
+        )
+    return algorithm
+
+
+_REQUIRED = (
+    "config_class",
+    "needs_values",
+    "reuses_rollouts",
+    "advantages",
+    "loss",
+    "training_policy",
+    "before_rollout",
+    "after_rollout",
+    "update",
+)
+
+
+@cache
+def _with_import_path(config_class: type[AlgorithmConfig]) -> type[PythonAlgorithmConfig]:
+    """The config class of an algorithm outside the library, with the keys `name` and `of`."""
+    combined = create_model(
+        config_class.__name__,
+        __base__=(config_class, PythonAlgorithmConfig),
+        name=(Literal["python"], "python"),
     )
+    return cast(type[PythonAlgorithmConfig], combined)
 
 
-def unread(config: RLConfig) -> list[str]:
-    """Keys that the config gives and its algorithm has no use for. They serve another one: a single
-    word switches between them.
-    """
-    algorithm = config.algorithm
-    keys = [f"ppo.{key}" for key in config.ppo.model_fields_set - algorithm.reads]
-    if not algorithm.critic:
-        value = config.model.value_model
-        keys += [
-            f"model.value_model.{key}" for key in value.model_fields_set if getattr(value, key)
-        ]
-        keys += ["train.value_lr"] if config.train.value_lr is not None else []
-    if (
-        not ALGORITHMS[algorithm.name].reuses_rollouts
-        and "n_ppo_epoch_per_rollout" in config.train.model_fields_set
-    ):
-        keys.append("train.n_ppo_epoch_per_rollout")
-    return sorted(keys)
+def _read_python_algorithm(tree: Any) -> Any:
+    """Read the settings by the config class of the algorithm that `of` names."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("of"), str):
+        return tree
+    try:
+        algorithm = import_algorithm(tree["of"])
+    except ValueError as error:
+        refuse([("of", str(error))])
+        raise
+    config_class = _with_import_path(algorithm.config_class)
+    keys = sorted(config_class.model_fields)
+    unknown = [key for key in tree if key not in keys and key not in SHARED_SETTINGS]
+    refuse([(key, f"unknown key; {suggestion(key, keys)}") for key in unknown])
+    return config_class.model_validate(tree)
+
+
+def _name_of(section: Any) -> str:
+    if isinstance(section, dict):
+        return section.get("name", "ppo")
+    return getattr(section, "name", "ppo")
+
+
+if TYPE_CHECKING:
+    AnyAlgorithm = AlgorithmConfig
+else:
+    AnyAlgorithm = Annotated[
+        Annotated[PPOConfig, Tag("ppo")]
+        | Annotated[A2CConfig, Tag("a2c")]
+        | Annotated[ReinforceConfig, Tag("reinforce")]
+        | Annotated[RLOOConfig, Tag("rloo")]
+        | Annotated[GRPOConfig, Tag("grpo")]
+        | Annotated[GPGConfig, Tag("gpg")]
+        | Annotated[TRPOConfig, Tag("trpo")]
+        | Annotated[NLPOConfig, Tag("nlpo")]
+        | Annotated[
+            SerializeAsAny[PythonAlgorithmConfig],
+            BeforeValidator(_read_python_algorithm),
+            Tag("python"),
+        ],
+        Discriminator(_name_of),
+    ]

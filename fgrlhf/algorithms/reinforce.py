@@ -1,14 +1,26 @@
-"""REINFORCE (Williams 1992): every token is paid its reward-to-go, less a baseline from the
-batch.
-"""
+"""REINFORCE (Williams 1992): each token's reward-to-go, minus a baseline from the batch."""
 
+from typing import Literal
+
+from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import position_mean, reward_to_go
-from fgrlhf.algorithms.config import PPOConfig, ReinforceAlgorithm
+from fgrlhf.algorithms.config import AlgorithmConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
-from fgrlhf.ppo import policy_metrics
+from fgrlhf.algorithms.metrics import policy_metrics
+from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
+
+
+class ReinforceConfig(AlgorithmConfig):
+    name: Literal["reinforce"] = "reinforce"
+    baseline: Literal["none", "mean", "position"] = Field(
+        default="position",
+        description=(
+            "subtracted: the batch's mean return, or its mean reward-to-go at the same token"
+        ),
+    )
 
 
 def reinforce_advantages(
@@ -18,9 +30,9 @@ def reinforce_advantages(
 
     Args:
       baseline: b_t is 0 ("none"), the batch's mean return ("mean"), or its mean reward-to-go at
-        token t over the responses that reach t ("position"). The last two hold the response's own
-        share, which shrinks the gradient by 1/B (by 1/n where only n responses reach t) and does
-        not turn it.
+        token t over the responses that reach t ("position"). The last two include the response
+        itself: this scales the expected gradient by 1 - 1/B (by 1 - 1/n where only n responses
+        reach t) and does not change its direction.
     """
     to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
     if baseline == "mean":
@@ -30,23 +42,21 @@ def reinforce_advantages(
     return to_go_BT
 
 
-class Reinforce:
-    """No critic, no ratio: a rollout is used once."""
+class Reinforce(Algorithm):
+    """The policy gradient without a critic. The loss has no ratio, so a rollout is used once."""
 
+    config_class = ReinforceConfig
     needs_values = False
     reuses_rollouts = False
-
-    def __init__(self, shared: PPOConfig, own: ReinforceAlgorithm):
-        self.shared, self.own = shared, own
+    config: ReinforceConfig
 
     def advantages(
         self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward | None = None
     ) -> Advantages:
-        return Advantages(
-            reinforce_advantages(
-                rewards_BT, rollout.response_mask_BT, self.shared.gamma, self.own.baseline
-            )
+        advantages_BT = reinforce_advantages(
+            rewards_BT, rollout.response_mask_BT, self.config.gamma, self.config.baseline
         )
+        return Advantages(advantages_BT)
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)

@@ -1,258 +1,351 @@
 """Trust region policy optimisation (Schulman et al. 2015, arXiv 1502.05477).
 
-    maximise  mean_t A_t pi(a_t) / pi_old(a_t)    subject to    mean_t KL(pi_old(. | s_t) || pi(. |
-    s_t)) <= delta
+    maximise    mean_t A_t pi(a_t) / pi_old(a_t)
+    subject to  mean_t KL(pi_old(. | s_t) || pi(. | s_t)) <= delta
 
-Near pi_old the constraint is 1/2 x^T F x, F the Fisher matrix; the maximiser along the natural
-gradient is x = sqrt(2 delta / s^T F s) s with F s = g. s comes from conjugate gradients, which need
-only products F v, and x is halved until the exact KL keeps the bound and the objective has risen.
-The critic is trained apart, with Adam.
+Near pi_old the objective is linear with gradient g, and the KL of a parameter change x is
+1/2 x^T F x, where F is the Fisher matrix. The solution points along the natural gradient s, with
+F s = g:
+
+    x = sqrt(2 delta / s^T F s) s
+
+Conjugate gradients find s from products F v alone. Then x is halved until the exact KL is within
+the bound and the objective has risen. The critic is trained separately, with Adam.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
+from fgrlhf.algorithms.config import ActorCriticConfig
 from fgrlhf.algorithms.losses import surrogate_loss
+from fgrlhf.algorithms.metrics import add_token_means, policy_metrics
+from fgrlhf.algorithms.protocol import Trainer
+from fgrlhf.config import Coefficient, Positive
 from fgrlhf.policy import Policy
-from fgrlhf.ppo import PPO, policy_metrics
-from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.step_metrics import mean_of
-from fgrlhf.trainer import OnPolicyTrainer
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
-from fgrlhf.utils import masked_sum
+from fgrlhf.utils import check_same_shape, masked_sum
+
+if TYPE_CHECKING:
+    from fgrlhf.runs.rl_config import RLConfig
+
+LEAST_CURVATURE = 1e-12  # of the step's direction; keeps the step finite where the KL is flat
+
+
+class TRPOConfig(ActorCriticConfig):
+    name: Literal["trpo"] = "trpo"
+    max_kl: Positive = Field(
+        default=0.01, description="bound of a step's KL(old || new), nats per token"
+    )
+    cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
+    cg_damping: Coefficient = Field(
+        default=0.1,
+        description="added to the Fisher matrix, as a part of the curvature along the gradient",
+    )
+    line_search_steps: int = Field(
+        default=10, ge=1, le=100, description="halvings tried before the step is given up"
+    )
+
+    def mistakes(self, run: "RLConfig") -> list[str]:
+        mistakes = []
+        if run.model.value_model.policy_value_sharing:
+            mistakes.append(
+                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
+                " policy moves, and a critic on the same trunk would move it too: set it to false"
+                " and give model.value_model.ckpt, or use algorithm.name=ppo"
+            )
+        if run.train.dropout:
+            mistakes.append(
+                "train.dropout is true, but `trpo` compares one policy before and after a step, and"
+                " dropout makes every pass another one: set train.dropout=false, or use"
+                " algorithm.name=ppo"
+            )
+        return mistakes
 
 
 def conjugate_gradient(
-    product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10
+    matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10
 ) -> Tensor:
-    """x with A x = b after at most `steps` steps; `product(v)` is A v, A symmetric and positive
-    (Hestenes, Stiefel 1952).
+    """x with A x = b, after at most `steps` steps (Hestenes, Stiefel 1952).
 
-    It stops where |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
+    Stops when |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
+
+    Args:
+      matrix_product: v -> A v; A is symmetric and positive definite.
     """
-    x, residual = torch.zeros_like(b), b.clone()
-    direction, size = residual.clone(), residual @ residual
-    enough = tolerance * size
+    x = torch.zeros_like(b)
+    residual = b.clone()  # b - A x
+    direction = residual.clone()
+    residual_norm2 = residual @ residual
+    small_enough = tolerance * residual_norm2
     for _ in range(steps):
-        if size <= enough:
+        if residual_norm2 <= small_enough:
             break
-        through = product(direction)
-        length = size / (direction @ through)
-        x, residual = x + length * direction, residual - length * through
-        smaller = residual @ residual
-        direction, size = residual + smaller / size * direction, smaller
+        # Go to the minimum of 1/2 x^T A x - b^T x along the direction.
+        product = matrix_product(direction)
+        length = residual_norm2 / (direction @ product)
+        x = x + length * direction
+        residual = residual - length * product
+        # The next direction is the new residual, made conjugate to all earlier directions.
+        new_norm2 = residual @ residual
+        direction = residual + new_norm2 / residual_norm2 * direction
+        residual_norm2 = new_norm2
     return x
 
 
 def token_kl(old_logits_NV: Tensor, new_logits_NV: Tensor) -> Tensor:
-    """kl_N = sum_v p_v (log p_v - log q_v), p = softmax(old), q = softmax(new)."""
-    old_NV, new_NV = old_logits_NV.log_softmax(-1), new_logits_NV.log_softmax(-1)
-    return (old_NV.exp() * (old_NV - new_NV)).sum(-1)
+    """kl_N = sum_v p_v (log p_v - log q_v), p = softmax(old), q = softmax(new), in nats."""
+    check_same_shape(old_logits_NV=old_logits_NV, new_logits_NV=new_logits_NV)
+    old_logprobs_NV = old_logits_NV.log_softmax(-1)
+    new_logprobs_NV = new_logits_NV.log_softmax(-1)
+    return (old_logprobs_NV.exp() * (old_logprobs_NV - new_logprobs_NV)).sum(-1)
 
 
-class TRPO(PPO):
-    """PPO's advantages and critic; the surrogate without clipping."""
+class TRPO(ActorCriticAlgorithm):
+    """PPO's advantages and critic, and a step of the policy within a trust region."""
+
+    config_class = TRPOConfig
+    reuses_rollouts = True  # the critic does
+    config: TRPOConfig
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        """The surrogate, without clipping and without the critic's loss."""
         policy_BT = surrogate_loss(new.logprobs_BT, old.logprobs_BT, advantages.advantages_BT)
         return TokenLoss(policy_BT, policy_metrics(new, old, policy_BT))
 
-
-class TRPOTrainer(OnPolicyTrainer):
-    """The loop with an update of its own, in fp32 and in eval mode; vectors are summed over
-    processes.
-    """
-
-    def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
-        self.actor_critic.eval()
-        self._set_learning_rates()
-        critic = [
-            self._critic_step(rollout, advantages, rows)
-            for epoch in range(self.config.train.n_ppo_epoch_per_rollout)
-            for rows in self.minibatches(len(rollout), epoch)
-        ]
-        alone = self.step < self.config.train.n_critic_warmup_steps
-        moved = self._policy_step(
-            rollout, advantages, 0 if alone else self.config.algorithm.line_search_steps
-        )
-        return mean_of(critic) | moved | {"lr": self.optimizer.param_groups[1]["lr"]}
-
-    # ---- the policy ------------------------------------------------------------------------------
-
-    def _policy_step(
-        self, rollout: Rollout, advantages: Advantages, tries: int
+    def update(
+        self, trainer: Trainer, rollout: Rollout, advantages: Advantages
     ) -> dict[str, float]:
-        """One natural gradient step within the bound, or none where no length of it raises the
-        objective.
-        """
-        policy, settings = self.actor_critic.policy, self.config.algorithm
-        parameters = [p for p in policy.parameters() if p.requires_grad]
-        before = copy.deepcopy(policy).requires_grad_(False)
-        parts, n_tokens = self._parts(rollout, advantages, before)
-        metrics, gradient = self._surrogate(parts, n_tokens, parameters)
-        self._check_finite(gradient.norm())
-        metrics |= {"grad_norm": float(gradient.norm()), "trpo/kl": 0.0, "trpo/step": 0.0}
-        if tries == 0 or metrics["grad_norm"] == 0:
-            return metrics
+        """Several epochs for the critic, then one step of the policy, in eval mode and fp32."""
+        train = trainer.config.train
+        trainer.actor_critic.eval()
+        trainer.set_learning_rates()
+        critic_metrics = []
+        for epoch in range(train.n_ppo_epoch_per_rollout):
+            for rows in trainer.minibatches(len(rollout), epoch):
+                critic_metrics.append(self.critic_step(trainer, rollout, advantages, rows))
 
-        def fisher(vector: Tensor) -> Tensor:
-            return self._fisher_product(parts, n_tokens, parameters, vector)
+        step = TrustRegionStep(self.config, trainer, rollout, advantages)
+        only_critic_learns = trainer.step < train.n_critic_warmup_steps
+        policy = step.measure() if only_critic_learns else step.take()
+        return mean_of(critic_metrics) | policy | {"lr": trainer.optimizer.param_groups[1]["lr"]}
 
-        damping = settings.cg_damping * (gradient @ fisher(gradient)) / (gradient @ gradient)
-        direction = conjugate_gradient(
-            lambda v: fisher(v) + damping * v, -gradient, settings.cg_steps
-        )
-        curvature = direction @ fisher(direction)
-        full = direction * (2 * settings.max_kl / curvature.clamp(min=1e-12)).sqrt()
-        start = _flat(parameters, parameters).detach()
-        for i in range(tries):
-            _set(parameters, start + 0.5**i * full)
-            tried, kl = self._surrogate(parts, n_tokens), self._exact_kl(parts, n_tokens, before)
-            if kl <= settings.max_kl and tried["loss/total"] < metrics["loss/total"]:
-                return metrics | tried | {"trpo/kl": kl, "trpo/step": 0.5**i}
-        _set(parameters, start)
-        return metrics
-
-    def _parts(
-        self, rollout: Rollout, advantages: Advantages, before: Policy
-    ) -> tuple[list[tuple[Rollout, Advantages]], Tensor]:
-        """This rank's micro-batches, their log-probabilities under `before` in fp32, and the number
-        of all ranks' tokens.
-        """
-        rows = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
-        mine = share_of(rows, self.accelerator.process_index, self.accelerator.num_processes)
-        parts = []
-        for micro in mine.split(self.config.train.training_batch_size_per_card):
-            old = rollout.rows(micro)
-            with torch.no_grad():
-                output, _ = before(*_batch(old), temperature=self.config.logprob_temperature)
-            old = replace(old, logprobs_BT=output.logprobs_BT)
-            parts.append((old, advantages.rows(micro, old.response_ids_BT.shape[1])))
-        return parts, rollout.response_mask_BT.sum().clamp(min=1)
-
-    def _surrogate(self, parts, n_tokens: Tensor, parameters: Sequence[Tensor] = ()):
-        """Metrics of the loss at the current weights; with `parameters` also its gradient, one
-        vector.
-        """
-        totals: dict[str, Tensor] = {}
-        gradient = torch.zeros(sum(p.numel() for p in parameters), device=self.accelerator.device)
-        for old, advantages in parts:
-            with torch.set_grad_enabled(len(parameters) > 0):
-                new, _ = self.actor_critic.policy(
-                    *_batch(old),
-                    temperature=self.config.logprob_temperature,
-                    entropy_gradient=self.config.algorithm.entropy_coef > 0,
-                )
-                made = self.token_loss(new, old, advantages)
-                if parameters:
-                    loss = masked_sum(made.loss_BT, old.response_mask_BT) / n_tokens
-                    gradient += _flat(
-                        torch.autograd.grad(loss, parameters, allow_unused=True), parameters
-                    )
-            for name, metric_BT in made.metrics.items():
-                totals[name] = (
-                    totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
-                )
-        metrics = {name: float(self._sum(value)) for name, value in totals.items()}
-        return (metrics, self._sum(gradient)) if parameters else metrics
-
-    def _logits(self, policy: Policy, old: Rollout) -> Tensor:
-        """logits_NV of the real response tokens, at the temperature of the log-probabilities."""
-        hidden_ND = policy.hidden(*_batch(old))[old.response_mask_BT.bool()]
-        return policy.project(hidden_ND).float() / self.config.logprob_temperature
-
-    def _fisher_product(
-        self, parts, n_tokens: Tensor, parameters: Sequence[Tensor], vector: Tensor
-    ) -> Tensor:
-        """F v, the Hessian of the mean KL from the current policy to itself, by differentiating its
-        gradient once more.
-        """
-        total = torch.zeros_like(vector)
-        for old, _ in parts:
-            with sdpa_kernel(
-                SDPBackend.MATH
-            ):  # the only attention that can be differentiated twice
-                logits_NV = self._logits(self.actor_critic.policy, old)
-                kl = token_kl(logits_NV.detach(), logits_NV).sum() / n_tokens
-                gradient = _flat(
-                    torch.autograd.grad(kl, parameters, create_graph=True, allow_unused=True),
-                    parameters,
-                )
-                total += _flat(
-                    torch.autograd.grad(gradient @ vector, parameters, allow_unused=True),
-                    parameters,
-                )
-        return self._sum(total)
-
-    @torch.no_grad()
-    def _exact_kl(self, parts, n_tokens: Tensor, before: Policy) -> float:
-        policy = self.actor_critic.policy
-        sums = [
-            token_kl(self._logits(before, old), self._logits(policy, old)).sum() for old, _ in parts
-        ]
-        return float(self._sum(sum(sums) / n_tokens))
-
-    # ---- the critic ------------------------------------------------------------------------------
-
-    def _critic_step(
-        self, rollout: Rollout, advantages: Advantages, rows: Tensor
+    def critic_step(
+        self, trainer: Trainer, rollout: Rollout, advantages: Advantages, rows: Tensor
     ) -> dict[str, float]:
-        """One Adam step on the mean value loss over the minibatch's tokens."""
-        train, critic = self.config.train, self.actor_critic.value
+        """One Adam step on the mean value loss over a minibatch's tokens."""
+        train = trainer.config.train
+        critic = trainer.actor_critic.value
+        assert critic is not None  # since needs_values is true
         n_tokens = rollout.response_mask_BT[rows].sum().clamp(min=1)
-        self.optimizer.zero_grad(set_to_none=True)
+        trainer.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
-        mine = share_of(rows, self.accelerator.process_index, self.accelerator.num_processes)
-        for micro in mine.split(train.training_batch_size_per_card):
+        for micro in trainer.micro_batches(rows):
             old = rollout.rows(micro)
-            with self._precision():
+            with trainer.precision():
                 values_BT = critic(*_batch(old), policy_hidden_BTD=None)
             new = PolicyOutput(old.logprobs_BT, values_BT)
-            loss_BT, metrics = self.algorithm.value_loss(
-                new, old, advantages.rows(micro, old.response_ids_BT.shape[1])
-            )
+            micro_advantages = advantages.rows(micro, old.response_ids_BT.shape[1])
+            loss_BT, metrics = self.value_loss(new, old, micro_advantages)
             (masked_sum(loss_BT, old.response_mask_BT) / n_tokens).backward()
-            for name, metric_BT in metrics.items():
-                totals[name] = (
-                    totals.get(name, 0) + masked_sum(metric_BT, old.response_mask_BT) / n_tokens
-                )
-        trained = [p for p in critic.parameters() if p.grad is not None]
-        for p in trained:
-            p.grad = self._sum(p.grad)
-        norm = torch.nn.utils.clip_grad_norm_(
-            trained, train.max_grad_norm if train.clip_grad else torch.inf
-        )
-        self._check_finite(norm)
-        self.optimizer.step()
-        return {name: float(self._sum(value)) for name, value in totals.items()} | {
-            "grad_norm/value": float(norm)
-        }
+            add_token_means(totals, metrics, old.response_mask_BT, n_tokens)
 
-    def _sum(self, tensor: Tensor) -> Tensor:
-        return (
-            self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
+        parameters = []
+        for p in critic.parameters():
+            if p.grad is not None:
+                p.grad = trainer.sum_over_processes(p.grad)
+                parameters.append(p)
+        bound = train.max_grad_norm if train.clip_grad else torch.inf
+        norm = torch.nn.utils.clip_grad_norm_(parameters, bound)
+        trainer.check_finite(norm)
+        trainer.optimizer.step()
+        metrics = {name: float(trainer.sum_over_processes(x)) for name, x in totals.items()}
+        return metrics | {"grad_norm/value": float(norm)}
+
+
+class TrustRegionStep:
+    """One step of the policy: at most `max_kl` away from where it was, and only if it helps.
+
+    Vectors of the policy's size are sums over all processes; each process computes its own rows.
+
+    Args:
+      config: the settings of TRPO.
+      trainer: gives the policy, the loss and the processes.
+      rollout, advantages: those of the whole step, over all processes.
+    """
+
+    def __init__(
+        self, config: TRPOConfig, trainer: Trainer, rollout: Rollout, advantages: Advantages
+    ):
+        self.config = config
+        self.trainer = trainer
+        self.temperature = trainer.config.logprob_temperature
+        self.policy = trainer.actor_critic.policy
+        self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        self.old_policy = copy.deepcopy(self.policy).requires_grad_(False)
+        self.n_tokens = rollout.response_mask_BT.sum().clamp(min=1)
+        self.batches = self._batches(rollout, advantages)
+
+    def _batches(
+        self, rollout: Rollout, advantages: Advantages
+    ) -> list[tuple[Rollout, Advantages]]:
+        """This process's micro-batches, with log-probabilities of the old policy in fp32."""
+        all_rows = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
+        batches = []
+        for micro in self.trainer.micro_batches(all_rows):
+            old = rollout.rows(micro)
+            with torch.no_grad():
+                output, _ = self.old_policy(*_batch(old), temperature=self.temperature)
+            old = replace(old, logprobs_BT=output.logprobs_BT)
+            batches.append((old, advantages.rows(micro, old.response_ids_BT.shape[1])))
+        return batches
+
+    def measure(self) -> dict[str, float]:
+        """The metrics of a step that leaves the policy where it is."""
+        metrics, _ = self._measure_with_gradient()
+        return metrics
+
+    def take(self) -> dict[str, float]:
+        """Move the policy. It stays where it is if no step within the bound lowers the loss."""
+        config = self.config
+        metrics, gradient = self._measure_with_gradient()
+        if metrics["grad_norm"] == 0:
+            return metrics
+
+        # Natural gradient: solve (F + lambda I) s = -g. The damping lambda is relative to the
+        # curvature along g, so it does not depend on the scale of the parameters.
+        curvature_along_gradient = gradient @ self.fisher_product(gradient)
+        damping = config.cg_damping * curvature_along_gradient / (gradient @ gradient)
+        direction = conjugate_gradient(
+            lambda vector: self.fisher_product(vector) + damping * vector,
+            -gradient,
+            config.cg_steps,
         )
+
+        # Step length: the KL of c * s is about 1/2 c^2 s^T F s; c makes it max_kl.
+        curvature = direction @ self.fisher_product(direction)
+        length = (2 * config.max_kl / curvature.clamp(min=LEAST_CURVATURE)).sqrt()
+        full_step = direction * length
+
+        # Line search: halve the step until it keeps the bound exactly and lowers the loss.
+        start = flatten(self.parameters, self.parameters).detach()
+        for i in range(config.line_search_steps):
+            fraction = 0.5**i
+            write_vector(self.parameters, start + fraction * full_step)
+            new_metrics = self.loss()
+            kl = self.mean_kl()
+            if kl <= config.max_kl and new_metrics["loss/total"] < metrics["loss/total"]:
+                return metrics | new_metrics | {"trpo/kl": kl, "trpo/step": fraction}
+        write_vector(self.parameters, start)
+        return metrics
+
+    def _measure_with_gradient(self) -> tuple[dict[str, float], Tensor]:
+        metrics, gradient = self.loss_and_gradient()
+        norm = gradient.norm()
+        self.trainer.check_finite(norm)
+        return metrics | {"grad_norm": float(norm), "trpo/kl": 0.0, "trpo/step": 0.0}, gradient
+
+    # ---- the loss --------------------------------------------------------------------------------
+
+    def loss(self) -> dict[str, float]:
+        """Metrics of the loss at the current weights."""
+        totals: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for old, advantages in self.batches:
+                token_loss = self._token_loss(old, advantages)
+                add_token_means(totals, token_loss.metrics, old.response_mask_BT, self.n_tokens)
+        return self._summed(totals)
+
+    def loss_and_gradient(self) -> tuple[dict[str, float], Tensor]:
+        """Metrics of the loss at the current weights, and its gradient as one vector."""
+        totals: dict[str, Tensor] = {}
+        n_parameters = sum(p.numel() for p in self.parameters)
+        gradient = torch.zeros(n_parameters, device=self.trainer.accelerator.device)
+        for old, advantages in self.batches:
+            with torch.enable_grad():
+                token_loss = self._token_loss(old, advantages)
+                mean = masked_sum(token_loss.loss_BT, old.response_mask_BT) / self.n_tokens
+                gradients = torch.autograd.grad(mean, self.parameters, allow_unused=True)
+                gradient += flatten(gradients, self.parameters)
+            add_token_means(totals, token_loss.metrics, old.response_mask_BT, self.n_tokens)
+        return self._summed(totals), self.trainer.sum_over_processes(gradient)
+
+    def _token_loss(self, old: Rollout, advantages: Advantages) -> TokenLoss:
+        new, _ = self.policy(
+            *_batch(old),
+            temperature=self.temperature,
+            entropy_gradient=self.config.entropy_coef > 0,
+        )
+        return self.trainer.token_loss(new, old, advantages)
+
+    def _summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
+        return {name: float(self.trainer.sum_over_processes(x)) for name, x in totals.items()}
+
+    # ---- the KL ----------------------------------------------------------------------------------
+
+    def logits(self, policy: Policy, old: Rollout) -> Tensor:
+        """logits_NV of the N real response tokens, at the temperature of the log-probabilities."""
+        hidden_ND = policy.hidden(*_batch(old))[old.response_mask_BT.bool()]
+        return policy.project(hidden_ND).float() / self.temperature
+
+    def fisher_product(self, vector: Tensor) -> Tensor:
+        """F v, where F is the Hessian of the mean KL from the current policy to itself.
+
+        F v is the derivative along v of the KL's gradient: grad((grad KL) . v).
+        """
+        total = torch.zeros_like(vector)
+        for old, _ in self.batches:
+            # Only this implementation of attention can be differentiated twice.
+            with sdpa_kernel(SDPBackend.MATH):
+                logits_NV = self.logits(self.policy, old)
+                kl = token_kl(logits_NV.detach(), logits_NV).sum() / self.n_tokens
+                gradients = torch.autograd.grad(
+                    kl, self.parameters, create_graph=True, allow_unused=True
+                )
+                along_vector = flatten(gradients, self.parameters) @ vector
+                products = torch.autograd.grad(along_vector, self.parameters, allow_unused=True)
+                total += flatten(products, self.parameters)
+        return self.trainer.sum_over_processes(total)
+
+    @torch.no_grad()
+    def mean_kl(self) -> float:
+        """The mean over tokens of KL(old || new), over the whole vocabulary."""
+        total = torch.zeros((), device=self.n_tokens.device)
+        for old, _ in self.batches:
+            old_logits_NV = self.logits(self.old_policy, old)
+            new_logits_NV = self.logits(self.policy, old)
+            total = total + token_kl(old_logits_NV, new_logits_NV).sum()
+        return float(self.trainer.sum_over_processes(total / self.n_tokens))
 
 
 def _batch(old: Rollout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT
 
 
-def _flat(gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-    return torch.cat(
-        [(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(gradients, parameters)]
-    )
+def flatten(tensors: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Tensors with the shapes of `parameters` as one vector; None counts as zeros."""
+    pieces = []
+    for tensor, parameter in zip(tensors, parameters):
+        piece = torch.zeros_like(parameter) if tensor is None else tensor
+        pieces.append(piece.flatten())
+    return torch.cat(pieces)
 
 
 @torch.no_grad()
-def _set(parameters: Sequence[Tensor], vector: Tensor) -> None:
-    """Write a vector into parameters, in place: torch's own function makes them views of it, which
+def write_vector(parameters: Sequence[Tensor], vector: Tensor) -> None:
+    """Copy the pieces of a vector into parameters, in place.
+
+    `torch.nn.utils.vector_to_parameters` would make the parameters views of the vector, which
     cannot be saved.
     """
-    for p, values in zip(parameters, vector.split([p.numel() for p in parameters])):
-        p.copy_(values.view_as(p))
+    pieces = vector.split([p.numel() for p in parameters])
+    for p, piece in zip(parameters, pieces):
+        p.copy_(piece.view_as(p))

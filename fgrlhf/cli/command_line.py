@@ -1,6 +1,6 @@
-"""`key=value` command lines for the small tools of this folder, checked like every other config.
+"""`key=value` command lines of the programs, checked like every other config.
 
-A key that holds text takes what stands after the `=` as it is; see `fgrlhf.config.value_from_text`.
+A key that holds text takes the text after `=` as it is; see `fgrlhf.config.value_from_text`.
 """
 
 import sys
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fgrlhf.config import StrictModel, describe, validate, value_from_text
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.task import Task, load_task
 
 Model = TypeVar("Model", bound=StrictModel)
 
@@ -28,3 +29,15 @@ def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Mode
             raise UserError(f"`{shorten(argument)}` is not a setting: write it as key=value")
         settings[key] = value_from_text(model, [key], text)
     return validate(model, settings, source="the command line")
+
+
+def task_and_rest(argv: Sequence[str] | None, usage: str) -> tuple[Task, list[str]]:
+    """The task that the first argument names, and the other arguments.
+
+    Without any argument, or with `--help` alone, the usage is printed and the program ends.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"{usage}\n`TASK --help` lists the keys for a task, such as tasks.qa_feedback")
+        sys.exit(0 if arguments else 2)
+    return load_task(arguments[0]), arguments[1:]

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.errors import UserError
-from fgrlhf.runs.rl_config import LoRAConfig
+from fgrlhf.models.config import LoRAConfig
 
 ADAPTER = "default"
 

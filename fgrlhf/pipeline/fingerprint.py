@@ -4,11 +4,15 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import fgrlhf
+from fgrlhf.files import sha256
 from fgrlhf.runs.runlog import versions
 
-PACKAGES = ("fgrlhf", "sft", "reward_modeling", "tasks")
+LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder that holds the library's packages
 
 
 def fingerprint(
@@ -18,47 +22,63 @@ def fingerprint(
     modules: Iterable[str],
     upstream: Iterable[str],
 ) -> str:
-    """Digest of a command, the files matching the patterns `reads`, the code of `modules`, earlier
-    digests.
+    """Digest of a command, the files matching the patterns `reads`, the code of `modules`, and
+    earlier digests.
 
     Code counts without comments and docstrings. An absolute path in `reads` is a file elsewhere,
     such as a model of another pipeline. Equal in every checkout: paths enter without `root`.
     """
-    files = {
-        path
-        for pattern in reads
-        for path in ([Path(pattern)] if Path(pattern).is_absolute() else root.glob(pattern))
-    }
+    files: set[Path] = set()
+    for pattern in reads:
+        files |= {Path(pattern)} if Path(pattern).is_absolute() else set(root.glob(pattern))
+    code = sorted(imported_files(root, modules))
     parts = {
         "command": [part.replace(str(root), "") for part in command],
         "files": {
-            str(path).replace(str(root), ""): _sha(path.read_bytes()) for path in sorted(files)
+            str(path).replace(str(root), ""): _file_digest(_Version.of(path))
+            for path in sorted(files)
         },
-        "code": {
-            str(path.relative_to(root)): _sha(_code(path).encode())
-            for path in sorted(imported_files(root, modules))
-        },
+        "code": {_place_of(path, root): _code_digest(_Version.of(path)) for path in code},
         "versions": versions(),
         "upstream": list(upstream),
     }
-    return _sha(json.dumps(parts, sort_keys=True).encode())
+    return _digest(json.dumps(parts, sort_keys=True))
 
 
 def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
-    """Files of the repository that importing `modules` may run: the closure of their import
-    statements.
+    """Files in `root` and of the library that importing `modules` may run: the closure of their
+    import statements.
     """
-    found: set[Path] = set()
+    visited: set[Path] = set()
     ahead = [file for module in modules for file in _files_of(root, module)]
     while ahead:
         path = ahead.pop()
-        if path in found:
+        if path in visited:
             continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for name in _names(node):
-                ahead += _files_of(root, name)
-    return found
+        visited.add(path)
+        for name in _imported_names(_Version.of(path)):
+            ahead += _files_of(root, name)
+    return visited
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A file as it is now: the key under which what is computed from it is kept."""
+
+    path: Path
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: Path) -> "_Version":
+        status = path.stat()
+        return cls(path, status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _imported_names(file: _Version) -> tuple[str, ...]:
+    tree = ast.parse(file.path.read_text(encoding="utf-8"))
+    return tuple(name for node in ast.walk(tree) for name in _names(node))
 
 
 def _names(node: ast.AST) -> list[str]:
@@ -70,27 +90,37 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _files_of(root: Path, name: str) -> list[Path]:
-    """The file of a module of this repository and the `__init__` of every package above it."""
+    """The file of a module and the `__init__` of every package above it; none of other packages."""
     parts = name.split(".")
-    if parts[0] not in PACKAGES:
-        return []
-    above = [root.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]
-    return [path for path in [*above, root.joinpath(*parts).with_suffix(".py")] if path.exists()]
+    folder = root if (root / parts[0]).exists() else LIBRARY
+    above = [folder.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]
+    candidates = [*above, folder.joinpath(*parts).with_suffix(".py")]
+    return [path for path in candidates if path.exists()]
 
 
-def _code(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def _place_of(path: Path, root: Path) -> str:
+    return str(path.relative_to(root if path.is_relative_to(root) else LIBRARY))
+
+
+@cache
+def _code_digest(file: _Version) -> str:
+    """Digest of the code of a module without its comments and docstrings."""
+    tree = ast.parse(file.path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
+        if isinstance(body, list) and body and _is_docstring(body[0]):
             del body[0]
-    return ast.dump(tree)
+    return _digest(ast.dump(tree))
 
 
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _is_docstring(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+@cache
+def _file_digest(file: _Version) -> str:
+    return sha256(file.path)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,5 +1,5 @@
-"""Runs stages in the order of their needs, some beside each other, and reuses those in which
-nothing changed.
+"""Runs stages in the order of their needs, several at a time, and reuses those in which nothing
+changed.
 
 A stage is a command. Its fingerprint covers the command, the contents of the files it reads
 (configs, scripts), the code its modules import from this repository, the packages' versions, and
@@ -13,8 +13,8 @@ Only one pipeline at a time works in a folder. If it is killed, its stages end w
 (fgrlhf/runs/orphan.py).
 
 A stage that is complete under its present fingerprint, with its outputs in place, is not run again.
-One that was cut off is run again on what it left (the stages themselves continue from their
-checkpoints). One whose fingerprint has changed loses its outputs first.
+An interrupted stage runs again on its unfinished outputs (the stages themselves continue from their
+checkpoints). A stage whose fingerprint has changed loses its outputs first.
 """
 
 import os
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO
 
 import psutil
+import torch
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
@@ -39,16 +40,35 @@ from fgrlhf.runs.orphan import parent_mark
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
-PULSE = 60.0  # seconds between signs of life where there is no terminal
+PULSE = 60.0  # seconds between progress lines where there is no terminal
+BYTES_PER_MB = 2**20
 
 
 def stop_with_signals() -> None:
-    """A terminal that closes, or `kill`, ends the stages too, as Ctrl-C does; what is ignored
-    (nohup) stays so.
-    """
+    """Let SIGTERM and SIGHUP stop the stages as Ctrl-C does, unless they are ignored (nohup)."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs this process may use, as in CUDA_VISIBLE_DEVICES."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(number) for number in range(torch.cuda.device_count())]
+    return [name for name in chosen.split(",") if name not in ("", "-1")]
+
+
+def lane_environments(lanes: int) -> list[dict[str, str]]:
+    """What each lane adds to the environment: with several GPUs, its share of them.
+
+    A single lane keeps all GPUs. With more lanes than GPUs, lanes share one.
+    """
+    gpus = visible_gpus()
+    if lanes == 1 or len(gpus) < 2:
+        return [{} for _ in range(lanes)]
+    shares = [gpus[lane % len(gpus) :: lanes] for lane in range(lanes)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
 
 
 @dataclass(frozen=True)
@@ -71,18 +91,24 @@ class Stage:
 @dataclass
 class _Running:
     stage: Stage
+    lane: int
     process: subprocess.Popen
-    log: IO[bytes]
     started: float
-    seconds_before: float  # of an earlier attempt that was cut off
+    seconds_before: float  # of an earlier, interrupted attempt
 
 
 class Pipeline:
     """Stages, the repository they run in, and the folder they write to.
 
-    `environment` is added to that of this process, `lanes` stages may run at the same time. After
-    `run`, `seconds` is what it took and `whole` the seconds and the memory of all stages together,
-    None if not all ran in that call.
+    Args:
+      root: working directory of the stages, and the repository of their files.
+      folder: the outputs folder.
+      environment: added to that of this process.
+      lanes: how many stages may run at the same time. With several GPUs each lane has its share of
+        them (`lane_environments`).
+
+    After `run`, `seconds` is its duration, and `whole` the seconds and the peak memory of all
+    stages together, or None if some of them were reused.
     """
 
     def __init__(
@@ -94,40 +120,41 @@ class Pipeline:
         lanes: int = 2,
         out: IO[str] | None = None,
     ):
-        self.stages, self.root, self.folder, self.environment, self.lanes = (
-            stages,
-            root,
-            folder,
-            environment,
-            lanes,
-        )
+        self.stages = stages
+        self.root = root
+        self.folder = folder
+        self.environment = environment
+        self.lanes = lane_environments(lanes)
         self.out = out or sys.stdout
-        self.prints = self._fingerprints()
+        self.fingerprints = self._fingerprints()
         self._read_state()
         self.ran: set[str] = set()  # in this call
         self.done: set[str] = set()
-        self.peak_mb, self.width = 0.0, 0
+        self.peak_mb = 0.0
+        self.started = self.sampled = self.pulse = time.monotonic()
+        self.width = 0  # of the line that the terminal shows now
 
     def run(self) -> None:
         """Bring every stage up to date.
 
         Raises:
-          UserError: a stage failed; the message holds the end of its log. The stages beside it are
-            stopped. Or another pipeline works in the folder.
+          UserError: a stage failed; the message holds the end of its log, and the other running
+            stages are stopped. Or another pipeline works in the folder.
         """
         with hold(self.folder):
-            self._read_state()  # another one may have ended since
+            self._read_state()  # another pipeline may have ended since
             self._run()
 
     def _run(self) -> None:
-        self.begun = self.sampled = self.pulse = time.monotonic()
-        waiting, running = list(self.stages), []
+        self.started = self.sampled = self.pulse = time.monotonic()
+        waiting = list(self.stages)
+        running: list[_Running] = []
         try:
             while waiting or running:
                 self._start_ready(waiting, running)
                 time.sleep(0.1)
-                for one in list(running):
-                    self._finish_if_ended(one, running)
+                for job in list(running):
+                    self._finish_if_ended(job, running)
                 self._watch(running)
         finally:
             self._stop(running)
@@ -135,46 +162,34 @@ class Pipeline:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.begun
+        return time.monotonic() - self.started
 
     def _read_state(self) -> None:
-        """What earlier runs noted in pipeline.json. Raises `UserError` where that cannot be
-        read.
-        """
+        """Read what earlier runs recorded. Raises `UserError` where pipeline.json is damaged."""
         state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
-        records, whole = (
-            (state.get("stages"), state.get("whole")) if isinstance(state, dict) else (None, None)
-        )
-        whole_is_sound = whole is None or _has(
-            whole, {"seconds": int | float, "peak_mb": int | float}
-        )
-        if (
-            not isinstance(records, dict)
-            or not all(_has(one, _RECORD) for one in records.values())
-            or not whole_is_sound
-        ):
+        if not _is_state(state):
             raise UserError(
-                f"{self._path} is damaged: delete it. The stages then run again on what they left,"
-                " and reuse what is finished"
+                f"{self._path} is damaged: delete it. The stages then run again on their outputs,"
+                " and finished ones reuse theirs"
             )
-        self.records: dict[str, dict] = records
-        self.whole: dict | None = whole
+        self.records: dict[str, dict] = state["stages"]
+        self.whole: dict | None = state.get("whole")
 
     # ---- parts of run ----------------------------------------------------------------------------
 
     def _fingerprints(self) -> dict[str, str]:
-        prints: dict[str, str] = {}
+        digests: dict[str, str] = {}
         for stage in self.stages:
-            unknown = set(stage.needs) - set(prints)
+            unknown = set(stage.needs) - set(digests)
             if unknown:
                 raise ValueError(
                     f"stage {stage.name} needs {sorted(unknown)}, which no stage before it provides"
                 )
-            upstream = [prints[name] for name in stage.needs]
-            prints[stage.name] = fingerprint(
+            upstream = [digests[name] for name in stage.needs]
+            digests[stage.name] = fingerprint(
                 self.root, stage.command, stage.reads, stage.modules, upstream
             )
-        return prints
+        return digests
 
     @property
     def _path(self) -> Path:
@@ -188,145 +203,139 @@ class Pipeline:
                 waiting.remove(stage)
                 self.done.add(stage.name)
                 self._say(f"{stage.name}: nothing changed, reused")
-            elif len(running) < self.lanes:
+            elif len(running) < len(self.lanes):
                 waiting.remove(stage)
-                running.append(self._start(stage))
+                busy = {job.lane for job in running}
+                lane = next(lane for lane in range(len(self.lanes)) if lane not in busy)
+                running.append(self._start(stage, lane))
 
     def _is_current(self, stage: Stage) -> bool:
         record = self.records.get(stage.name, {})
-        in_place = all((self.folder / output).exists() for output in stage.outputs)
-        return (
-            record.get("complete", False)
-            and record["fingerprint"] == self.prints[stage.name]
-            and in_place
-        )
+        is_complete = record.get("complete", False)
+        outputs_exist = all((self.folder / output).exists() for output in stage.outputs)
+        return is_complete and outputs_exist and self._is_unchanged(stage, record)
 
-    def _start(self, stage: Stage) -> _Running:
+    def _is_unchanged(self, stage: Stage, record: Mapping) -> bool:
+        return record["fingerprint"] == self.fingerprints[stage.name]
+
+    def _start(self, stage: Stage, lane: int) -> _Running:
         record = self.records.get(stage.name)
-        continues = (
-            record is not None
-            and not record["complete"]
-            and record["fingerprint"] == self.prints[stage.name]
-        )
+        continues = False
+        seconds_before = 0.0
+        if record is not None and not record["complete"] and self._is_unchanged(stage, record):
+            continues = True
+            seconds_before = record["seconds"]
         if record is not None and not continues:
             for output in stage.outputs:
                 _remove(self.folder / output)
-        seconds_before = record["seconds"] if continues else 0.0
         self._note(stage, complete=False, seconds=seconds_before, peak_mb=0.0)
         log_path = self._log(stage)
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        log = open(log_path, "ab" if continues else "wb")
-        process = subprocess.Popen(
-            stage.command,
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **self.environment, **parent_mark()},
-            start_new_session=True,
-        )
+        environment = {**os.environ, **self.lanes[lane], **self.environment, **parent_mark()}
+        with open(log_path, "ab" if continues else "wb") as log:
+            process = subprocess.Popen(
+                stage.command,
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
         self._say(f"{stage.name}: {'continued' if continues else 'started'}, log in {log_path}")
-        return _Running(stage, process, log, time.monotonic(), seconds_before)
+        return _Running(stage, lane, process, time.monotonic(), seconds_before)
 
-    def _finish_if_ended(self, one: _Running, running: list[_Running]) -> None:
-        pid, status, usage = os.wait4(one.process.pid, os.WNOHANG)
+    def _finish_if_ended(self, job: _Running, running: list[_Running]) -> None:
+        pid, status, usage = os.wait4(job.process.pid, os.WNOHANG)
         if pid == 0:
             return
-        running.remove(one)
-        one.process.returncode = os.waitstatus_to_exitcode(status)
-        one.log.close()
-        seconds, peak_mb = (
-            self._elapsed(one),
-            usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10),
-        )
-        failed = one.process.returncode != 0
-        if not failed:
-            self.ran.add(one.stage.name)
-            self.done.add(one.stage.name)
-        self._note(one.stage, complete=not failed, seconds=seconds, peak_mb=peak_mb)
-        if failed:
-            self._say(f"{one.stage.name}: FAILED after {seconds:.0f} s")
-            raise UserError(self._what_failed(one))
-        self._say(f"{one.stage.name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
+        running.remove(job)
+        job.process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = self._elapsed(job)
+        units_per_mb = BYTES_PER_MB if sys.platform == "darwin" else 1024  # else in kilobytes
+        peak_mb = usage.ru_maxrss / units_per_mb
+        name = job.stage.name
+        if job.process.returncode != 0:
+            self._note(job.stage, complete=False, seconds=seconds, peak_mb=peak_mb)
+            self._say(f"{name}: FAILED after {seconds:.0f} s")
+            raise UserError(self._failure(job))
+        self.ran.add(name)
+        self.done.add(name)
+        self._note(job.stage, complete=True, seconds=seconds, peak_mb=peak_mb)
+        self._say(f"{name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
 
     def _stop(self, running: Sequence[_Running]) -> None:
-        for (
-            one
-        ) in running:  # all of them before anything else, which may fail: the terminal may be gone
-            os.killpg(one.process.pid, signal.SIGTERM)
-        for one in running:
-            os.wait4(one.process.pid, 0)
-            one.process.returncode = -signal.SIGTERM
-            one.log.close()
+        # Signal all of them first: the rest may fail, for example because the terminal closed.
+        for job in running:
+            os.killpg(job.process.pid, signal.SIGTERM)
+        for job in running:
+            os.wait4(job.process.pid, 0)
+            job.process.returncode = -signal.SIGTERM
             with suppress(OSError):  # a full disk must not keep the others from being stopped
-                self._note(one.stage, complete=False, seconds=self._elapsed(one), peak_mb=0.0)
-        for one in running:
-            self._say(f"{one.stage.name}: stopped; the next run continues it")
+                self._note(job.stage, complete=False, seconds=self._elapsed(job), peak_mb=0.0)
+        for job in running:
+            self._say(f"{job.stage.name}: stopped; the next run continues it")
 
-    def _what_failed(self, one: _Running) -> str:
-        path = self._log(one.stage)
-        tail = (
-            path.read_text(encoding="utf-8", errors="replace")
-            .replace("\r", "\n")
-            .rstrip()
-            .splitlines()[-LINES_SHOWN:]
-        )
-        return (
-            f"stage {one.stage.name} failed with exit code {one.process.returncode}. "
-            f"The end of its log {path}:\n  "
-            + "\n  ".join(tail)
-            + "\nMend the cause and run the same command again: finished stages are kept."
-        )
+    def _failure(self, job: _Running) -> str:
+        path = self._log(job.stage)
+        text = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
+        tail = text.rstrip().splitlines()[-LINES_SHOWN:]
+        lines = [
+            f"stage {job.stage.name} failed with exit code {job.process.returncode}. The end of"
+            f" its log {path}:",
+            *(f"  {line}" for line in tail),
+            "Fix the cause and run the same command again: finished stages are kept.",
+        ]
+        return "\n".join(lines)
 
-    def _elapsed(self, one: _Running) -> float:
-        return one.seconds_before + time.monotonic() - one.started
+    def _elapsed(self, job: _Running) -> float:
+        return job.seconds_before + time.monotonic() - job.started
 
     def _log(self, stage: Stage) -> Path:
         return self.folder / "logs" / f"{stage.name}.log"
 
     def _note(self, stage: Stage, complete: bool, seconds: float, peak_mb: float) -> None:
         self.records[stage.name] = {
-            "fingerprint": self.prints[stage.name],
+            "fingerprint": self.fingerprints[stage.name],
             "complete": complete,
             "seconds": round(seconds, 1),
             "peak_mb": round(peak_mb, 1),
         }
-        finished = [s.name for s in self.stages if self.records.get(s.name, {}).get("complete")]
-        in_one_go = set(finished) <= self.ran
-        self.whole = (
-            {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)}
-            if in_one_go
-            else None
-        )
+        finished = [
+            stage.name for stage in self.stages if self.records.get(stage.name, {}).get("complete")
+        ]
+        self.whole = None
+        if set(finished) <= self.ran:
+            self.whole = {"seconds": round(self.seconds, 1), "peak_mb": round(self.peak_mb, 1)}
         write_json(self._path, {"stages": self.records, "whole": self.whole})
-        shown = {
-            name: {key: self.records[name][key] for key in ("seconds", "peak_mb")}
-            for name in finished
-        }
-        write_json(
-            self.folder / "stages.json", shown | ({"whole": self.whole} if self.whole else {})
-        )
+        costs = {}
+        for name in finished:
+            costs[name] = {key: self.records[name][key] for key in ("seconds", "peak_mb")}
+        if self.whole:
+            costs["whole"] = self.whole
+        write_json(self.folder / "stages.json", costs)
 
-    # ---- what the user sees ----------------------------------------------------------------------
+    # ---- progress --------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         self._clear_line()
         print(f"[{_clock(self.seconds)}] {line}", file=self.out, flush=True)
 
     def _watch(self, running: Sequence[_Running]) -> None:
-        """Every second measure memory and, on a terminal, redraw one line with the last words of
-        what runs.
+        """Measure memory every second and, on a terminal, redraw a line with the last output of
+        each stage.
 
-        Where there is no terminal, a plain line now and then shows that it lives.
+        Without a terminal, print a line per stage every `PULSE` seconds.
         """
         now = time.monotonic()
         if now - self.sampled < 1.0 or not running:
             return
-        self.sampled, self.peak_mb = now, max(self.peak_mb, _resident_mb())
-        parts = [
-            f"{one.stage.name} {_clock(self._elapsed(one))} {_last_line(self._log(one.stage))}"
-            for one in running
-        ]
+        self.sampled = now
+        self.peak_mb = max(self.peak_mb, _resident_mb())
+        parts = []
+        for job in running:
+            last = _last_line(self._log(job.stage))
+            parts.append(f"{job.stage.name} {_clock(self._elapsed(job))} {last}")
         if self.out.isatty():
             columns = shutil.get_terminal_size().columns
             parts = [part[: columns // len(parts) - 8] for part in parts]
@@ -345,7 +354,19 @@ class Pipeline:
             self.width = 0
 
 
-_RECORD = {"fingerprint": str, "complete": bool, "seconds": int | float, "peak_mb": int | float}
+NUMBER = int | float
+RECORD = {"fingerprint": str, "complete": bool, "seconds": NUMBER, "peak_mb": NUMBER}
+WHOLE = {"seconds": NUMBER, "peak_mb": NUMBER}
+
+
+def _is_state(state: object) -> bool:
+    """Whether `state` has the form of pipeline.json."""
+    if not isinstance(state, dict) or not isinstance(state.get("stages"), dict):
+        return False
+    whole = state.get("whole")
+    return (whole is None or _has(whole, WHOLE)) and all(
+        _has(record, RECORD) for record in state["stages"].values()
+    )
 
 
 def _has(value: object, kinds: Mapping) -> bool:
@@ -369,16 +390,18 @@ def _last_line(path: Path) -> str:
 
 
 def _resident_mb() -> float:
-    """Resident memory of this process and all below it; an upper bound, since shared pages count
-    for each.
+    """Resident memory of this process and its descendants.
+
+    An upper bound: pages that processes share count for each of them.
     """
-    total, me = 0, psutil.Process()
+    total = 0
+    me = psutil.Process()
     for process in [me, *me.children(recursive=True)]:
         try:
             total += process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-    return total / 2**20
+    return total / BYTES_PER_MB
 
 
 def _remove(path: Path) -> None:

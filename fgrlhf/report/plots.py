@@ -1,10 +1,14 @@
-"""The report's pictures as inline SVG, their colours CSS variables of the page: light and dark."""
+"""The plots of a page as inline SVG. Their colours are CSS variables, so they follow the page's
+light or dark theme.
+"""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -12,12 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# matplotlib wants real colours: each placeholder below becomes var(--name) in the SVG.
-N_SERIES = 6
+from fgrlhf.report.display import N_SERIES
+
+# matplotlib needs real colours: each placeholder below becomes var(--name) in the SVG.
 _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
 _PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
 _FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "fgrlhf",
@@ -52,7 +57,7 @@ class Series:
     """
 
     x: Sequence[float]
-    y: Sequence[float]
+    y: Sequence[float | None]
     colour: int
     marks: bool = False
 
@@ -62,11 +67,11 @@ def curves(title: str, series: Sequence[Series], xlabel: str) -> str:
     with rc_context(_STYLE):
         figure, axes = _axes(3.7, 2.15)
         axes.set_title(title)
-        for one in series:
-            finite = [(x, y) for x, y in zip(one.x, one.y) if y is not None]
+        for line in series:
+            finite = [(x, y) for x, y in zip(line.x, line.y) if y is not None]
             points = np.array(finite, dtype=float).reshape(-1, 2)
-            colour = _series_colour(one.colour)
-            if one.marks:
+            colour = _series_colour(line.colour)
+            if line.marks:
                 axes.plot(*points.T, color=colour, linewidth=1.6, marker="o", markersize=3)
             else:
                 axes.plot(*points.T, color=colour, linewidth=0.8, alpha=0.28)
@@ -90,14 +95,18 @@ Mark = tuple[float, float, float, int]  # mean, low, high, colour
 
 
 def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
-    """One row per name, in it a dot with its interval for each mark."""
+    """One row per name, with a dot and its interval for each mark."""
     with rc_context(_STYLE):
         figure, axes = _axes(7.6, 0.75 + 0.5 * len(rows))
         axes.set_title(title)
         for place, (_, marks) in enumerate(rows):
+            middle = (len(marks) - 1) / 2
             for i, (mean, low, high, colour) in enumerate(marks):
-                y = place + (i - (len(marks) - 1) / 2) * 0.2
-                style = {"color": _series_colour(colour), "solid_capstyle": "round"}
+                y = place + (i - middle) * 0.2
+                style: dict[str, Any] = {
+                    "color": _series_colour(colour),
+                    "solid_capstyle": "round",
+                }
                 axes.plot([low, high], [y, y], linewidth=2.4, alpha=0.45, **style)
                 axes.plot([mean], [y], "o", markersize=5.5, **style)
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
@@ -109,7 +118,7 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
 
 @dataclass(frozen=True)
 class Band:
-    """A line and what it lies within."""
+    """A line between a lower and an upper bound."""
 
     x: np.ndarray
     y: np.ndarray
@@ -118,14 +127,13 @@ class Band:
 
 
 def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4) -> str:
-    """A small picture for each band on common axes, with the first one's line in all of them."""
-    count = -(-len(bands) // columns)
+    """A small plot for each band on common axes. The first band's line is repeated in grey."""
+    rows = math.ceil(len(bands) / columns)
     with rc_context(_STYLE):
-        figure = Figure(figsize=(10, 0.5 + 1.9 * count), layout="constrained")
+        figure = Figure(figsize=(10, 0.5 + 1.9 * rows), layout="constrained")
         figure.patch.set_visible(False)
-        grid = figure.subplots(
-            count, min(columns, len(bands)), sharex=True, sharey=True, squeeze=False
-        ).ravel()
+        shape = (rows, min(columns, len(bands)))
+        grid = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False).ravel()
         reference = next(iter(bands.values()))
         for place, (axes, (name, band)) in enumerate(zip(grid, bands.items())):
             axes.patch.set_visible(False)
@@ -142,9 +150,7 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
 
 
 def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: int) -> str:
-    """Observed frequency over predicted probability, a dot's area showing how many cases its bin
-    holds.
-    """
+    """Observed frequency over predicted probability; a dot's area shows the cases in its bin."""
     with rc_context(_STYLE):
         figure, axes = _axes(2.9, 2.3)
         axes.plot([0, 1], [0, 1], color=_MUTED, linewidth=1, linestyle=(0, (3, 3)))
@@ -174,17 +180,15 @@ def _series_colour(number: int) -> str:
 
 def _svg(figure: Figure, title: str) -> str:
     buffer = StringIO()
-    figure.savefig(
-        buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=no_metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[\d.]+pt"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[\d.]+pt"', r"\1", svg, count=1)
-    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)  # it would style the whole page
-    svg = re.sub(
-        r'<g id="[^"]*"', "<g", svg
-    )  # the same ids in every picture: not allowed within one page
+    # a style would apply to the whole page, and ids must be unique in it
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     names = {colour: f"var(--{name})" for name, colour in _PLACEHOLDERS.items()}
     svg = re.sub(r"#0000[0-9a-f]{2}", lambda match: names.get(match[0], match[0]), svg)
     return svg.replace("<svg", f'<svg role="img" aria-label="{escape(title)}"', 1).strip()

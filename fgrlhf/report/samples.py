@@ -1,16 +1,19 @@
-"""Answers with what each aspect thought of them: coloured segments, and a heat map of token
-rewards.
-"""
+"""Sampled responses with their rewards: coloured segments, and a heat map of token rewards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fgrlhf.report.data import QUESTIONS_SHOWN, Outputs, Run
+from fgrlhf.report.data import Outputs, Run
+from fgrlhf.report.display import Display, PromptPart
+from fgrlhf.report.records import EvaluationRow, Rollout, Segment
+
+PROMPTS_SHOWN = 5  # of the evaluation, the first ones of the set
+NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text on one colour: filled by a reward, underlined by the judgement of its
+    """A stretch of text in one colour: filled by a reward, underlined by the value of its
     segment.
     """
 
@@ -20,21 +23,76 @@ class Piece:
     under: float = 0.0  # value of the segment this token lies in
     label: str = ""
     special: bool = False  # a token that is not text, such as the end of sequence
-    whole: bool = False  # judged as a whole: its number says more than one colour all over
+    whole: bool = False  # the whole response has this value, so its number is shown too
 
     @property
     def css(self) -> str:
-        fill = "p" if self.value > 0 else "n"
-        line = "up" if self.under > 0 else "un"
-        parts = (
-            [fill] * (self.strength > 0) + [line] * (self.under != 0) + ["special"] * self.special
-        )
-        return " ".join(parts)
+        classes = []
+        if self.strength > 0:
+            classes.append("p" if self.value > 0 else "n")
+        if self.under != 0:
+            classes.append("up" if self.under > 0 else "un")
+        if self.special:
+            classes.append("special")
+        return " ".join(classes)
 
     @property
     def tip(self) -> str:
         number = signed(self.value, 3) if self.value else ""
         return ": ".join(part for part in (self.label, number) if part)
+
+
+Pieces = dict[str, list[Piece]]  # aspect -> its view of a response
+
+
+@dataclass(frozen=True)
+class PromptView:
+    """A prompt: its title, and its other parts by heading."""
+
+    title: str
+    parts: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class ResponseView:
+    """A policy's response; `chips` are its scores."""
+
+    text: str
+    chips: list[str]
+    aspects: Pieces
+
+
+@dataclass(frozen=True)
+class PromptResponses:
+    prompt: PromptView
+    references: list[str]
+    responses: dict[str, ResponseView]  # by policy
+
+
+@dataclass(frozen=True)
+class ResponsesView:
+    """Responses of every policy to the same prompts; `scale` is the largest value of an aspect."""
+
+    split: str
+    scale: dict[str, float]
+    prompts: list[PromptResponses]
+
+
+@dataclass(frozen=True)
+class RolloutView:
+    prompt: PromptView
+    reward: float
+    sums: dict[str, float]  # of each aspect's token rewards
+    aspects: Pieces
+    extras: Pieces  # KL, value and advantage of every token
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Rollouts of a run by step; `scale` is the largest value of an aspect."""
+
+    scale: dict[str, float]
+    steps: dict[int, list[RolloutView]]
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -46,93 +104,70 @@ def minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
-def answers(outputs: Outputs) -> dict:
-    """The first questions that every policy answered: {scale, questions: [{question, answers,
-    ...}]}.
-    """
-    first = {name: _first_per_question(rows) for name, rows in outputs.evaluations.items()}
-    shared = [
-        key for key in next(iter(first.values())) if all(key in rows for rows in first.values())
-    ]
-    shown = [{name: rows[key] for name, rows in first.items()} for key in shared[:QUESTIONS_SHOWN]]
-    every = [row for rows in shown for row in rows.values()]
-    scale = _scale(
-        (aspect, segment["value"])
-        for row in every
-        for aspect, segments in _judged(row)
-        for segment in segments
-    )
-    questions = []
+def responses(outputs: Outputs, display: Display) -> ResponsesView:
+    """The first prompts that every policy answered, with the first response of each policy."""
+    first = {name: _first_per_prompt(rows) for name, rows in outputs.evaluations.items()}
+    shared = None
+    for rows in first.values():
+        shared = [key for key in (rows if shared is None else shared) if key in rows]
+    shown = [{name: first[name][key] for name in first} for key in (shared or [])[:PROMPTS_SHOWN]]
+    scale = _segment_scale(row for rows in shown for row in rows.values())
+    prompts = []
     for rows in shown:
         any_row = next(iter(rows.values()))
-        questions.append(
-            {
-                **split_prompt(any_row["prompt"]),
-                "references": any_row.get("references", []),
-                "answers": {
-                    name: {
-                        "text": row["response"],
-                        "chips": _chips(row),
-                        "aspects": _aspects(row, scale),
-                    }
-                    for name, row in rows.items()
-                },
-            }
+        views = {name: _response(row, scale, display) for name, row in rows.items()}
+        prompts.append(
+            PromptResponses(split_prompt(any_row.prompt, display), any_row.references, views)
         )
-    return {"scale": scale, "questions": questions}
+    return ResponsesView(outputs.split, scale, prompts)
 
 
-def rollouts(run: Run) -> dict:
-    """Token rewards of a run's first and last logged step: {scale, steps: {step: [rollout]}}."""
+def rollouts(run: Run, display: Display) -> RunView:
+    """Token rewards of a run's first and last logged step."""
     rows = [row for step_rows in run.samples.values() for row in step_rows]
-    scale = _scale(
-        (name, value) for row in rows for name, values in row["rewards"].items() for value in values
-    )
-    extra = _scale(
-        (name, value) for row in rows for name, values in _extras(row).items() for value in values
-    )
-    return {
-        "scale": scale,
-        "steps": {
-            step: [_rollout(row, scale, extra) for row in step_rows]
-            for step, step_rows in run.samples.items()
-        },
-    }
+    scale = _token_scale(row.rewards for row in rows)
+    extra_scale = _token_scale(_extras(row) for row in rows)
+    steps = {}
+    for step, step_rows in run.samples.items():
+        steps[step] = [_rollout(row, scale, extra_scale, display) for row in step_rows]
+    return RunView(scale, steps)
 
 
-def split_prompt(text: str) -> dict:
-    """{question, passages} of a prompt in the qa-feedback form; any other prompt is its own
-    question.
-    """
-    if not text.startswith("question:"):
-        return {"question": text, "passages": []}
-    question, _, context = text.removeprefix("question:").partition(" context:")
-    passages = [part.strip() for part in context.split("wikipage:") if part.strip()]
-    return {"question": question.strip(), "passages": passages}
+def split_prompt(text: str, display: Display) -> PromptView:
+    """The prompt's parts as the task displays them: the first one's text is the title."""
+    first, *others = display.prompt_parts(text) or [("", text)]
+    return PromptView(first[1], _by_heading(others))
 
 
-def segment_pieces(text: str, segments: Sequence[Mapping], top: float) -> list[Piece]:
-    """The text cut at the segments' ends; what no segment covers stays plain."""
-    pieces, place = [], 0
-    for segment in sorted(segments, key=lambda one: one["start"]):
-        start = max(segment["start"], place)
-        end = len(text) if segment["end"] is None else max(segment["end"], start)
-        blank = len(text[start:end]) - len(
-            text[start:end].lstrip()
-        )  # the space between segments stays plain
+def _by_heading(parts: Iterable[PromptPart]) -> dict[str, list[str]]:
+    by_heading: dict[str, list[str]] = {}
+    for heading, text in parts:
+        by_heading.setdefault(heading, []).append(text)
+    return by_heading
+
+
+def segment_pieces(text: str, segments: Sequence[Segment], top: float) -> list[Piece]:
+    """The text cut at the segments' ends; text that no segment covers stays plain."""
+    pieces = []
+    place = 0
+    for segment in sorted(segments, key=lambda segment: segment.start):
+        start = max(segment.start, place)
+        end = len(text) if segment.end is None else max(segment.end, start)
+        covered = text[start:end]
+        blank = len(covered) - len(covered.lstrip())  # the space between segments stays plain
         pieces.append(Piece(text[place : start + blank]))
-        value = segment["value"]
         pieces.append(
             Piece(
                 text[start + blank : end],
-                value,
-                _strength(value, top),
-                label=segment.get("label", ""),
-                whole=segment["end"] is None,
+                segment.value,
+                _strength(segment.value, top),
+                label=segment.label,
+                whole=segment.end is None,
             )
         )
         place = end
-    return [piece for piece in [*pieces, Piece(text[place:])] if piece.text or piece.whole]
+    pieces.append(Piece(text[place:]))
+    return [piece for piece in pieces if piece.text or piece.whole]
 
 
 def token_pieces(
@@ -140,107 +175,119 @@ def token_pieces(
     tokens: Sequence[str],
     values: Sequence[float],
     top: float,
-    segments: Sequence[Mapping],
+    segments: Sequence[Segment],
 ) -> list[Piece]:
     """One piece per token, and one for the white space before it."""
-
-    def judged(place: int) -> Mapping:
-        inside = (
-            s for s in segments if s["start"] <= place and (s["end"] is None or place < s["end"])
-        )
-        return next(inside, {})
-
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for token, value, end in zip(tokens, values, token_ends(text, tokens)):
         word = token.lstrip()
         blank = token[: len(token) - len(word)]
-        segment = judged(
-            start + len(blank)
-        )  # a segment starts at its first word, its first token may not
-        under, label = segment.get("value", 0.0), segment.get("label", "")
-        pieces.append(Piece(blank, under=judged(start).get("value", 0.0)))
-        pieces.append(Piece(word, value, _strength(value, top), under, label, special=end == start))
+        # A segment starts at its first word, which may lie after the start of its first token.
+        around_blank = _segment_at(start, segments)
+        around_word = _segment_at(start + len(blank), segments)
+        pieces.append(Piece(blank, under=around_blank.value))
+        pieces.append(
+            Piece(
+                word,
+                value,
+                _strength(value, top),
+                around_word.value,
+                around_word.label,
+                special=end == start,
+            )
+        )
         start = end
     return [piece for piece in pieces if piece.text]
+
+
+def _segment_at(place: int, segments: Sequence[Segment]) -> Segment:
+    for segment in segments:
+        if segment.start <= place and (segment.end is None or place < segment.end):
+            return segment
+    return NO_SEGMENT
 
 
 def token_ends(text: str, tokens: Sequence[str]) -> list[int]:
     """Characters of `text` up to each token's end; a token that is not text ends where it
     starts.
     """
-    ends, place = [], 0
+    ends = []
+    place = 0
     for token in tokens:
-        place += len(token) if text.startswith(token, place) else 0
+        if text.startswith(token, place):
+            place += len(token)
         ends.append(place)
     return ends
 
 
-def _first_per_question(rows: Sequence[Mapping]) -> dict[str, Mapping]:
-    first: dict[str, Mapping] = {}
+def _first_per_prompt(rows: Sequence[EvaluationRow]) -> dict[str | int, EvaluationRow]:
+    first: dict[str | int, EvaluationRow] = {}
     for row in rows:
-        first.setdefault(row["id"], row)
+        first.setdefault(row.id, row)
     return first
 
 
-def _judged(row: Mapping) -> Iterable[tuple[str, Sequence[Mapping]]]:
-    return row.get("segments", {}).items()
-
-
-def _aspects(row: Mapping, scale: Mapping[str, float]) -> dict[str, list[Piece]]:
-    return {
-        aspect: segment_pieces(row["response"], segments, scale.get(aspect, 0.0))
-        for aspect, segments in _judged(row)
+def _response(row: EvaluationRow, scale: Mapping[str, float], display: Display) -> ResponseView:
+    aspects = {
+        aspect: segment_pieces(row.response, segments, scale.get(aspect, 0.0))
+        for aspect, segments in row.segments.items()
     }
+    return ResponseView(row.response, _chips(row, display), aspects)
 
 
-def _chips(row: Mapping) -> list[str]:
-    forms = {
-        "oracle/gold": "gold {}",
-        "reward": "reward {}",
-        "rougeLsum": "RougeLsum {}",
-        "kl": "KL {}",
-    }
-    digits = {"rougeLsum": 1, "kl": 1}
-    numbers = [
-        form.format(minus(f"{row[key]:.{digits.get(key, 2)}f}"))
-        for key, form in forms.items()
-        if isinstance(row.get(key), int | float)
-    ]
-    return [*numbers, f"{len(row['response'].split())} words"]
+def _chips(row: EvaluationRow, display: Display) -> list[str]:
+    chips = []
+    for metric in display.headline:
+        if metric in row.numbers:
+            value = row.numbers[metric]
+            digits = 1 if abs(value) >= 10 else 2
+            chips.append(minus(f"{display.metric(metric)} {value:.{digits}f}"))
+    return [*chips, f"{len(row.response.split())} words"]
 
 
-def _rollout(row: Mapping, scale: Mapping[str, float], extra: Mapping[str, float]) -> dict:
-    text, tokens = row["response"], row["tokens"]
-    return {
-        **split_prompt(row["prompt"]),
-        "reward": row["reward"],
-        "sums": {name: sum(values) for name, values in row["rewards"].items()},
-        "aspects": {
-            name: token_pieces(
-                text, tokens, values, scale.get(name, 0.0), row["segments"].get(name, [])
-            )
-            for name, values in row["rewards"].items()
-        },
-        "extras": {
-            name: token_pieces(text, tokens, values, extra[name], [])
-            for name, values in _extras(row).items()
-        },
-    }
+def _rollout(
+    row: Rollout,
+    scale: Mapping[str, float],
+    extra_scale: Mapping[str, float],
+    display: Display,
+) -> RolloutView:
+    aspects: Pieces = {}
+    for name, values in row.rewards.items():
+        segments = row.segments.get(name, [])
+        top = scale.get(name, 0.0)
+        aspects[name] = token_pieces(row.response, row.tokens, values, top, segments)
+    extras: Pieces = {}
+    for name, values in _extras(row).items():
+        extras[name] = token_pieces(row.response, row.tokens, values, extra_scale[name], [])
+    sums = {name: sum(values) for name, values in row.rewards.items()}
+    prompt = split_prompt(row.prompt, display)
+    return RolloutView(prompt, row.reward, sums, aspects, extras)
 
 
-def _extras(row: Mapping) -> dict[str, list[float]]:
-    return {
-        name: row[key]
-        for name, key in (("KL", "kl"), ("value", "values"), ("advantage", "advantages"))
-        if row.get(key)
-    }
+def _extras(row: Rollout) -> dict[str, list[float]]:
+    extras = {"KL": row.kl, "value": row.values, "advantage": row.advantages}
+    return {name: values for name, values in extras.items() if values}
 
 
-def _scale(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Largest absolute value of each aspect: its full colour."""
+# ---- colour scales: the largest absolute value of each aspect has its full colour ----------------
+
+
+def _segment_scale(rows: Iterable[EvaluationRow]) -> dict[str, float]:
     top: dict[str, float] = {}
-    for name, value in pairs:
-        top[name] = max(top.get(name, 0.0), abs(value))
+    for row in rows:
+        for aspect, segments in row.segments.items():
+            for segment in segments:
+                top[aspect] = max(top.get(aspect, 0.0), abs(segment.value))
+    return top
+
+
+def _token_scale(rows: Iterable[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    top: dict[str, float] = {}
+    for row in rows:
+        for name, values in row.items():
+            for value in values:
+                top[name] = max(top.get(name, 0.0), abs(value))
     return top
 
 

@@ -1,6 +1,6 @@
 """Reward models in use: load a trained one, score segments or whole answers.
 
-    scorer = load_reward_model("outputs/mini/fact_rm", prefix_fn)
+    scorer = load_reward_model("outputs/qa_feedback/mini/fact_rm", prefix_fn)
     scorer.score(prompts, texts)
 
 What use needs travels with the model in `reward_model.json` (`RewardModelSpec`): labels by name,

@@ -7,6 +7,10 @@ a single stack reads ahead is then measured on the loaded network, since some co
 (a Llama made bidirectional, XLNet).
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
@@ -14,7 +18,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
-from fgrlhf.reward_models.inputs import Shape
+if TYPE_CHECKING:  # language models load this module, and need no segmentation
+    from fgrlhf.reward_models.inputs import Shape
 
 PROBE_LENGTH = 4  # tokens
 CHANGE = 1e-5  # a smaller relative difference is rounding

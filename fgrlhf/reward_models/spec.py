@@ -114,7 +114,7 @@ def _metrics(value: Any) -> str | None:
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "kind": _among(get_args(Kind)),
     "shape": _among(get_args(Shape)),
-    "level": _among(get_args(Level)),
+    "level": _among((*get_args(Level), "sequence")),
     "with_passages": _flag,
     "max_length": _length,
     "labels": _labels,

@@ -109,8 +109,8 @@ def join_rollouts(
         name: _padded_cat([r.by_aspect[name] for r in rewards], 0.0, False)
         for name in rewards[0].by_aspect
     }
-    segments: dict[str, list[list[SegmentScore]]] = {
-        name: [list(scores) for r in rewards for scores in r.segments[name]]
+    segments: dict[str, list[Sequence[SegmentScore] | None]] = {
+        name: [scores for r in rewards for scores in r.segments[name]]
         for name in rewards[0].segments
     }
     rollout = Rollout(**joined)

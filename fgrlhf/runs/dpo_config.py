@@ -12,6 +12,7 @@ from fgrlhf.config import (
     Epsilon,
     FilePath,
     Kernels,
+    Name,
     NonNegativeCount,
     Positive,
     Rate,
@@ -94,11 +95,19 @@ class DPOTrainConfig(StrictModel):
 
 
 class DPODataConfig(StrictModel):
-    dev_file: FilePath
+    feedback_file: FilePath = Field(description="feedback or comparisons, as the task reads them")
+    pairs: Name = Field("preference", description="which of the task's sources of pairs")
+    train_file: FilePath | None = Field(
+        None,
+        description="the prompts of feedback_file, as the policy reads them; null: generated",
+    )
+    dev_file: FilePath | None = Field(
+        None, description="prompts to evaluate on; null: the task generates them"
+    )
 
 
 class DPOConfig(StrictModel):
-    """A whole run. A task says in `data` where its comparisons come from."""
+    """A whole run."""
 
     model: DPOModelConfig
     dpo: DPOSettings = DPOSettings()

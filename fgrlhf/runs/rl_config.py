@@ -1,18 +1,18 @@
 """The config of an RL run: the sections of its YAML file. The published files load as they are.
 
-A key that the chosen mode does not read is an error where it has another value than its default.
-Two kinds of keys are only noted at the start, because a run is switched by one word: those that
-belong to another algorithm (`unread` in algorithms/__init__.py), and those of a tracker that is off
-(`LoggingConfig.notes`).
+A key that the chosen mode does not read is an error if its value is not the default. Two kinds of
+keys are only noted at the start, because one word switches them: settings of other algorithms
+(`RLConfig.unused_settings`), and those of a tracker that is off (`LoggingConfig.notes`).
 """
 
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.algorithms.config import AnyAlgorithm, GroupAlgorithm, PPOAlgorithm, PPOConfig
+from fgrlhf.algorithms.ppo import PPOConfig
+from fgrlhf.algorithms.published import read_with_ppo_section
+from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class
 from fgrlhf.config import (
-    Amount,
     BatchSize,
     Count,
     Epsilon,
@@ -29,15 +29,17 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
+from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
+from fgrlhf.reward_models.kind import RewardKind
 
 
 class GenerationConfig(StrictModel):
     do_sample: bool = True
     top_k: NonNegativeCount | None = None
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     temperature: Temperature = 1.0
-    num_beams: int = Field(1, ge=1, le=64)
+    num_beams: int = Field(default=1, ge=1, le=64)
 
     @model_validator(mode="after")
     def _beams_or_sampling(self):
@@ -70,17 +72,6 @@ class GenerationConfig(StrictModel):
 
 class EvalGenerationConfig(GenerationConfig):
     do_sample: bool = False
-
-
-class LoRAConfig(StrictModel):
-    r: Count = Field(16, description="rank")
-    alpha: Positive = Field(32.0, description="adapters count alpha / r times")
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="of what adapters read; needs train.dropout"
-    )
-    target_modules: list[str] | None = Field(
-        None, description="names of linear layers; null: all but the output"
-    )
 
 
 class PolicyConfig(StrictModel):
@@ -136,91 +127,45 @@ class ModelConfig(StrictModel):
     kernels: Kernels = "auto"
 
 
-class AspectConfig(StrictModel):
-    """One reward. Which keys a kind reads and requires is declared with the kind (fgrlhf/reward.py,
-    `Kind`).
-
-    A task fills in what its published names imply (tasks/qa_feedback/training/reward.py).
-    """
-
-    kind: str
-    ckpt: FilePath | None = Field(None, description="reward model's folder")
-    weight: Amount = Field(
-        1.0,
-        description=(
-            "multiplies the reward; below 0 it becomes a penalty; 0 leaves the model unloaded"
-        ),
-    )
-    place: Literal["segment", "end"] = Field(
-        "segment", description="end: the same values as one scalar on the last token"
-    )
-    positive_reward: Amount | None = Field(None, description="of a segment without the error")
-    negative_reward: Amount | None = Field(None, description="of a segment with the error")
-    scale: Amount = 1.0
-    bias: Amount = 0.0
-    clip: Positive | None = Field(None, description="bound of the z-score")
-    mean: Amount | None = Field(
-        None, description="only for a checkpoint that does not carry its own"
-    )
-    std: Positive | None = Field(
-        None, description="only for a checkpoint that does not carry its own"
-    )
-    level: Literal["subsentence", "sentence", "sequence"] | None = Field(
-        None, description="likewise"
-    )
-    error_label: str | None = Field(None, description="likewise")
-    with_passages: bool | None = Field(None, description="likewise")
-
-    def published_facts(self) -> dict[str, Any]:
-        """What the config says about a checkpoint that does not say it itself (in a
-        reward_model.json).
-        """
-        facts = {
-            name: getattr(self, name)
-            for name in ("mean", "std", "level", "error_label", "with_passages")
-        }
-        return {name: value for name, value in facts.items() if value is not None}
-
-
 class EnvConfig(StrictModel):
     max_input_len: Tokens = 1024
     max_generated_len: Tokens = 200
     train_num_samples_per_input: BatchSize = 4
     logprob_temperature: Temperature | None = Field(
-        None, description="of ratio and KL; null: the sampling temperature"
+        default=None, description="of ratio and KL; null: the sampling temperature"
     )
 
 
 class TrainConfig(StrictModel):
     total_episodes: Count = 80_000
-    eval_interval: Count = Field(50, description="rollout steps between evaluations on dev")
+    eval_interval: Count = Field(default=50, description="rollout steps between evaluations on dev")
     eval_examples: Count | None = Field(
-        None, description="dev prompts used, the first ones; null: all"
+        default=None, description="dev prompts used, the first ones; null: all"
     )
-    save_interval: Count = Field(50, description="rollout steps between checkpoints")
+    save_interval: Count = Field(default=50, description="rollout steps between checkpoints")
     best_metric: str = Field(
-        "reward", description="dev metric that picks the best checkpoint, higher is better"
+        default="reward", description="dev metric that picks the best checkpoint, higher is better"
     )
     sampling_batch_size_per_card: BatchSize = Field(
-        8, description="prompts per rollout and process"
+        default=8, description="prompts per rollout and process"
     )
     training_batch_size_per_card: BatchSize = Field(
-        4, description="rollouts per forward/backward pass and process"
+        default=4, description="rollouts per forward/backward pass and process"
     )
-    n_minibatches: BatchSize = Field(1, description="optimiser steps per PPO epoch")
+    n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
     n_ppo_epoch_per_rollout: Count = Field(
-        4, description="of the policies with a ratio and of trpo's critic; 1 for the others"
+        default=4, description="of the policies with a ratio and of trpo's critic; 1 for the others"
     )
     lr: Rate = 1e-5
-    value_lr: Rate | None = Field(None, description="null: lr")
+    value_lr: Rate | None = Field(default=None, description="null: lr")
     lr_schedule: Literal["linear", "constant"] = "linear"
-    n_warmup_steps: NonNegativeCount = Field(100, description="rollout steps")
+    n_warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeCount = Field(
-        0, description="first rollout steps in which only the critic learns"
+        default=0, description="first rollout steps in which only the critic learns"
     )
     adam_eps: Epsilon = 1e-5
     kl_threshold: Positive = Field(
-        10.0,
+        default=10.0,
         description=(
             "stop once the batch KL has passed it kl_patience times; a policy whose dev KL has is"
             " never the best one"
@@ -229,21 +174,23 @@ class TrainConfig(StrictModel):
     kl_patience: Count = 5
     clip_grad: bool = True
     max_grad_norm: Positive = 0.5
-    dropout: bool = Field(False, description="keep dropout on, in rollouts and updates alike")
+    dropout: bool = Field(
+        default=False, description="keep dropout on, in rollouts and updates alike"
+    )
     dropout_in_rollouts: bool | None = Field(
-        None, description="null: as `dropout`; false with dropout=true is as published (D4)"
+        default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
     gradient_checkpointing: bool = Field(
-        False,
+        default=False,
         description="compute layers twice instead of keeping what they computed: slower, smaller",
     )
-    shuffle: bool = Field(True, description="false: as published (D6)")
+    shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
-        True, description="false: their losses add up, as published (D6)"
+        default=True, description="false: their losses add up, as published (D6)"
     )
     seed: Seed = 42
     cuda_deterministic: bool = Field(
-        True,
+        default=True,
         description=(
             "cuDNN's deterministic kernels; transformer layers use others, so GPU runs may differ"
             " by rounding"
@@ -293,77 +240,90 @@ class LoggingConfig(StrictModel):
 
 
 class DataConfig(StrictModel):
-    train_file: FilePath = "tasks/qa_feedback/data/train.json"
-    dev_file: FilePath = "tasks/qa_feedback/data/dev.json"
+    train_file: FilePath | None = Field(
+        None, description="prompts to train on; null: the task generates them"
+    )
+    dev_file: FilePath | None = Field(
+        None, description="prompts to evaluate on; null: the task generates them"
+    )
+    seed: Seed = Field(0, description="of generated prompts")
 
 
 class RLConfig(StrictModel):
-    """A whole run."""
+    """A whole run. `rl_config(task)` (fgrlhf/task.py) gives the class with a task's reward kinds."""
 
     model: ModelConfig
-    reward: dict[str, AspectConfig]
+    reward: dict[str, RewardKind]
     env: EnvConfig = EnvConfig()
-    algorithm: AnyAlgorithm = PPOAlgorithm()
-    ppo: PPOConfig = PPOConfig()
+    algorithm: AnyAlgorithm = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
     logging: LoggingConfig
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _published_ppo_section(cls, tree: Any, handler):
+        """The published files have the settings of `algorithm` under `ppo`."""
+        if isinstance(tree, dict) and "ppo" in tree:
+            return read_with_ppo_section(tree, handler)
+        return handler(tree)
+
     @model_validator(mode="after")
     def _sections_fit(self):
-        refuse([("", text) for text in [*self._model_mistakes(), *self._algorithm_mistakes()]])
+        mistakes = [
+            *self._model_mistakes(),
+            *self._critic_mistakes(),
+            *self.algorithm.mistakes(self),
+        ]
+        refuse([("", text) for text in mistakes])
         return self
 
     def _model_mistakes(self) -> list[str]:
-        mistakes = []
-        lora, value = self.model.policy_model.lora, self.model.value_model
-        if lora is not None and lora.dropout and not self.train.dropout:
-            mistakes.append(
-                f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false,"
-                " which turns all dropout off: set train.dropout=true, or leave lora.dropout out"
-            )
-        if self.algorithm.critic and value.ckpt is None and not value.policy_value_sharing:
-            mistakes.append(
-                f"model.value_model: the critic of `{self.algorithm.name}` needs a trunk of its"
-                " own: set model.value_model.ckpt, or model.value_model.policy_value_sharing=true"
-                " to read the policy's hidden states"
-            )
-        return mistakes
+        lora = self.model.policy_model.lora
+        if lora is None or not lora.dropout or self.train.dropout:
+            return []
+        return [
+            f"model.policy_model.lora.dropout is {lora.dropout}, but train.dropout is false,"
+            " which turns all dropout off: set train.dropout=true, or leave lora.dropout out"
+        ]
 
-    def _algorithm_mistakes(self) -> list[str]:
-        mistakes = []
-        name, K = self.algorithm.name, self.env.train_num_samples_per_input
-        if isinstance(self.algorithm, GroupAlgorithm) and K < 2:
-            mistakes.append(
-                f"env.train_num_samples_per_input is {K}, but `{name}` compares the samples of one"
-                " prompt, which needs a second one: set it to 2 or more, or use"
-                " algorithm.name=reinforce"
-            )
-        if not self.algorithm.critic and self.train.n_critic_warmup_steps:
-            mistakes.append(
-                f"train.n_critic_warmup_steps is {self.train.n_critic_warmup_steps}, but `{name}`"
-                " has no critic that could learn alone: set it to 0, or use an algorithm with a"
-                " critic: ppo, a2c, trpo, nlpo"
-            )
-        if name == "trpo" and self.model.value_model.policy_value_sharing:
-            mistakes.append(
-                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
-                " policy moves, and a critic on the same trunk would move it too: set it to false"
-                " and give model.value_model.ckpt, or use algorithm.name=ppo"
-            )
-        if name == "trpo" and self.train.dropout:
-            mistakes.append(
-                "train.dropout is true, but `trpo` compares one policy before and after a step, and"
-                " dropout makes every pass another one: set train.dropout=false, or use"
-                " algorithm.name=ppo"
-            )
-        if name == "nlpo" and self.model.policy_model.train_generation_kwargs.num_beams > 1:
-            mistakes.append(
-                "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
-                " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
-                " algorithm.name=ppo"
-            )
-        return mistakes
+    def _critic_mistakes(self) -> list[str]:
+        name = self.algorithm.name
+        value = self.model.value_model
+        warmup = self.train.n_critic_warmup_steps
+        if self.needs_values and value.ckpt is None and not value.policy_value_sharing:
+            return [
+                f"model.value_model: the critic of `{name}` needs a trunk of its own: set"
+                " model.value_model.ckpt, or model.value_model.policy_value_sharing=true to read"
+                " the policy's hidden states"
+            ]
+        if not self.needs_values and warmup:
+            with_critic = [key for key, algorithm in ALGORITHMS.items() if algorithm.needs_values]
+            return [
+                f"train.n_critic_warmup_steps is {warmup}, but `{name}` has no critic that could"
+                " learn alone: set it to 0, or use an algorithm with a critic:"
+                f" {', '.join(with_critic)}"
+            ]
+        return []
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the algorithm has a critic."""
+        return algorithm_class(self.algorithm).needs_values
+
+    def unused_settings(self) -> list[str]:
+        """Keys that the config gives and its algorithm does not read; another one would."""
+        keys = [f"algorithm.{key}" for key in self.algorithm.unused]
+        if not self.needs_values:
+            value = self.model.value_model
+            given = [key for key in value.model_fields_set if getattr(value, key)]
+            keys += [f"model.value_model.{key}" for key in given]
+            if self.train.value_lr is not None:
+                keys.append("train.value_lr")
+        reuses_rollouts = algorithm_class(self.algorithm).reuses_rollouts
+        if not reuses_rollouts and "n_ppo_epoch_per_rollout" in self.train.model_fields_set:
+            keys.append("train.n_ppo_epoch_per_rollout")
+        return sorted(keys)
 
     @property
     def logprob_temperature(self) -> float:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from fgrlhf.types import Advantages, Rollout, TokenReward
+from fgrlhf.types import Advantages, Rollout, SegmentScore, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
 
@@ -32,16 +33,26 @@ def rollout_metrics(
         "kl": float(kl_BT.sum(1).mean()),
         "length": float(mask_BT.sum(1).float().mean()),
     }
-    metrics |= {
-        f"reward/{name}": float(rewards_BT.sum(1).mean())
-        for name, rewards_BT in rewards.by_aspect.items()
-    }
+    for name, rewards_BT in rewards.by_aspect.items():
+        # NaN (null in the log) where the reward applies to no response
+        applies_B = torch.tensor(rewards.applies(name), device=rewards_BT.device)
+        metrics[f"reward/{name}"] = float(rewards_BT[applies_B].sum(1).mean())
     if advantages.returns_BT is not None:
         metrics["value/explained_variance"] = explained_variance(
             rollout.values_BT, advantages.returns_BT, mask_BT
         )
         metrics["value/mean"] = float(masked_mean(rollout.values_BT, mask_BT))
     return metrics
+
+
+def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict] | None:
+    """Scored segments as JSON-able rows; None where the reward does not apply."""
+    if scores is None:
+        return None
+    return [
+        {"start": score.start, "end": score.end, "value": score.value, "label": score.label}
+        for score in scores
+    ]
 
 
 def cut_inputs(reward) -> dict[str, float]:
@@ -92,11 +103,7 @@ def sample_rows(
                     name: per_token(rewards_BT) for name, rewards_BT in rewards.by_aspect.items()
                 },
                 "segments": {
-                    name: [
-                        {"start": s.start, "end": s.end, "value": s.value, "label": s.label}
-                        for s in scores[b]
-                    ]
-                    for name, scores in rewards.segments.items()
+                    name: segment_rows(scores[b]) for name, scores in rewards.segments.items()
                 },
                 "kl": per_token(rollout.logprobs_BT - rollout.ref_logprobs_BT),
                 "values": None if rollout.values_BT is None else per_token(rollout.values_BT),

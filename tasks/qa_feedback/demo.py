@@ -1,11 +1,10 @@
-"""`make demo`: the whole pipeline at mini scale, stage by stage, by the same scripts a user runs by
-hand.
+"""`make demo`: the whole pipeline at mini scale, with the same scripts a user runs by hand.
 
-    python -m tasks.qa_feedback.demo [output_dir=outputs/mini] [lanes=2]
+    python -m tasks.qa_feedback.demo [output_dir=outputs/qa_feedback/mini] [lanes=2]
 
-Run it again to continue after an interruption or a corrected setting; what has not changed is
-reused. Exits with code 1 where a figure of `summary_table.TARGETS` is missed: everything has been
-written by then, the report too.
+Run it again to continue after an interruption or a changed setting; unchanged stages are reused.
+Exits with code 1 if a figure misses its target in `summary_table.TARGETS`. All outputs are written
+by then, the report included.
 """
 
 import sys
@@ -23,14 +22,16 @@ from tasks.qa_feedback.summary_table import missed_targets
 
 ROOT = Path(__file__).parents[2]
 TASK = "tasks/qa_feedback"
-TRAINING, REWARD_MODELING, DATA = f"{TASK}/training", f"{TASK}/reward_modeling", f"{TASK}/data"
+TASK_MODULE = TASK.replace("/", ".")
+TRAINING = f"{TASK}/training"
+REWARD_MODELING = f"{TASK}/reward_modeling"
+DATA = f"{TASK}/data"
 FEEDBACK_QUESTIONS = 1500  # of the training set are annotated
-# answers per test question: the intervals are over questions, more samples make each of them surer
-SAMPLES = 4
+SAMPLES = 4  # answers per test question; intervals are over questions, with less noise in each
 
 
 class DemoConfig(StrictModel):
-    output_dir: str = "outputs/mini"
+    output_dir: str = "outputs/qa_feedback/mini"
     lanes: PositiveInt = 2
 
 
@@ -43,10 +44,9 @@ def script(
     outputs: tuple[str, ...],
     reads: tuple[str, ...] = (),
 ) -> Stage:
-    """A stage that runs one of the task's bash scripts, which is watched together with `reads`."""
-    return Stage(
-        name, ("bash", path, *arguments), needs, outputs, ("scripts/env.sh", path, *reads), modules
-    )
+    """A stage that runs a bash script of the task, which counts as a file it reads."""
+    command = ("bash", path, *arguments)
+    return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules)
 
 
 def reward_model(name: str, module: str) -> Stage:
@@ -65,7 +65,7 @@ def rlhf(name: str, script_name: str, config: str, models: tuple[str, ...]) -> S
     return script(
         script_name,
         f"{TRAINING}/{script_name}.sh",
-        modules=(f"{TRAINING.replace('/', '.')}.{script_name}",),
+        modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
         needs=models,
         outputs=(name,),
         reads=(f"{TRAINING}/{config}",),
@@ -81,7 +81,7 @@ def evaluation(policy: str, folder: Path, needs: str) -> Stage:
         "split=test",
         "do_sample=true",
         f"num_samples={SAMPLES}",
-        modules=("tasks.qa_feedback.training.evaluate",),
+        modules=("fgrlhf.cli.evaluate", "tasks.qa_feedback.task"),
         needs=(needs, "train_rel_rm", "train_fact_rm", "train_comp_rm"),
         outputs=(f"eval/{policy}-test",),
         reads=(f"{TRAINING}/mini_fine_grained_config.yml",),
@@ -97,14 +97,14 @@ def sampling(split: str, out: Path) -> Stage:
         f"max_examples={FEEDBACK_QUESTIONS}",
         "max_input_len=512",
         "max_generated_len=128",
-        modules=("tasks.qa_feedback.training.generate",),
+        modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
     )
 
 
 def annotation(split: str, out: Path) -> Stage:
-    """People do this for real data, in the browser; here the simulated annotator does."""
+    """The simulated annotator; for real data, people annotate in the browser."""
     module = "tasks.qa_feedback.data.collect_feedback"
     command = (
         sys.executable,
@@ -125,10 +125,8 @@ def annotation(split: str, out: Path) -> Stage:
 
 
 def annotation_page(out: Path) -> Stage:
-    """What people would be sent: the first answers of the SFT policy, ready to be annotated in a
-    browser.
-    """
-    module, folder = "interface_html.pages", f"{TASK}/interface_html"
+    """A page to annotate the first answers of the SFT policy in a browser."""
+    module = "interface_html.pages"
     command = (
         sys.executable,
         "-m",
@@ -139,8 +137,9 @@ def annotation_page(out: Path) -> Stage:
         f"out={out / 'annotate.html'}",
         "first=20",
     )
+    folder = f"{TASK}/interface_html"
     reads = (f"{folder}/schema.js", f"{folder}/format.js", "interface_html/templates/*")
-    modules = (module, f"{TASK.replace('/', '.')}.feedback_format")
+    modules = (module, "tasks.qa_feedback.feedback_format")
     return Stage(
         "annotation_page", command, ("generate_train",), ("annotate.html",), reads, modules
     )
@@ -222,8 +221,9 @@ def stages(out: Path) -> list[Stage]:
 
 
 def demo(config: DemoConfig) -> list[str]:
-    """Run everything, then print the summary and where the report lies. Returns a line for each
-    target that was missed.
+    """Run everything, then print the summary and the place of the report.
+
+    Returns a line for each missed target.
     """
     out = Path(config.output_dir).absolute()
     environment = {
@@ -249,7 +249,7 @@ def main() -> None:
     stop_with_signals()
     missed = demo(settings_from(DemoConfig))
     if missed:
-        lines = ["error: the demo did not reach what it must:", *missed]
+        lines = ["error: the demo missed its targets:", *missed]
         print("\n  ".join(lines), file=sys.stderr)
         sys.exit(1)
 

@@ -1,29 +1,35 @@
-"""`make science`: several seeds of reward models and PPO on the mini world, and what they say, with
-paired intervals.
+"""`make science`: several seeds of reward models and PPO on the mini world, with paired intervals.
 
-    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/mini]
+    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/qa_feedback/mini]
     [output_dir=outputs/science]
 
 Two questions. Is fine-grained better than holistic feedback on the true score, at equal episodes?
-Is the same true reward better given after every segment than as one scalar at the end? Data, SFT
+Is the same true reward better given after every segment than as a scalar at the end? Data, SFT
 policy and feedback are those of `make demo`; every seed trains its own reward models and its own
 policies. Run it again to continue or to add seeds.
 """
 
-import re
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main, shorten
-from fgrlhf.files import read_jsonl, write_json, write_text
-from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.config import FilePath
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
+from fgrlhf.pipeline.experiments import (
+    EvaluationPlan,
+    Experiment,
+    ExperimentSettings,
+    evaluation_rows,
+    paired_scores,
+    program,
+)
+from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
-from tasks.qa_feedback.demo import REWARD_MODELING, ROOT, SAMPLES, TRAINING, script
-from tasks.qa_feedback.summary import by_question
+from tasks.qa_feedback.compare import experiment_of
+from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TRAINING, script
 
 REWARD_MODELS = {
     "rel_rm": "run_fg_rm",
@@ -31,10 +37,8 @@ REWARD_MODELS = {
     "comp_rm": "run_pref_rm",
     "baseline_rm": "run_pref_rm",
 }
-END = (
-    "reward.gold.place=end",
-    "ppo.lam=1.0",
-)  # the better lambda on dev for one scalar, as 0.95 is for dense rewards
+# lambda 1 is the better one on dev for a single scalar, 0.95 for dense rewards
+END = ("reward.gold.place=end", "algorithm.lam=1.0")
 # run -> (its config, overrides, the reward models it needs under their names in the config)
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "fine_grained": (
@@ -59,198 +63,150 @@ COMPARED = (
 METRICS = ("gold", "relevance", "factuality", "completeness")
 
 
-class Settings(StrictModel):
+class Settings(ExperimentSettings):
+    """`make science`."""
+
     seeds: str = "0,1,2,3,4"
-    base_dir: FilePath = "outputs/mini"
+    base_dir: FilePath = Field(
+        "outputs/qa_feedback/mini", description="the output folder of `make demo`"
+    )
     output_dir: FilePath = "outputs/science"
-    lanes: int = Field(2, ge=1, le=1024)
-
-    @property
-    def seed_list(self) -> list[int]:
-        return seed_list(self.seeds)
+    lanes: int | None = Field(2, ge=1, le=1024, description="stages at the same time")
 
 
-def seed_list(text: str) -> list[int]:
-    """The seeds of `0,1,2`. Raises `UserError` for what is no seed, and for one that is given
-    twice.
-    """
-    words = text.split(",")
-    if not all(re.fullmatch(r"\s*[0-9]{1,10}\s*", word) and int(word) < 2**32 for word in words):
-        raise UserError(
-            f"seeds={shorten(text)} is not a list of whole numbers from 0 to 4294967295: write it"
-            " as seeds=0,1,2"
-        )
-    seeds = [int(word) for word in words]
-    if len(set(seeds)) < len(seeds):
-        raise UserError(
-            f"seeds={shorten(text)} names a seed twice: it would count as two independent runs"
-        )
-    return seeds
+def plan_of(base: Path) -> EvaluationPlan:
+    """Sampled answers to the test questions, judged by the oracle alone."""
+    config = f"{TRAINING}/mini_fine_grained_config.yml"
+    return EvaluationPlan(config, str(base / "data"), num_samples=SAMPLES, reward=False)
 
 
-def seed_stages(out: Path, seed: int) -> list[Stage]:
+def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list[Stage]:
     """Four reward models, four PPO runs and their evaluations on the test questions."""
-    folder, stages = f"seed-{seed}", []
-    for name, module in REWARD_MODELS.items():
-        stages.append(
-            script(
-                f"{folder}/{name}",
-                f"{REWARD_MODELING}/train_{name}.sh",
-                f"train.seed={seed}",
-                f"logging.save_dir={out / folder / name}",
-                modules=(f"reward_modeling.{module}",),
-                outputs=(f"{folder}/{name}",),
-                reads=(f"{REWARD_MODELING}/mini_{name}_config.yml",),
-            )
-        )
-    for name, (config, overrides, models) in RUNS.items():
-        checkpoints = tuple(
-            f"reward.{aspect}.ckpt={out / folder / model}" for aspect, model in models.items()
-        )
-        stages.append(
-            Stage(
-                f"{folder}/{name}",
-                (
-                    "python",
-                    "-m",
-                    f"{TRAINING.replace('/', '.')}.train_finegrained",
-                    f"{TRAINING}/{config}",
-                    f"train.seed={seed}",
-                    f"logging.save_dir={out / folder / name}",
-                    f"logging.run_name={name}",
-                    *overrides,
-                    *checkpoints,
-                ),
-                tuple(f"{folder}/{model}" for model in models.values()),
-                (f"{folder}/{name}",),
-                (f"{TRAINING}/{config}",),
-                (f"{TRAINING.replace('/', '.')}.train_finegrained",),
-            )
-        )
+    folder = f"seed-{seed}"
+    out = experiment.out / folder
+    stages = [reward_model_stage(name, seed, experiment.out) for name in REWARD_MODELS]
+    stages += [run_stage(experiment, name, seed) for name in RUNS]
     for name in RUNS:
+        policy = out / name / "best"
         stages.append(
-            evaluation(out, folder, name, out / folder / name / "best", (f"{folder}/{name}",))
+            experiment.evaluation_stage(plan, name, policy, (f"{folder}/{name}",), folder)
         )
     return stages
 
 
-def evaluation(out: Path, folder: str, name: str, policy: Path, needs: tuple[str, ...]) -> Stage:
-    """Sampled answers to the test questions, judged by the oracle alone."""
+def reward_model_stage(name: str, seed: int, out: Path) -> Stage:
+    folder = f"seed-{seed}/{name}"
     return script(
-        f"{folder}/evaluate_{name}",
-        f"{TRAINING}/evaluate.sh",
-        f"policy={policy}",
-        f"name={name}",
-        f"output_dir={out / folder}",
-        "reward=false",
-        "split=test",
-        "do_sample=true",
-        f"num_samples={SAMPLES}",
-        needs=needs,
-        outputs=(f"{folder}/eval/{name}-test",),
-        modules=(f"{TRAINING.replace('/', '.')}.evaluate",),
-        reads=(f"{TRAINING}/mini_fine_grained_config.yml",),
+        folder,
+        f"{REWARD_MODELING}/train_{name}.sh",
+        f"train.seed={seed}",
+        f"logging.save_dir={out / folder}",
+        modules=(f"reward_modeling.{REWARD_MODELS[name]}",),
+        outputs=(folder,),
+        reads=(f"{REWARD_MODELING}/mini_{name}_config.yml",),
     )
 
 
-def scores(out: Path, folder: str, name: str, metric: str) -> np.ndarray:
-    """Per test question the mean over its sampled answers."""
-    values = by_question(
-        read_jsonl(out / folder / "eval" / f"{name}-test" / "rows.jsonl"), f"oracle/{metric}"
+def run_stage(experiment: Experiment, name: str, seed: int) -> Stage:
+    folder = f"seed-{seed}"
+    config, overrides, models = RUNS[name]
+    checkpoints = [
+        f"reward.{aspect}.ckpt={experiment.out / folder / model}"
+        for aspect, model in models.items()
+    ]
+    command, modules = program(
+        experiment.task,
+        "rl",
+        f"{TRAINING}/{config}",
+        f"train.seed={seed}",
+        f"logging.save_dir={experiment.out / folder / name}",
+        f"logging.run_name={name}",
+        *overrides,
+        *checkpoints,
     )
-    return np.array([values[question] for question in sorted(values)])
+    needs = tuple(f"{folder}/{model}" for model in models.values())
+    return Stage(
+        f"{folder}/{name}",
+        command,
+        needs,
+        (f"{folder}/{name}",),
+        (f"{TRAINING}/{config}",),
+        modules,
+    )
 
 
 def results(out: Path, seeds: list[int]) -> dict:
     """Means of every run and the paired differences, over seeds and test questions."""
+    rows = {"sft": [evaluation_rows(out / "sft", "sft", "test")] * len(seeds)}
+    for name in RUNS:
+        rows[name] = [evaluation_rows(out / f"seed-{seed}", name, "test") for seed in seeds]
+    scores = {metric: paired_scores(rows, f"oracle/{metric}") for metric in METRICS}
 
-    def of(name: str, seed: int, metric: str) -> np.ndarray:
-        return scores(out, "sft" if name == "sft" else f"seed-{seed}", name, metric)
+    def differences(a: str, b: str, metric: str) -> list[np.ndarray]:
+        return [x - y for x, y in zip(scores[metric][a], scores[metric][b])]
 
-    means = {
-        name: {
-            metric: seed_interval([of(name, seed, metric) for seed in seeds]).as_dict()
-            for metric in METRICS
+    means = {}
+    for name in rows:
+        means[name] = {metric: seed_interval(scores[metric][name]).as_dict() for metric in METRICS}
+    paired = {}
+    by_seed = {}
+    for a, b in COMPARED:
+        paired[f"{a}_vs_{b}"] = {
+            metric: seed_interval(differences(a, b, metric)).as_dict() for metric in METRICS
         }
-        for name in ("sft", *RUNS)
-    }
-    differences = {
-        f"{a}_vs_{b}": {
-            metric: (
-                seed_interval(
-                    [of(a, seed, metric) - of(b, seed, metric) for seed in seeds]
-                ).as_dict()
-            )
-            for metric in METRICS
+        gold = differences(a, b, "gold")
+        by_seed[f"{a}_vs_{b}"] = {
+            str(seed): float(values.mean()) for seed, values in zip(seeds, gold)
         }
-        for a, b in COMPARED
-    }
-    by_seed = {
-        f"{a}_vs_{b}": {
-            str(seed): float((of(a, seed, "gold") - of(b, seed, "gold")).mean()) for seed in seeds
-        }
-        for a, b in COMPARED
-    }
-    return {"seeds": seeds, "means": means, "differences": differences, "gold_by_seed": by_seed}
+    return {"seeds": seeds, "means": means, "differences": paired, "gold_by_seed": by_seed}
 
 
-def table(found: dict) -> str:
+def table(result: dict) -> str:
     """The results in Markdown."""
     lines = [
-        f"{len(found['seeds'])} seeds, test questions, sampled answers.",
+        f"{len(result['seeds'])} seeds, test questions, sampled answers.",
         "",
         f"| policy | {' | '.join(METRICS)} |",
         "|---" * 5 + "|",
     ]
-    for name, row in found["means"].items():
-        lines.append(
-            f"| {name} | " + " | ".join(f"{row[metric]['mean']:.3f}" for metric in METRICS) + " |"
-        )
+    for name, row in result["means"].items():
+        cells = [f"{row[metric]['mean']:.3f}" for metric in METRICS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += [
         "",
-        f"| paired difference | {' | '.join(METRICS)} | gold, seed by seed |",
+        f"| paired difference | {' | '.join(METRICS)} | gold, by seed |",
         "|---" * 6 + "|",
     ]
-    for name, row in found["differences"].items():
+    for name, row in result["differences"].items():
         cells = [
             f"{row[metric]['mean']:+.3f} [{row[metric]['low']:+.3f}, {row[metric]['high']:+.3f}]"
             for metric in METRICS
         ]
-        lines.append(
-            f"| {name.replace('_vs_', ' - ')} | "
-            + " | ".join(cells)
-            + " | "
-            + " ".join(f"{value:+.3f}" for value in found["gold_by_seed"][name].values())
-            + " |"
-        )
+        by_seed = " ".join(f"{value:+.3f}" for value in result["gold_by_seed"][name].values())
+        lines.append(f"| {name.replace('_vs_', ' - ')} | {' | '.join(cells)} | {by_seed} |")
     return "\n".join(lines) + "\n"
 
 
 def science(settings: Settings) -> None:
     """Run everything, write science.json and science.md, print the table."""
-    out, base = Path(settings.output_dir).absolute(), Path(settings.base_dir).absolute()
-    if (
-        not (base / "sft" / "model.safetensors").exists()
-        or not (base / "data" / "COMP_sequence").exists()
-    ):
+    out = settings.folder
+    base = Path(settings.base_dir).absolute()
+    needed = (base / "sft" / "model.safetensors", base / "data" / "COMP_sequence")
+    if not all(path.exists() for path in needed):
         raise UserError(
             f"{base} has no SFT policy or reward-model files: run `make demo` first, or name its"
             " folder with base_dir=..."
         )
-    stages = [evaluation(out, "sft", "sft", base / "sft", ())]
+    experiment = experiment_of(base, out)
+    plan = plan_of(base)
+    stages = [experiment.evaluation_stage(plan, "sft", base / "sft", folder="sft")]
     for seed in settings.seed_list:
-        stages += seed_stages(out, seed)
-    environment = {
-        "SCALE": "mini",
-        "OUTPUT_DIR": str(base),
-        "DATA_DIR": str(base / "data"),
-        "OMP_NUM_THREADS": "1",
-    }
-    Pipeline(stages, ROOT, out, environment, settings.lanes).run()
-    found = results(out, settings.seed_list)
-    write_json(out / "science.json", found)
-    write_text(out / "science.md", table(found))
-    print("\n" + table(found))
+        stages += seed_stages(experiment, plan, seed)
+    experiment.run(stages, settings.lane_count)
+    result = results(out, settings.seed_list)
+    write_json(out / "science.json", result)
+    write_text(out / "science.md", table(result))
+    print("\n" + table(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # The holistic preference reward model, from the feedback files' own preferences. Extra arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-launch -m reward_modeling.run_pref_rm "$(config_for tasks/qa_feedback/reward_modeling/baseline_rm_config.yml)" "$@"
+launch -m reward_modeling.run_pref_rm "$(config_for reward_modeling/baseline_rm_config.yml)" "$@"

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # R1, the relevance reward model, from NF-ERR_subsentence (create_rm_train_files.sh makes it). Extra arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-launch -m reward_modeling.run_fg_rm "$(config_for tasks/qa_feedback/reward_modeling/rel_rm_config.yml)" "$@"
+launch -m reward_modeling.run_fg_rm "$(config_for reward_modeling/rel_rm_config.yml)" "$@"

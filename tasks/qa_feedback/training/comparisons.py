@@ -15,7 +15,7 @@ from typing import Any
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.feedback import PAIRS, FeedbackRow
+from tasks.qa_feedback.feedback import PAIRS, FeedbackRow, read_feedback
 
 WORD = re.compile(r"\w+|[^\w\s]")
 MAX_EQUAL_PAIRS = (
@@ -87,6 +87,15 @@ def preference_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None
 
 
 SOURCES = {"corrected": corrected_comparison, "preference": preference_comparison}
+
+
+def source(name: str):
+    """A `ComparisonSource`: (feedback file, prompts) -> comparisons."""
+
+    def read(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
+        return make_comparisons(read_feedback(file), prompts, name, file)
+
+    return read
 
 
 def make_comparisons(

@@ -5,5 +5,5 @@
 # reward=false does without reward models.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-launch -m tasks.qa_feedback.training.evaluate data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
-    config="$(config_for tasks/qa_feedback/training/fine_grained_config.yml)" "$@"
+launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
+    config="$(config_for training/fine_grained_config.yml)" "$@"

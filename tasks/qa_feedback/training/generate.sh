@@ -4,4 +4,4 @@
 # Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-launch -m tasks.qa_feedback.training.generate data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"
+launch -m fgrlhf.cli.generate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"

@@ -1,13 +1,13 @@
-"""The mini world's truth as a reward, for experiments that ask what a perfect reward model would
-give.
+"""The mini world's truth as a reward: the upper bound of what a reward model can give.
 
 The pipeline itself never uses it: its reward models see the feedback file alone.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
-from fgrlhf.reward import Kind
-from fgrlhf.runs.rl_config import AspectConfig
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kinds import Value
 from fgrlhf.types import Prompt, SegmentScore
 from tasks.qa_feedback.data.oracle import Judgement, judge
 
@@ -30,21 +30,27 @@ def gold_by_segment(truth: Judgement, scale: float = 1.0) -> list[SegmentScore]:
     return scores
 
 
-class OracleGold:
-    """kind `oracle_gold`: scale * gold score, segment by segment (`place: end` gives the same sum
-    as one scalar).
-    """
+class OracleGoldReward:
+    """scale * gold score, segment by segment."""
 
-    def __init__(self, config: AspectConfig, prefix_fn, device: str, dtype: str):
-        self.scale = config.scale
+    def __init__(self, scale: float):
+        self.scale = scale
 
     def segment_scores(
         self, prompts: Sequence[Prompt], texts: Sequence[str]
     ) -> list[list[SegmentScore]]:
-        return [
-            gold_by_segment(judge(p.meta["question"], p.meta["passages"], text), self.scale)
-            for p, text in zip(prompts, texts)
-        ]
+        results = []
+        for prompt, text in zip(prompts, texts):
+            truth = judge(prompt.meta["question"], prompt.meta["passages"], text)
+            results.append(gold_by_segment(truth, self.scale))
+        return results
 
 
-KINDS = {"oracle_gold": Kind(OracleGold, frozenset({"scale"}))}
+class OracleGold(RewardKind):
+    """The gold score of the mini world; `place: end` gives the same sum as one scalar."""
+
+    kind: Literal["oracle_gold"] = "oracle_gold"
+    scale: Value = 1.0
+
+    def build(self, context: RewardContext) -> OracleGoldReward:
+        return OracleGoldReward(self.scale)

@@ -5,29 +5,19 @@
     completeness_model   R3, whole answer       PreferenceReward
     baseline_model       holistic preference    PreferenceReward
 
-A new reward is a class with `segment_scores(prompts, texts)` and one line in `KINDS`, which also
-names the keys it reads.
+The published YAML files name no kind: `REWARD_KINDS` fills it in from the reward's name.
 """
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from fgrlhf import reward as library
-from fgrlhf.config import refuse
+from fgrlhf.config import Amount, FilePath, refuse
 from fgrlhf.errors import UserError
-from fgrlhf.reward import (
-    CombinedReward,
-    Kind,
-    SegmentClassifierReward,
-    SequenceScorerReward,
-    aspect_mistakes,
-)
+from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
 from fgrlhf.reward_models.scoring import load_reward_model
-from fgrlhf.runs.rl_config import AspectConfig, RLConfig
-from tasks.qa_feedback.feedback import rm_prefix
-from tasks.qa_feedback.training import oracle_reward
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -41,7 +31,7 @@ class _OneLevelReward(SegmentClassifierReward):
                 f"{type(self).__name__} judges each {self.level}, but its reward model was trained"
                 f" on the level `{scorer.spec.level}`: check `ckpt`"
             )
-        super().__init__(scorer, positive_reward, negative_reward)
+        super().__init__(scorer, {"ok": positive_reward, "error": negative_reward})
 
 
 class SubSentenceVerbosityReward(_OneLevelReward):
@@ -60,101 +50,88 @@ class PreferenceReward(SequenceScorerReward):
     """A score of the whole answer: R3 (information completeness) or the holistic preference."""
 
 
-class FineGrainedReward(CombinedReward):
-    """Several aspects, each on its own segments."""
+# The paper's names for the two combinations: several rewards, each on its own segments, and one
+# holistic score at the end of the answer. They differ by their YAML alone.
+FineGrainedReward = CombinedReward
+BaselineReward = CombinedReward
 
 
-class BaselineReward(CombinedReward):
-    """One holistic score at the end of the answer."""
+class _SegmentKind(RewardKind):
+    """Keys of the published segment rewards."""
 
+    reward: ClassVar[type[_OneLevelReward]]
+    published: ClassVar[dict[str, Any]]  # facts about a published checkpoint, which holds none
 
-# What a published checkpoint is, which does not say it itself.
-PUBLISHED_FACTS: dict[str, dict[str, Any]] = {
-    "relevance": {"level": "subsentence", "error_label": "NF-ERR", "with_passages": False},
-    "factuality": {"level": "sentence", "error_label": "F-ERR", "with_passages": True},
-    "preference": {"with_passages": True},
-}
-
-
-def _segment_kind(cls: type[_OneLevelReward]) -> Kind:
-    def build(config: AspectConfig, prefix_fn, device: str, dtype: str):
-        scorer = load_reward_model(
-            config.ckpt,
-            prefix_fn,
-            device=device,
-            dtype=dtype,
-            defaults=PUBLISHED_FACTS[config.kind],
-            **config.published_facts(),
-        )
-        return cls(scorer, config.positive_reward, config.negative_reward)
-
-    return replace(library.KINDS["segment_classifier"], build=build)
-
-
-def _preference_kind(config: AspectConfig, prefix_fn, device: str, dtype: str) -> PreferenceReward:
-    scorer = load_reward_model(
-        config.ckpt,
-        prefix_fn,
-        device=device,
-        dtype=dtype,
-        defaults=PUBLISHED_FACTS[config.kind],
-        **config.published_facts(),
+    ckpt: FilePath = Field(description="folder of the reward model")
+    positive_reward: Amount = Field(description="of a segment without the error")
+    negative_reward: Amount = Field(description="of a segment with the error")
+    level: Literal["subsentence", "sentence"] | None = Field(
+        None, description="only for a folder without reward_model.json"
     )
-    return PreferenceReward(scorer, scorer.mean, scorer.std, config.scale, config.bias, config.clip)
+    error_label: str | None = Field(None, description="likewise")
+    with_context: bool | None = Field(None, description="likewise")
+
+    @model_validator(mode="after")
+    def _some_value(self):
+        if self.positive_reward == self.negative_reward == 0 and self.weight:
+            text = (
+                "it and negative_reward are 0, so the reward is always 0: give one of them a value,"
+                " or weight=0 to leave it out"
+            )
+            refuse([("positive_reward", text)])
+        return self
+
+    def build(self, context: RewardContext) -> _OneLevelReward:
+        scorer = load_reward_model(
+            self.ckpt,
+            context.prefix,
+            device=context.device,
+            dtype=context.dtype,
+            defaults=self.published,
+            **model_facts(self, "level", "error_label", "with_context"),
+        )
+        return self.reward(scorer, self.positive_reward, self.negative_reward)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
 
 
-KINDS = {
-    **library.KINDS,
-    **oracle_reward.KINDS,
-    "relevance": _segment_kind(SubSentenceVerbosityReward),
-    "factuality": _segment_kind(FactualityReward),
-    "preference": replace(library.KINDS["sequence_scorer"], build=_preference_kind),
+class Relevance(_SegmentKind):
+    kind: Literal["relevance"] = "relevance"
+    reward = SubSentenceVerbosityReward
+    published = {"level": "subsentence", "error_label": "NF-ERR", "with_passages": False}
+
+
+class Factuality(_SegmentKind):
+    kind: Literal["factuality"] = "factuality"
+    reward = FactualityReward
+    published = {"level": "sentence", "error_label": "F-ERR", "with_passages": True}
+
+
+class Preference(SequenceScorer):
+    kind: Literal["preference"] = "preference"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def build(self, context: RewardContext) -> PreferenceReward:
+        scorer = load_reward_model(
+            self.ckpt,
+            context.prefix,
+            device=context.device,
+            dtype=context.dtype,
+            defaults={"with_passages": True},
+            **model_facts(self, "mean", "std", "with_context"),
+        )
+        return PreferenceReward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
+
+
+KINDS: dict[str, type[RewardKind]] = {
+    "relevance": Relevance,
+    "factuality": Factuality,
+    "preference": Preference,
 }
 
-PUBLISHED_NAMES = {
+REWARD_KINDS = {
     "relevance_model": "relevance",
     "factuality_model": "factuality",
     "completeness_model": "preference",
     "baseline_model": "preference",
 }
-
-
-class QAAspect(AspectConfig):
-    """One reward of a kind in `KINDS`, with the keys of that kind."""
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self):
-        refuse(aspect_mistakes(self, KINDS))
-        return self
-
-
-class QAConfig(RLConfig):
-    """An RL run on long-form QA; the published YAML files load as they are."""
-
-    reward: dict[str, QAAspect]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_published_names(cls, tree: Any) -> Any:
-        if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
-            return tree
-        filled = {
-            name: (
-                {"kind": PUBLISHED_NAMES[name], **aspect}
-                if isinstance(aspect, dict) and name in PUBLISHED_NAMES
-                else aspect
-            )
-            for name, aspect in tree["reward"].items()
-        }
-        return {**tree, "reward": filled}
-
-
-def build_reward(config: RLConfig, device: str = "cpu") -> CombinedReward:
-    """The reward a config describes, its models loaded. Raises `UserError` naming what is
-    missing.
-    """
-    aspects, weights = library.build_aspects(
-        config.reward, rm_prefix, KINDS, device, config.model.dtype
-    )
-    cls = BaselineReward if set(aspects) == {"baseline_model"} else FineGrainedReward
-    return cls(aspects, weights)

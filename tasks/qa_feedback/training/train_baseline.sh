@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # Holistic RLHF from the SFT policy and the reward models. Extra arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-launch -m tasks.qa_feedback.training.train_baseline "$(config_for tasks/qa_feedback/training/baseline_config.yml)" "$@"
+launch -m tasks.qa_feedback.training.train_baseline "$(config_for training/baseline_config.yml)" "$@"

@@ -5,4 +5,4 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 python -m tasks.qa_feedback.training.corrected_examples feedback="$DATA_DIR/train_feedback.json" questions="$DATA_DIR/train.json" \
     out="$DATA_DIR/train_corrected.json"
-launch -m sft.run_sft "$(config_for tasks/qa_feedback/training/corrected_sft_config.yml)" "$@"
+launch -m sft.run_sft "$(config_for training/corrected_sft_config.yml)" "$@"

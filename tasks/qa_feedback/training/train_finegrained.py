@@ -1,11 +1,17 @@
-"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained
-fine_grained_config.yml [key=value ...]`.
+"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained fine_grained_config.yml [key=value ...]`.
 
-Holistic and fine-grained runs differ by their YAML alone; both are this one line.
+The paper's name for `fgrlhf rl tasks.qa_feedback`; the YAML decides which rewards there are.
 """
 
+import sys
+
+from fgrlhf.cli import rl
 from fgrlhf.errors import run_main
-from tasks.qa_feedback.training.train_rl import main
+
+
+def main() -> None:
+    rl.main(["tasks.qa_feedback", *sys.argv[1:]])
+
 
 if __name__ == "__main__":
     run_main(main)

@@ -1,5 +1,6 @@
-"""The one entry point of RL on long-form QA: load what the YAML names, train, keep the best policy
-on dev.
+"""RL on a task: `fgrlhf rl tasks.qa_feedback config.yml [key=value ...]`.
+
+Loads what the YAML names, trains, and keeps the policy that is best on dev.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.algorithms.registry import make_trainer, unread
+from fgrlhf.cli.command_line import task_and_rest
 from fgrlhf.config import parse_cli
+from fgrlhf.data.prompts import check_prompts_fit
+from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import AdapterFree
@@ -20,30 +23,24 @@ from fgrlhf.runs.distributed import share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
-from fgrlhf.trainer import OnPolicyTrainer
+from fgrlhf.task import Task, build_reward, rl_config
+from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, load_value
-from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.evaluate import oracle_for
-from tasks.qa_feedback.training.prompts import check_prompts_fit
-from tasks.qa_feedback.training.reward import QAConfig, build_reward
 
-USAGE = (
-    "usage: python -m tasks.qa_feedback.training.train_finegrained config.yml [section.key=value"
-    " ...]"
-)
+USAGE = "usage: fgrlhf rl TASK config.yml [section.key=value ...]"
 
 
 def dev_evaluation(
-    config: QAConfig | DPOConfig,
+    task: Task,
+    config: RLConfig | DPOConfig,
     prompts: Sequence[Prompt],
     reward: BasicReward | None,
     reference: Policy,
     accelerator: Accelerator,
 ) -> Callable[[Policy], dict[str, float]]:
-    """A function policy -> dev metrics; the prompts are shared out over the processes, the metrics
-    are those of all.
+    """A function policy -> dev metrics. The processes share the prompts; the metrics are of all.
 
     The KL is that of training: an RL run's log-probabilities are at `logprob_temperature`, those of
     DPO's loss at 1.
@@ -65,7 +62,7 @@ def dev_evaluation(
                 reward,
                 sampling,
                 config.train.seed,
-                oracle_for(mine),
+                task.metrics(mine),
                 reference,
                 progress=False,
                 temperature=temperature,
@@ -77,7 +74,7 @@ def dev_evaluation(
     return evaluate
 
 
-def _policy(config: QAConfig, **more) -> Policy:
+def _policy(config: RLConfig, **more) -> Policy:
     """The policy that the config names, with the changes that are given."""
     named = config.model.policy_model
     return load_policy(
@@ -90,9 +87,11 @@ def _policy(config: QAConfig, **more) -> Policy:
     )
 
 
-def build_trainer(config: QAConfig) -> OnPolicyTrainer:
-    """Everything a run needs, loaded. Raises `UserError` for a missing file or checkpoint before
-    anything is written.
+def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
+    """Everything a run needs, loaded.
+
+    Raises:
+      UserError: a file or checkpoint is missing or broken. Nothing has been written by then.
     """
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
@@ -102,21 +101,19 @@ def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     unloaded = _policy(
         config, lora=model.policy_model.lora, empty=True
     )  # mistakes show before anything large is loaded
-    train_prompts, dev_prompts = (
-        load_examples(config.data.train_file),
-        load_examples(config.data.dev_file),
-    )
-    for prompts, file in (
-        (train_prompts, config.data.train_file),
-        (dev_prompts[: config.train.eval_examples], config.data.dev_file),
-    ):
-        check_prompts_fit(unloaded, prompts, file, quiet=not accelerator.is_main_process)
-    reward = build_reward(config, device)
+    data = config.data
+    train_prompts = task.prompts(data.train_file, "train", data.seed)
+    dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
+    quiet = not accelerator.is_main_process
+    check_prompts_fit(unloaded, train_prompts, task.core_text, data.train_file or "train", quiet)
+    dev_used = dev_prompts[: config.train.eval_examples]
+    check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
+    reward = build_reward(task, config.reward, device, config.model.dtype)
     with seeded(config.train.seed, "init"):
         policy = _policy(config, lora=model.policy_model.lora)
         value = (
             None
-            if not config.algorithm.critic
+            if not config.needs_values
             else load_value(
                 model.value_model.ckpt,
                 policy,
@@ -127,25 +124,33 @@ def build_trainer(config: QAConfig) -> OnPolicyTrainer:
     # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the
     # first step
     reference = _policy(config) if model.policy_model.lora is None else AdapterFree(policy)
-    policy.to(accelerator.device), reference.to(accelerator.device)
-    evaluate = dev_evaluation(config, dev_prompts, reward, reference, accelerator)
+    policy.to(accelerator.device)
+    reference.to(accelerator.device)
+    evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line: a YAML file and key=value overrides."""
-    config = parse_cli(QAConfig, argv, USAGE)
+    """Command line: a task, a YAML file and key=value overrides."""
+    task, rest = task_and_rest(argv, USAGE)
+    train(task, parse_cli(rl_config(task), rest, USAGE))
+
+
+def train(task: Task, config: RLConfig) -> None:
+    """Run the stage."""
     check_writable(config.logging.save_dir)
     transformers_logging.disable_progress_bar()
-    trainer = build_trainer(config)
+    trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:
-        if unread(config):
-            print(
-                f"note: {config.algorithm.name} has no use for {', '.join(unread(config))}",
-                flush=True,
-            )
+        unused = config.unused_settings()
+        if unused:
+            print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
         for note in config.logging.notes():
             print(note, flush=True)
     trainer.train()
+
+
+if __name__ == "__main__":
+    run_main(main)

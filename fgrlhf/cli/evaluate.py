@@ -1,11 +1,9 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    python -m tasks.qa_feedback.training.evaluate policy=outputs/mini/sft split=test config=...
-    data_dir=... output_dir=...
+    fgrlhf evaluate TASK policy=outputs/qa_feedback/mini/sft split=test config=... data_dir=... output_dir=...
 
-`tasks/qa_feedback/training/evaluate.sh` fills in config and folders. Writes
-<output_dir>/eval/<name>-<split>/ {rows.jsonl, summary.json}; what was evaluated before with the
-same settings, policy and data is reused.
+Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}; what was evaluated before with
+the same settings, policy and data is reused.
 """
 
 import sys
@@ -18,10 +16,11 @@ from accelerate.utils import gather_object
 from pydantic import Field, PositiveInt
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import StrictModel, load_config
+from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import run_main
-from fgrlhf.evaluation import Metric, evaluate_rows, summarize
+from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
@@ -29,13 +28,12 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
-from fgrlhf.types import Prompt
-from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
-from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.prompts import check_prompts_fit
-from tasks.qa_feedback.training.reward import QAConfig, build_reward
+from fgrlhf.task import Task, build_reward, rl_config
+
+USAGE = "usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]"
 
 
 class Settings(StrictModel):
@@ -47,7 +45,7 @@ class Settings(StrictModel):
             "YAML of an RL run: its rewards, lengths, sampling; its policy is the reference of `kl`"
         )
     )
-    data_dir: str
+    data_dir: str | None = Field(None, description="folder of prompts; null: the task generates")
     output_dir: str
     split: str = Field("test", description="<data_dir>/<split>.json")
     name: str | None = Field(None, description="of the results; null: the policy's folder")
@@ -65,12 +63,12 @@ class Settings(StrictModel):
 
 
 def policy_name(path: str) -> str:
-    """`outputs/mini/fine_grained/best` -> `fine_grained`, `outputs/mini/sft` -> `sft`."""
+    """`outputs/qa_feedback/mini/fine_grained/best` -> `fine_grained`, `outputs/qa_feedback/mini/sft` -> `sft`."""
     parts = [part for part in Path(path).parts if part not in ("best", "final", "checkpoints")]
     return parts[-1] if parts else path
 
 
-def sampling_of(settings: Settings, config: QAConfig) -> Sampling:
+def sampling_of(settings: Settings, config: RLConfig) -> Sampling:
     """How answers are drawn. Greedy means greedy, whatever else the config's evaluation asks
     for.
     """
@@ -84,31 +82,21 @@ def sampling_of(settings: Settings, config: QAConfig) -> Sampling:
     )
 
 
-def oracle_for(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
-    """The oracle where the questions are the mini world's, which it can judge."""
-    known = all(
-        Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed
-        for prompt in prompts[:5]
-    )
-    return (oracle_metrics,) if known and prompts else ()
-
-
-def inputs_of(settings: Settings, config: QAConfig) -> list[str | Path]:
+def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
     """Every file and checkpoint that decides the result."""
-    rewards = [aspect.ckpt for aspect in config.reward.values() if aspect.ckpt and aspect.weight]
-    data = Path(settings.data_dir) / f"{settings.split}.json"
-    reference = config.model.policy_model.ckpt
-    return [
-        settings.policy,
-        data,
-        settings.config,
-        reference,
-        *(rewards if settings.reward else ()),
-    ]
+    inputs = [settings.policy, settings.config, config.model.policy_model.ckpt]
+    data = prompts_file(settings.data_dir, settings.split)
+    if data is not None:
+        inputs.append(data)
+    if settings.reward:
+        for reward in config.reward.values():
+            if reward.weight:
+                inputs += reward.model_folders()
+    return inputs
 
 
 def load(
-    settings: Settings, config: QAConfig, device: torch.device
+    task: Task, settings: Settings, config: RLConfig, device: torch.device
 ) -> tuple[Policy, Policy, BasicReward | None]:
     """Policy, reference and reward."""
     named = config.model.policy_model
@@ -122,10 +110,16 @@ def load(
         ).to(device)
         for path in (settings.policy, named.ckpt)
     )
-    return policy, reference, build_reward(config, str(device)) if settings.reward else None
+    return (
+        policy,
+        reference,
+        build_reward(task, config.reward, str(device), config.model.dtype)
+        if settings.reward
+        else None,
+    )
 
 
-def evaluate(settings: Settings) -> Path:
+def evaluate(task: Task, settings: Settings) -> Path:
     """Run the stage and return its folder.
 
     Raises:
@@ -134,14 +128,13 @@ def evaluate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = folder_of(settings.output_dir, "eval", name)
     with hold(folder):
-        return _evaluate(settings, name, folder)
+        return _evaluate(task, settings, name, folder)
 
 
-def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
-    config = load_config(QAConfig, settings.config)
-    prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")[
-        : settings.max_examples
-    ]
+def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
+    config = load_config(rl_config(task), settings.config)
+    data = prompts_file(settings.data_dir, settings.split)
+    prompts = task.prompts(data, settings.split)[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
@@ -149,8 +142,10 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
         return folder
-    policy, reference, reward = load(settings, config, state.device)
-    check_prompts_fit(policy, prompts, f"{settings.split}.json", quiet=not state.is_main_process)
+    policy, reference, reward = load(task, settings, config, state.device)
+    check_prompts_fit(
+        policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
+    )
     if state.is_main_process:
         begin(folder, settings, inputs)
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
@@ -160,7 +155,7 @@ def _evaluate(settings: Settings, name: str, folder: Path) -> Path:
             reward,
             sampling_of(settings, config),
             settings.seed,
-            oracle_for(prompts),
+            task.metrics(prompts),
             reference,
             settings.num_samples,
             progress=state.is_main_process and sys.stderr.isatty(),
@@ -194,10 +189,11 @@ def table(summary: dict[str, dict[str, float]]) -> str:
     )
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    evaluate(settings_from(Settings))
+    task, rest = task_and_rest(argv, USAGE)
+    evaluate(task, settings_from(Settings, rest))
 
 
 if __name__ == "__main__":

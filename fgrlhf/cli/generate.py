@@ -1,7 +1,6 @@
-"""Sample answers to annotate: JSON lines {id, question, passages, predictions} of one split.
+"""Sample responses to annotate: JSON lines of one split, in the task's own form.
 
-    python -m tasks.qa_feedback.training.generate policy=outputs/mini/sft split=train data_dir=...
-    output_dir=...
+    fgrlhf generate TASK policy=outputs/qa_feedback/mini/sft split=train data_dir=... output_dir=...
 
 Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
 <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.
@@ -9,7 +8,7 @@ Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,8 +17,10 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.cli.evaluate import policy_name
 from fgrlhf.config import StrictModel
+from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import run_main
 from fgrlhf.files import parse_json, read_jsonl, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
@@ -29,21 +30,24 @@ from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.task import Task
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.evaluate import policy_name
-from tasks.qa_feedback.training.prompts import check_prompts_fit
+
+USAGE = "usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]"
 
 BATCHES_PER_CHUNK = (
     8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
 )
 
 
+SampleRow = Callable[[Prompt, Sequence[str]], dict]
+
+
 class Settings(StrictModel):
     """Whose answers, to what, and how they are drawn."""
 
     policy: str = Field(description="folder or hub name of the policy")
-    data_dir: str
+    data_dir: str | None = Field(None, description="folder of prompts; null: the task generates")
     output_dir: str
     split: str = Field("train", description="<data_dir>/<split>.json")
     name: str | None = Field(None, description="of the results; null: the policy's folder")
@@ -59,33 +63,21 @@ class Settings(StrictModel):
     batch_size: PositiveInt = Field(32, description="questions generated together")
 
 
-def to_row(prompt: Prompt, predictions: Sequence[str]) -> dict:
-    return {
-        "id": prompt.id,
-        "question": prompt.meta["question"],
-        "passages": prompt.meta["passages"],
-        "predictions": list(predictions),
-    }
-
-
-def read_part(path: Path, prompts: Sequence[Prompt]) -> list[dict]:
+def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[dict]:
     """The rows of an interrupted run, up to the first that is not whole or not that of its
     prompt.
     """
     if not path.exists():
         return []
     rows: list[dict] = []
+    expected_keys = to_row(prompts[0], []).keys() if prompts else set()
     # not splitlines(): a passage may hold characters that end a line of text, and JSON leaves them
     # as they are
     for line, prompt in zip(
         path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts
     ):
         row = _row(line)
-        if (
-            row is None
-            or row.get("id") != prompt.id
-            or not isinstance(row.get("predictions"), list)
-        ):
+        if row is None or row.get("id") != prompt.id or row.keys() != expected_keys:
             print(
                 f"note: {path}, line {len(rows) + 1} is damaged: its answers and those after it are"
                 " sampled again",
@@ -111,13 +103,19 @@ def _row(line: str) -> dict | None:
 
 
 def sample_to(
-    path: Path, policy: Policy, prompts: Sequence[Prompt], settings: Settings, progress: bool
+    path: Path,
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    to_row: SampleRow,
+    settings: Settings,
+    progress: bool,
 ) -> None:
     """Append one row per prompt to `path`, chunk by chunk, after those that are there."""
     sampling = Sampling(
         settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p
     )
-    done, size = len(read_part(path, prompts)), settings.batch_size * BATCHES_PER_CHUNK
+    done = len(read_part(path, prompts, to_row))
+    size = settings.batch_size * BATCHES_PER_CHUNK
     with (
         open(path, "a", encoding="utf-8") as file,
         tqdm(
@@ -147,7 +145,7 @@ def sample_to(
             bar.update(len(chunk))
 
 
-def generate(settings: Settings) -> Path:
+def generate(task: Task, settings: Settings) -> Path:
     """Run the stage and return the file of samples.
 
     Raises:
@@ -156,23 +154,26 @@ def generate(settings: Settings) -> Path:
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = folder_of(settings.output_dir, "generated", name)
     with hold(folder):
-        return _generate(settings, name, folder)
+        return _generate(task, settings, name, folder)
 
 
-def _generate(settings: Settings, name: str, folder: Path) -> Path:
-    data = Path(settings.data_dir) / f"{settings.split}.json"
-    prompts = load_examples(data)[: settings.max_examples]
+def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
+    data = prompts_file(settings.data_dir, settings.split)
+    prompts = task.prompts(data, settings.split)[: settings.max_examples]
+    inputs = [settings.policy] if data is None else [settings.policy, data]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)
-    if finished(folder, settings, [settings.policy, data], redo=True) is not None:
+    if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:
             remove_parts(folder)  # killed after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
-    check_prompts_fit(policy, prompts, data, quiet=not state.is_main_process)
+    check_prompts_fit(
+        policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
+    )
     if state.is_main_process:
-        begin(folder, settings, [settings.policy, data])
+        begin(folder, settings, inputs)
         if not (
             folder / "config.yaml"
         ).exists():  # nothing says with which settings these were sampled
@@ -188,6 +189,7 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
             parts[state.process_index],
             policy,
             mine,
+            task.sample_row,
             settings,
             progress=state.is_main_process and sys.stderr.isatty(),
         )
@@ -209,10 +211,11 @@ def _generate(settings: Settings, name: str, folder: Path) -> Path:
     return folder / "samples.jsonl"
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    generate(settings_from(Settings))
+    task, rest = task_and_rest(argv, USAGE)
+    generate(task, settings_from(Settings, rest))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,32 @@
+"""Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347): the paper's algorithm."""
+
+from typing import Literal
+
+from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
+from fgrlhf.algorithms.config import ClippedRatioConfig
+from fgrlhf.algorithms.losses import clipped_policy_loss
+from fgrlhf.algorithms.metrics import policy_metrics
+from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
+
+
+class PPOConfig(ClippedRatioConfig):
+    name: Literal["ppo"] = "ppo"
+
+
+class PPO(ActorCriticAlgorithm):
+    """Clipped policy loss and clipped value loss, over several epochs of the same rollout."""
+
+    config_class = PPOConfig
+    reuses_rollouts = True
+    config: ClippedRatioConfig
+
+    def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        """pg_coef * clipped policy loss + vf_coef * clipped value loss, per token."""
+        config = self.config
+        policy_BT, _, clipped_BT = clipped_policy_loss(
+            new.logprobs_BT, old.logprobs_BT, advantages.advantages_BT, config.cliprange
+        )
+        value_BT, value_metrics = self.value_loss(new, old, advantages)
+        metrics = value_metrics | policy_metrics(new, old, policy_BT)
+        metrics["clipfrac/policy"] = clipped_BT
+        return TokenLoss(config.pg_coef * policy_BT + config.vf_coef * value_BT, metrics)

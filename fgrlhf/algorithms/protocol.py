@@ -1,0 +1,144 @@
+"""What the trainer requires of an on-policy algorithm, and what the trainer offers to it."""
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fgrlhf.algorithms.config import AlgorithmConfig
+from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from accelerate import Accelerator
+
+    from fgrlhf.policy import Policy
+    from fgrlhf.runs.rl_config import RLConfig
+    from fgrlhf.value import ActorCritic
+
+
+class Algorithm(Protocol):
+    """An on-policy algorithm: a config class, two methods, and hooks that have defaults.
+
+    An algorithm outside the library inherits from this class, and `algorithm: {name: python, of:
+    my_package.my_module.MyAlgorithm}` selects it. docs/algorithms.md has an example.
+
+    Attributes:
+      config_class: the settings it reads; a subclass of `AlgorithmConfig`. `name` and `of` are
+        added to it.
+      needs_values: whether it needs a critic. Then `Rollout.values_BT` and `PolicyOutput.values_BT`
+        are given, and its advantages have `returns_BT`.
+      reuses_rollouts: whether its loss holds for several epochs over one rollout
+        (`train.n_ppo_epoch_per_rollout`), since it accounts for the policy having moved.
+      config: its settings, an object of `config_class`.
+    """
+
+    config_class: ClassVar[type[AlgorithmConfig]]
+    needs_values: ClassVar[bool]
+    reuses_rollouts: ClassVar[bool]
+    config: Any
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    def advantages(self, rollout: Rollout, rewards_BT: Tensor, rewards: TokenReward) -> Advantages:
+        """Advantages (and, with a critic, returns) of a step's rollouts, 0 on padding.
+
+        Args:
+          rewards_BT: the sum over the aspects, minus the KL penalty unless `kl_in` is `loss`.
+          rewards: the same rewards by aspect, without the penalty, and their segments.
+        """
+        ...
+
+    def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        """The loss per token of some rollouts, and what to log.
+
+        The trainer adds the KL (`kl_in: loss`) and the entropy bonus, and averages over tokens.
+
+        Args:
+          new: log-probabilities, entropies and values under the current weights.
+          old: the rollouts, with log-probabilities and values from when they were sampled.
+        """
+        ...
+
+    # ---- hooks -----------------------------------------------------------------------------------
+
+    def training_policy(self, policy: "Policy") -> "Policy":
+        """The policy that is sampled and trained, made from the one that is evaluated and saved.
+
+        Called once, before the first step. Default: the policy itself.
+        """
+        return policy
+
+    def before_rollout(self, step: int) -> None:
+        """Called in every step before responses are sampled."""
+
+    def after_rollout(self, rollout: Rollout, temperature: float, num_samples: int) -> Rollout:
+        """The rollout that the rest of the step uses. Default: the rollout as it was collected.
+
+        Args:
+          temperature: of the log-probabilities.
+          num_samples: responses to each prompt.
+        """
+        return rollout
+
+    def update(
+        self, trainer: "Trainer", rollout: Rollout, advantages: Advantages
+    ) -> dict[str, float]:
+        """Train on one step's rollouts; returns what to log.
+
+        Default: optimiser steps on the loss, over epochs and minibatches.
+        """
+        return trainer.gradient_steps(rollout, advantages)
+
+
+class Trainer(Protocol):
+    """The trainer as an algorithm's own `update` may use it (fgrlhf/trainer.py implements it)."""
+
+    @property
+    def config(self) -> "RLConfig": ...
+
+    @property
+    def actor_critic(self) -> "ActorCritic": ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+    @property
+    def accelerator(self) -> "Accelerator": ...
+
+    @property
+    def step(self) -> int: ...
+
+    def gradient_steps(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
+        """Optimiser steps on the loss, over epochs and minibatches; returns their mean metrics."""
+        ...
+
+    def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
+        """The row numbers of each minibatch of an epoch, over all processes."""
+        ...
+
+    def micro_batches(self, rows: Tensor) -> list[Tensor]:
+        """This process's share of a minibatch's rows, in parts that fit into memory."""
+        ...
+
+    def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        """The algorithm's loss, with the KL and the entropy bonus where the config has them."""
+        ...
+
+    def set_learning_rates(self) -> None:
+        """Set the optimiser's learning rates to those of this step."""
+        ...
+
+    def check_finite(self, grad_norm: Tensor) -> None:
+        """Raise `UserError` if the norm of a gradient is not finite."""
+        ...
+
+    def sum_over_processes(self, tensor: Tensor) -> Tensor:
+        """The sum of every process's tensor, on all of them."""
+        ...
+
+    def precision(self) -> "AbstractContextManager[Any]":
+        """A context whose forward passes have the precision of `model.dtype`."""
+        ...

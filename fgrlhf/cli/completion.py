@@ -1,0 +1,57 @@
+"""Shell completion: `source <(fgrlhf completion bash)` in ~/.bashrc, or zsh in ~/.zshrc.
+
+Completes commands, tasks of the working directory, files, and the keys of the chosen YAML file.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from fgrlhf.cli.main import COMMANDS
+from fgrlhf.errors import UserError
+
+# Keys come from the YAML file that is already on the line: a key of a section is `section.key`.
+SCRIPT = r"""
+_fgrlhf() {
+    local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "@COMMANDS@" -- "$current"))
+        return
+    fi
+    case "$command:$COMP_CWORD" in
+        rl:2 | dpo:2 | generate:2 | evaluate:2 | compare:2 | sweep:2)
+            COMPREPLY=($(compgen -W "$(ls -d tasks/*/task.py 2>/dev/null |
+                sed 's|^tasks/\(.*\)/task.py$|tasks.\1|')" -- "$current"))
+            return ;;
+        rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
+        feedback:2)
+            COMPREPLY=($(compgen -W "items pages serve export agreement" -- "$current")); return ;;
+        data:2) COMPREPLY=($(compgen -W "check show convert" -- "$current")); return ;;
+    esac
+    for word in "${COMP_WORDS[@]:2}"; do
+        case "$word" in
+            *.yml | *.yaml)
+                if [ -f "$word" ] && [ "$word" != "$current" ]; then
+                    COMPREPLY=($(compgen -W "$(sed -n \
+                        -e '/^[a-z]/{s/:.*//;h}' \
+                        -e '/^  [a-z_]*:/{s/^  //;s/:.*//;G;s/\(.*\)\n\(.*\)/\2.\1=/p}' "$word")" \
+                        -- "$current"))
+                    compopt -o nospace
+                    return
+                fi ;;
+        esac
+    done
+    COMPREPLY=($(compgen -f -- "$current"))
+}
+complete -o default -F _fgrlhf fgrlhf
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments not in (["bash"], ["zsh"]):
+        raise UserError(
+            "name the shell: `source <(fgrlhf completion bash)` or `source <(fgrlhf completion zsh)`"
+        )
+    if arguments == ["zsh"]:
+        print("autoload -U +X bashcompinit && bashcompinit")
+    print(SCRIPT.strip().replace("@COMMANDS@", " ".join(COMMANDS)))

@@ -1,0 +1,93 @@
+"""DPO on a task: `fgrlhf dpo tasks.qa_feedback dpo_config.yml [key=value ...]`.
+
+Reads a file of feedback or comparisons; no reward model is trained or loaded. Ordinary and
+fine-grained DPO differ by their YAML alone.
+"""
+
+from collections.abc import Sequence
+
+from accelerate import Accelerator
+from transformers.utils import logging as transformers_logging
+
+from fgrlhf.cli.command_line import task_and_rest
+from fgrlhf.cli.rl import dev_evaluation
+from fgrlhf.config import parse_cli
+from fgrlhf.data.comparisons import encode_comparisons
+from fgrlhf.data.prompts import check_prompts_fit
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.errors import UserError, run_main, suggestion
+from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.policy import load_policy
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.stage import check_writable
+from fgrlhf.task import Task
+from fgrlhf.utils import seeded
+
+USAGE = "usage: fgrlhf dpo TASK config.yml [section.key=value ...]"
+
+
+def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
+    """Everything a run needs, loaded.
+
+    Raises:
+      UserError: pairs, files or checkpoints are missing or broken. Nothing has been written by then.
+    """
+    data = config.data
+    if data.pairs not in task.comparisons:
+        raise UserError(
+            f"data.pairs: the task `{task.name}` has no comparisons `{data.pairs}`;"
+            f" {suggestion(data.pairs, sorted(task.comparisons))}"
+        )
+    train_prompts = task.prompts(data.train_file, "train")
+    comparisons = task.comparisons[data.pairs](data.feedback_file, train_prompts)
+    if config.dpo.span_weight != 1 and not any(
+        answer.marked for comparison in comparisons for answer in comparison.answers
+    ):
+        raise UserError(
+            f"dpo.span_weight is {config.dpo.span_weight:g}, but data.pairs={data.pairs} compares"
+            " whole responses and marks no spans: set dpo.span_weight=1, or choose other pairs"
+        )
+    dev_prompts = task.prompts(data.dev_file, "dev")
+    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    use_kernels(config.model.kernels, config.logging.save_dir)
+    chosen = config.model.policy_model
+    policy, reference = (
+        load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(
+            accelerator.device
+        )
+        for _ in range(2)
+    )
+    asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
+    dev_used = dev_prompts[: config.train.eval_examples]
+    quiet = not accelerator.is_main_process
+    check_prompts_fit(policy, asked, task.core_text, data.train_file or "train", quiet)
+    check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
+    evaluate = dev_evaluation(
+        task, config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator
+    )
+    encoded = encode_comparisons(
+        policy, comparisons, config.env.max_generated_len, config.dpo.span_weight
+    )
+    if accelerator.is_main_process:
+        pairs = sum(len(comparison.pairs) for comparison in encoded)
+        answers = sum(len(comparison.answer_ids) for comparison in encoded)
+        print(f"{pairs} pairs of {answers} answers to {len(encoded)} questions", flush=True)
+    with seeded(config.train.seed, "init"):
+        return DPOTrainer(config, policy, encoded, evaluate, accelerator)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line: a task, a YAML file and key=value overrides."""
+    task, rest = task_and_rest(argv, USAGE)
+    config = parse_cli(DPOConfig, rest, USAGE)
+    check_writable(config.logging.save_dir)
+    transformers_logging.disable_progress_bar()
+    trainer = build_trainer(task, config)
+    if trainer.accelerator.is_main_process:
+        for note in config.logging.notes():
+            print(note, flush=True)
+    trainer.train()
+
+
+if __name__ == "__main__":
+    run_main(main)

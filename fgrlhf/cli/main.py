@@ -1,0 +1,60 @@
+"""The command `fgrlhf`: one subcommand per stage."""
+
+import importlib
+import sys
+
+from fgrlhf.errors import UserError, run_main, suggestion
+
+# subcommand -> (module with main(argv), its arguments, what it does)
+COMMANDS = {
+    "sft": ("sft.run_sft", "config.yml", "supervised fine-tuning on demonstrations"),
+    "rm": ("reward_modeling.command", "segment|sequence config.yml", "train a reward model"),
+    "rl": ("fgrlhf.cli.rl", "TASK config.yml", "RL with dense rewards: PPO and other algorithms"),
+    "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
+    "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),
+    "evaluate": ("fgrlhf.cli.evaluate", "TASK", "all metrics of a policy, with intervals"),
+    "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html of what the stages wrote"),
+    "compare": ("fgrlhf.pipeline.compare", "TASK", "configs or algorithms over several seeds"),
+    "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "values of any setting"),
+    "feedback": (
+        "interface_html.command",
+        "serve|pages|items|export|agreement",
+        "collect human feedback in the browser",
+    ),
+    "data": ("fgrlhf.cli.data", "check|show|convert", "row formats: check, look at, convert"),
+    "new-task": (
+        "fgrlhf.cli.new_task",
+        "NAME",
+        "write a new task that trains and passes its tests",
+    ),
+    "env": ("fgrlhf.cli.env", "", "versions, devices and choices of this machine"),
+    "completion": ("fgrlhf.cli.completion", "bash|zsh", "shell completion, to be sourced"),
+}
+
+
+def usage() -> str:
+    lines = []
+    for name, (_, arguments, what) in COMMANDS.items():
+        lines.append(f"  {name + ' ' + arguments:<46} {what}")
+    head = "usage: fgrlhf COMMAND [arguments] [section.key=value ...]"
+    foot = "`fgrlhf COMMAND --help` lists the arguments and every key with its type and default."
+    return "\n".join([head, "", *lines, "", foot])
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        sys.exit(0 if arguments else 2)
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise UserError(f"there is no command `{command}`: {suggestion(command, list(COMMANDS))}")
+    importlib.import_module(COMMANDS[command][0]).main(rest)
+
+
+def entry_point() -> None:
+    run_main(main)
+
+
+if __name__ == "__main__":
+    entry_point()

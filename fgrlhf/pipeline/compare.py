@@ -1,0 +1,207 @@
+"""Compare configs and algorithms over several seeds, and test which differences are significant.
+
+    fgrlhf compare TASK CONFIG ... output_dir=DIR [algorithms=ppo,grpo] [seeds=0,1,2]
+
+Every config is trained with every seed, an RL config with every algorithm. The best policies on dev
+and the policy they started from are evaluated on the test prompts. Writes <output_dir>/summary.json
+and index.html, and prints the table. Run it again to continue, or to add runs and seeds.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import Count, FilePath, describe, read_yaml
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
+from fgrlhf.pipeline.comparison import Comparison, compare_runs
+from fgrlhf.pipeline.comparison_page import page, table
+from fgrlhf.pipeline.experiments import (
+    EvaluationPlan,
+    Experiment,
+    ExperimentSettings,
+    Run,
+    parse_config,
+    split_arguments,
+)
+from fgrlhf.pipeline.stages import Stage, stop_with_signals
+from fgrlhf.report.display import Display
+from fgrlhf.task import load_task
+
+USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
+  CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
+  keys with a dot are overrides for every config: train.total_episodes=2560"""
+
+
+class CompareSettings(ExperimentSettings):
+    """What to compare, and on what."""
+
+    algorithms: str | None = Field(
+        None, description="for every RL config, with commas; null: the config's own"
+    )
+    settings: FilePath | None = Field(
+        None, description="YAML {run: {key: value}}: overrides for single runs"
+    )
+    metric: str = Field("reward", description="a column of the evaluation: what is compared")
+    evaluation: FilePath | None = Field(
+        None,
+        description="YAML of an RL run: its rewards and its sampling; null: the first RL config",
+    )
+    reference: FilePath | None = Field(
+        None, description="policy to compare with; null: where the first config starts"
+    )
+    reward: bool = Field(True, description="false: evaluate without reward models")
+    data_dir: FilePath | None = Field(
+        None, description="folder of the prompts; null: the task generates them"
+    )
+    split: str = "test"
+    num_samples: Count = Field(1, description="responses per prompt")
+
+
+def compare(
+    experiment: Experiment,
+    runs: Sequence[Run],
+    seeds: Sequence[int],
+    reference: str,
+    plan: EvaluationPlan,
+    metric: str,
+    display: Display,
+    lanes: int,
+    before: Sequence[Stage] = (),
+) -> Comparison:
+    """Run what is missing, write summary.json and index.html, and print the table.
+
+    Args:
+      reference: folder or hub name of the policy that the runs start from.
+      before: stages that runs need.
+
+    Raises:
+      UserError: a stage failed, or the evaluations do not have the metric.
+    """
+    name = reference_name(reference)
+    if name in [run.name for run in runs]:
+        raise UserError(f"the reference policy and a run are both named {name}: rename the run")
+    stages = [*before, experiment.evaluation_stage(plan, name, reference)]
+    for seed in seeds:
+        for run in runs:
+            trained = experiment.training_stage(run, seed)
+            policy = run.policy(experiment.out, seed)
+            stages.append(trained)
+            stages.append(
+                experiment.evaluation_stage(plan, run.evaluation(seed), policy, (trained.name,))
+            )
+    experiment.run(stages, lanes)
+    result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split)
+    write_json(experiment.out / "summary.json", result.as_dict())
+    write_text(experiment.out / "index.html", page(result, display))
+    print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
+    return result
+
+
+def reference_name(policy: str) -> str:
+    """`outputs/mini/sft` -> `sft`, `outputs/mini/ppo/best` -> `ppo`."""
+    parts = [part for part in Path(policy).parts if part not in ("best", "final")]
+    return parts[-1] if parts else policy
+
+
+def runs_of(
+    experiment: Experiment,
+    configs: Sequence[str],
+    overrides: Sequence[str],
+    settings: CompareSettings,
+) -> list[Run]:
+    """A run for every config, and for every algorithm of an RL config.
+
+    A run is named by its algorithm where there is a single RL config, else by the config and the
+    algorithm.
+
+    Raises:
+      UserError: a config cannot be read, or two runs have the same name.
+    """
+    algorithms = settings.algorithms.split(",") if settings.algorithms else []
+    parsed = [parse_config(config) for config in configs]
+    single = [name for name, _ in parsed].count("rl") == 1
+    runs = []
+    for name, path in parsed:
+        group = experiment.config_value(path, overrides, "logging.run_name") or Path(path).stem
+        if name != "rl" or not algorithms:
+            runs.append(Run(group, name, path, tuple(overrides), group, name))
+            continue
+        for algorithm in algorithms:
+            run_name = algorithm if single else f"{group}-{algorithm}"
+            chosen = (f"algorithm.name={algorithm}", *overrides)
+            runs.append(Run(run_name, name, path, chosen, group, algorithm))
+    names = [run.name for run in runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"two runs have the same name: {', '.join(twice)}. Give the configs different"
+            " logging.run_name"
+        )
+    return [with_settings(run, settings.settings) for run in runs]
+
+
+def with_settings(run: Run, file: str | None) -> Run:
+    """The run with the overrides that a YAML file {run: {key: value}} has for it."""
+    if file is None:
+        return run
+    own = read_yaml(file).get(run.name) or {}
+    if not isinstance(own, dict):
+        raise UserError(f"{file}: `{run.name}` must be a mapping of keys to values")
+    more = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in own.items()
+    ]
+    return replace(run, overrides=(*run.overrides, *more))
+
+
+def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
+    rl = [path for name, path in map(parse_config, configs) if name == "rl"]
+    config = settings.evaluation or (rl[0] if rl else None)
+    if config is None:
+        raise UserError(
+            "no RL config is compared, so evaluation=FILE must name one: its sampling and rewards"
+            " judge the responses"
+        )
+    return EvaluationPlan(
+        config, settings.data_dir, settings.split, settings.num_samples, settings.reward
+    )
+
+
+def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
+    _, path = parse_config(config)
+    for key in ("model.policy_model.ckpt", "model.ckpt"):
+        policy = experiment.config_value(path, overrides, key)
+        if policy is not None:
+            return str(policy)
+    raise UserError(f"{path} names no policy to start from: give reference=FOLDER")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(argv):
+        print("\n".join([USAGE, "keys:", *describe(CompareSettings)]))
+        return
+    arguments = split_arguments(argv, USAGE)
+    settings = settings_from(CompareSettings, arguments.settings)
+    stop_with_signals()
+    experiment = Experiment(arguments.task, settings.folder)
+    compare(
+        experiment,
+        runs_of(experiment, arguments.configs, arguments.overrides, settings),
+        settings.seed_list,
+        settings.reference or _reference(experiment, arguments.configs[0], arguments.overrides),
+        _plan(arguments.configs, settings),
+        settings.metric,
+        load_task(arguments.task).display,
+        settings.lane_count,
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,154 @@
+"""A comparison as a self-contained HTML page and as a Markdown table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from fgrlhf.pipeline.comparison import Comparison, Difference
+from fgrlhf.pipeline.experiments import Point
+from fgrlhf.report.display import Display
+from fgrlhf.report.page import page_template, stylesheet
+from fgrlhf.report.plots import Band, panels
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run in the table: means over its seeds."""
+
+    name: str
+    score: float
+    by_seed: list[float]
+    seconds: float
+    kl: float | None
+    over_reference: Difference | None
+    over_first: Difference | None
+    overrides: list[str]
+
+
+def rows(comparison: Comparison) -> list[Row]:
+    table = []
+    for name, run in comparison.runs.items():
+        seeds = list(run.seeds.values())
+        kls = [seed.kl for seed in seeds if seed.kl is not None]
+        table.append(
+            Row(
+                name=name,
+                score=float(np.mean([seed.score for seed in seeds])),
+                by_seed=[seed.score for seed in seeds],
+                seconds=float(np.mean([seed.seconds for seed in seeds])),
+                kl=float(np.mean(kls)) if kls else None,
+                over_reference=comparison.difference(name, comparison.reference),
+                over_first=comparison.difference(name, comparison.first),
+                overrides=run.overrides,
+            )
+        )
+    return table
+
+
+def explained(comparison: Comparison) -> str:
+    """What bold and italic mean, with the number of comparisons."""
+    return (
+        f"Bold: significant after Holm's correction over all {len(comparison.differences)}"
+        " differences. Italic: the interval by itself excludes zero, which some of so many do by"
+        " chance."
+    )
+
+
+# ---- page ----------------------------------------------------------------------------------------
+
+
+def page(comparison: Comparison, display: Display) -> str:
+    """index.html: the table, then the dev score over episodes, time and KL."""
+    metric = display.metric(comparison.metric)
+    reference = display.name(comparison.reference)
+    axes = {
+        "episodes": "episodes",
+        "seconds": "seconds of training, without evaluation",
+        "kl": f"KL from {reference}, per response",
+    }
+    plots = {}
+    for axis, title in axes.items():
+        bands = _bands(comparison, axis)
+        if bands:
+            plots[title] = Markup(panels(f"{metric} on dev", bands, title))
+    return page_template(Path(__file__).parent, "comparison.html.j2").render(
+        style=stylesheet(),
+        comparison=comparison,
+        metric=metric,
+        reference=reference,
+        rows=rows(comparison),
+        others=comparison.others(),
+        explained=explained(comparison),
+        plots=plots,
+    )
+
+
+def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
+    bands = {}
+    for name, run in comparison.runs.items():
+        curves = [seed.curve for seed in run.seeds.values()]
+        if all(curves) and all(getattr(point, axis) is not None for point in sum(curves, [])):
+            bands[name] = band(curves, axis)
+    return bands
+
+
+def band(curves: list[list[Point]], axis: str) -> Band:
+    """Mean score over `axis`, between the worst and the best seed.
+
+    KL may fall in training, which would fold a band: over KL it is the mean alone.
+    """
+    length = min(map(len, curves))  # a run that stopped early is shorter
+    points = [curve[:length] for curve in curves]
+    x = np.array([[getattr(point, axis) for point in curve] for curve in points])
+    score = np.array([[point.score for point in curve] for curve in points])
+    mean = score.mean(0)
+    if axis == "kl":
+        return Band(x.mean(0), mean, mean, mean)
+    return Band(x.mean(0), mean, score.min(0), score.max(0))
+
+
+# ---- table ---------------------------------------------------------------------------------------
+
+
+def table(comparison: Comparison, display: Display) -> str:
+    """The results in Markdown."""
+    metric = display.metric(comparison.metric)
+    reference = display.name(comparison.reference)
+    lines = [
+        f"{len(comparison.seeds)} seeds, {metric} on the {comparison.split} prompts; {reference}"
+        f" {comparison.reference_score:.3f}. 95% intervals over prompts and seeds."
+        f" {explained(comparison)}",
+        "",
+        f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows(comparison):
+        cells = [
+            row.name,
+            f"{row.score:.3f}",
+            " ".join(f"{value:.3f}" for value in row.by_seed),
+            _marked(row.over_reference),
+            _marked(row.over_first),
+            "" if row.kl is None else f"{row.kl:.1f}",
+            f"{row.seconds:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    others = comparison.others()
+    if others:
+        lines += ["", "| other differences | |", "|---|---|"]
+        for pair, difference in others.items():
+            lines.append(f"| {pair.replace('_vs_', ' - ')} | {_marked(difference)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _marked(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    text = f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+    if difference.real:
+        return f"**{text}**"
+    if difference.excludes_zero:
+        return f"*{text}*"
+    return text

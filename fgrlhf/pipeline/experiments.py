@@ -1,0 +1,397 @@
+"""Training runs over several seeds: their stages, their evaluation and their scores.
+
+Comparisons, sweeps and a task's own experiments are built from these parts.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from fgrlhf.config import FilePath, StrictModel, read_yaml
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_jsonl
+from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
+from fgrlhf.runs.stage import WEIGHTS
+from fgrlhf.stats import by_prompt
+
+# program -> (its module, whether its first argument is the task)
+PROGRAMS = {
+    "rl": ("fgrlhf.cli.rl", True),
+    "dpo": ("fgrlhf.cli.dpo", True),
+    "sft": ("sft.run_sft", False),
+    "evaluate": ("fgrlhf.cli.evaluate", True),
+}
+TRAINING = ("rl", "dpo", "sft")
+
+
+def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The command of a stage program, and the modules whose code decides its result."""
+    module, takes_task = PROGRAMS[name]
+    first = (task,) if takes_task else ()
+    command = (sys.executable, "-m", module, *first, *arguments)
+    return command, (module, task, f"{task}.task", f"tasks.{task}.task")  # those that exist count
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+class ExperimentSettings(StrictModel):
+    """What comparisons and sweeps have in common."""
+
+    output_dir: FilePath
+    seeds: str = Field("0,1,2", description="every run is repeated with each of them")
+    lanes: int | None = Field(
+        None, ge=1, le=1024, description="runs at the same time; null: one per GPU, or one"
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _are_seeds(cls, value: str) -> str:
+        seed_list(value)
+        return value
+
+    @property
+    def seed_list(self) -> list[int]:
+        return seed_list(self.seeds)
+
+    @property
+    def lane_count(self) -> int:
+        return self.lanes or max(1, len(visible_gpus()))
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output_dir).absolute()
+
+
+def seed_list(text: str) -> list[int]:
+    """The seeds of `0,1,2`.
+
+    Raises:
+      ValueError: a word is not a seed, or a seed occurs twice.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < 2**32 for word in words):
+        raise ValueError(
+            f"{shorten(text)} is not a list of whole numbers from 0 to 4294967295: write it as"
+            " seeds=0,1,2"
+        )
+    seeds = [int(word) for word in words]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(
+            f"{shorten(text)} names a seed twice: it would count as two independent runs"
+        )
+    return seeds
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A command line `TASK CONFIG ... [key=value ...]`."""
+
+    task: str
+    configs: list[str]
+    settings: list[str]  # of the program itself, `seeds=0,1`
+    overrides: list[str]  # of the configs, `train.lr=1e-5`: their keys have a dot
+
+
+def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
+    """Sort a command line. Raises `UserError` with the usage where it names no task or config."""
+    words = [argument for argument in argv if "=" not in argument]
+    pairs = [argument for argument in argv if "=" in argument]
+    if len(words) < 2:
+        raise UserError(f"name a task and a config\n{usage}")
+    settings = [pair for pair in pairs if "." not in pair.partition("=")[0]]
+    overrides = [pair for pair in pairs if "." in pair.partition("=")[0]]
+    return Arguments(words[0], words[1:], settings, overrides)
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run, repeated for every seed.
+
+    Args:
+      name: of its folder and in tables.
+      program: rl, dpo or sft.
+      config: its YAML file.
+      overrides: `key=value` for the config.
+      group: runs of one group have the same config and may differ in their algorithm.
+      algorithm: what distinguishes it within its group.
+      needs: stages that come before it.
+    """
+
+    name: str
+    program: str
+    config: str
+    overrides: tuple[str, ...] = ()
+    group: str = ""
+    algorithm: str = ""
+    needs: tuple[str, ...] = ()
+
+    def folder(self, seed: int) -> str:
+        """Below the experiment's folder; also the name of the stage."""
+        return f"{self.name}/seed-{seed}"
+
+    def policy(self, out: Path, seed: int) -> Path:
+        """The trained policy: the best on dev."""
+        folder = out / self.folder(seed)
+        return folder if self.program == "sft" else folder / "best"
+
+    def evaluation(self, seed: int) -> str:
+        """The name of its evaluation."""
+        return f"{self.name}-seed-{seed}"
+
+
+def parse_config(argument: str) -> tuple[str, str]:
+    """(program, path) of `[PROGRAM:]PATH`; the program is rl where none is named.
+
+    Raises:
+      UserError: there is no such training program.
+    """
+    name, colon, path = argument.partition(":")
+    if not colon:
+        return "rl", argument
+    if name not in TRAINING:
+        raise UserError(
+            f"`{shorten(argument)}`: there is no training program `{shorten(name)}`; known:"
+            f" {', '.join(TRAINING)}"
+        )
+    return name, path
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """On which prompts policies are evaluated, and how.
+
+    Args:
+      config: YAML of an RL run, whose lengths, sampling and rewards the evaluation uses.
+      data_dir: folder of the prompts; None for a task that generates them.
+      num_samples: responses per prompt; several are sampled as in training.
+      reward: whether the config's reward models score the responses.
+    """
+
+    config: str
+    data_dir: str | None
+    split: str = "test"
+    num_samples: int = 1
+    reward: bool = True
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs of one task and their evaluations, in one folder.
+
+    Args:
+      task: its name.
+      out: where everything is written.
+      environment: variables for the stages beside those of this process.
+    """
+
+    task: str
+    out: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def training_stage(self, run: Run, seed: int) -> Stage:
+        """A stage that writes <out>/<name>/seed-<seed>."""
+        folder = run.folder(seed)
+        command, modules = program(
+            self.task,
+            run.program,
+            run.config,
+            f"logging.save_dir={self.out / folder}",
+            f"logging.run_name={run.name}",
+            *run.overrides,
+            f"train.seed={seed}",
+        )
+        reads = (run.config, *self.named_files(run.config, run.overrides))
+        return Stage(folder, command, run.needs, (folder,), reads, modules)
+
+    def evaluation_stage(
+        self,
+        plan: EvaluationPlan,
+        name: str,
+        policy: str | Path,
+        needs: tuple[str, ...] = (),
+        folder: str = "",
+    ) -> Stage:
+        """A stage that writes <out>/<folder>/eval/<name>-<split>."""
+        arguments = [
+            f"policy={policy}",
+            f"config={plan.config}",
+            f"output_dir={self.out / folder}",
+            f"name={name}",
+            f"split={plan.split}",
+            f"num_samples={plan.num_samples}",
+            f"reward={json.dumps(plan.reward)}",
+        ]
+        reads = [plan.config, *self.named_files(plan.config)]
+        if plan.num_samples > 1:
+            arguments.append("do_sample=true")
+        if plan.data_dir is not None:
+            arguments.append(f"data_dir={plan.data_dir}")
+            reads += _files(Path(plan.data_dir) / f"{plan.split}.json")
+        if not needs:  # a policy from elsewhere
+            reads += _files(policy)
+        command, modules = program(self.task, "evaluate", *arguments)
+        output = str(Path(folder) / "eval" / f"{name}-{plan.split}")
+        stage = str(Path(folder) / f"evaluate-{name}")
+        return Stage(stage, command, needs, (output,), tuple(reads), modules)
+
+    def run(self, stages: Sequence[Stage], lanes: int) -> None:
+        """Bring all stages up to date. Lanes on a CPU share its cores, unless OMP_NUM_THREADS is
+        set.
+
+        Raises:
+          UserError: a stage failed, or another pipeline works in the folder.
+        """
+        environment = dict(self.environment)
+        if "OMP_NUM_THREADS" not in {**os.environ, **environment} and not visible_gpus():
+            cores = len(os.sched_getaffinity(0))
+            environment["OMP_NUM_THREADS"] = str(max(1, cores // lanes))
+        Pipeline(stages, Path.cwd(), self.out, environment, lanes).run()
+
+    def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
+        """A config's value under a dotted key, environment variables filled in; None without one.
+
+        Raises:
+          UserError: the config cannot be read.
+        """
+        for override in reversed(list(overrides)):  # the last one counts
+            name, _, text = override.partition("=")
+            if name == key:
+                return text
+        value: Any = read_yaml(config)
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return self._filled(value) if isinstance(value, str) else value
+
+    def named_files(self, config: str, overrides: Iterable[str] = ()) -> list[str]:
+        """The files and checkpoints that a config or its overrides name, if they exist.
+
+        A run depends on their contents. Raises `UserError` where the config cannot be read.
+        """
+        tree = read_yaml(config)
+        tree.pop("logging", None)
+        texts = [*_texts(tree), *(override.partition("=")[2] for override in overrides)]
+        return sorted({file for text in texts if text for file in _files(self._filled(text))})
+
+    def _filled(self, text: str) -> str:
+        return Template(text).safe_substitute({**os.environ, **self.environment})
+
+
+def _files(path: str | Path) -> list[str]:
+    """The file itself, or the weights and configs in a checkpoint's folder; none of other names."""
+    try:
+        if Path(path).is_file():
+            return [str(Path(path).absolute())]
+        files = [file for pattern in WEIGHTS for file in Path(path).glob(pattern)]
+    except (OSError, ValueError):  # no possible name of a file
+        return []
+    return sorted(str(file.absolute()) for file in files)
+
+
+def _texts(tree: Any) -> Iterable[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from _texts(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value)
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def evaluation_rows(out: Path, name: str, split: str) -> list[dict]:
+    return read_jsonl(out / "eval" / f"{name}-{split}" / "rows.jsonl")
+
+
+def paired_scores(
+    rows: Mapping[str, Sequence[Sequence[Mapping]]], metric: str
+) -> dict[str, list[np.ndarray]]:
+    """Scores of several policies on the same prompts.
+
+    Args:
+      rows: name -> for each seed, its evaluation rows.
+      metric: a column of the rows.
+
+    Returns:
+      name -> for each seed, the mean over the responses to each prompt. All arrays have the prompts
+      that every evaluation has a value for, in one order.
+
+    Raises:
+      UserError: there is no such prompt.
+    """
+    scores = {name: [by_prompt(seed, metric) for seed in seeds] for name, seeds in rows.items()}
+    shared: set[str] | None = None
+    for seeds in scores.values():
+        for values in seeds:
+            shared = set(values) if shared is None else shared & set(values)
+    if not shared:
+        raise UserError(
+            f"the evaluations have no prompt with `{shorten(metric)}` in common; they have"
+            f" {', '.join(_metrics(rows)) or 'no metrics'}. Choose another metric=..."
+        )
+    prompts = sorted(shared)
+    return {
+        name: [np.array([values[prompt] for prompt in prompts]) for values in seeds]
+        for name, seeds in scores.items()
+    }
+
+
+def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
+    """Numeric columns of the evaluations."""
+    names: dict[str, None] = {}
+    for seeds in rows.values():
+        for row in (row for seed in seeds for row in seed[:1]):
+            names |= dict.fromkeys(
+                name
+                for name, value in row.items()
+                if isinstance(value, int | float) and name not in ("id", "sample")
+            )
+    return list(names)
+
+
+# ---- learning curves -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation on dev in training.
+
+    `episodes` counts the responses learned from so far, `seconds` the time of rollouts and updates.
+    """
+
+    episodes: float
+    seconds: float
+    score: float
+    kl: float | None
+
+
+def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
+    """The dev scores in a run's metrics.jsonl; empty where the run counts no episodes (SFT)."""
+    per_step = next(
+        (row["episodes"] / (row["step"] + 1) for row in lines if "episodes" in row), None
+    )
+    if per_step is None:
+        return []
+    points = []
+    seconds = 0.0
+    for row in lines:
+        score = row.get(f"eval/{metric}")
+        if score is not None:
+            points.append(Point(row["step"] * per_step, seconds, score, row.get("eval/kl")))
+        seconds += row.get("time/rollout", 0.0) + row.get("time/update", 0.0)
+    return points

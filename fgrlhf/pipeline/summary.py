@@ -1,0 +1,279 @@
+"""The result of a whole pipeline: `summary.json`, and the same as a table.
+
+    python -m fgrlhf.pipeline.summary TASK output_dir=outputs/small [split=test]
+
+Reads an outputs folder: the evaluations of the policies (`eval/<policy>-<split>/rows.jsonl`), the
+reward models' metrics on dev, seconds and memory by stage.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel, describe
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.evaluation import summarize
+from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.kernels.choice import processor_name
+from fgrlhf.report.display import TRUTH, Display
+from fgrlhf.reward_models.scoring import SPEC_FILE
+from fgrlhf.runs.runlog import versions
+from fgrlhf.stats import by_prompt, paired_by_prompt
+from fgrlhf.task import load_task
+
+USAGE = "usage: python -m fgrlhf.pipeline.summary TASK output_dir=DIR [split=test]"
+Rows = Sequence[Mapping[str, Any]]
+
+
+class SummarySettings(StrictModel):
+    """Which outputs to summarise."""
+
+    output_dir: str
+    split: str = Field("test", description="the evaluations that count: eval/<policy>-<split>")
+    scale: str | None = Field(None, description="shown in the report")
+
+
+# ---- policies ------------------------------------------------------------------------------------
+
+
+def policy_rows(output: Path, split: str, display: Display) -> dict[str, Rows]:
+    """The evaluation rows of every policy, in the task's order.
+
+    Raises:
+      UserError: nothing was evaluated on the split.
+    """
+    ending = f"-{split}"
+    names = [
+        path.parent.name.removesuffix(ending) for path in output.glob(f"eval/*{ending}/rows.jsonl")
+    ]
+    if not names:
+        raise UserError(
+            f"{output}/eval holds no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
+        )
+    return {
+        name: read_jsonl(output / "eval" / f"{name}{ending}" / "rows.jsonl")
+        for name in sorted(names, key=display.rank)
+    }
+
+
+def policy_summary(rows: Rows) -> dict[str, Any]:
+    """Every metric as {mean, low, high}; those of the truth are in the group `oracle`."""
+    truth = {}
+    others = {}
+    for name, interval in summarize(rows).items():
+        if name.startswith(TRUTH):
+            truth[name.removeprefix(TRUTH)] = interval.as_dict()
+        else:
+            others[name] = interval.as_dict()
+    return {TRUTH.removesuffix("/"): truth, **others} if truth else others
+
+
+def gains(
+    policies: Mapping[str, Rows], compared: Sequence[tuple[str, str]], headline: Sequence[str]
+) -> dict[str, dict]:
+    """{`a_vs_b`: {metric: paired difference}} on the prompts that both policies answered.
+
+    Args:
+      compared: pairs (a, b); those of policies that do not exist are left out.
+      headline: metrics compared where the truth is not known.
+    """
+    result = {}
+    for a, b in compared:
+        if a not in policies or b not in policies:
+            continue
+        shared = [name for name in policies[a][0] if name in policies[b][0]]
+        metrics = [name for name in shared if name.startswith(TRUTH)]
+        if not metrics:
+            metrics = [name for name in headline if name in shared]
+        result[f"{a}_vs_{b}"] = {}
+        for metric in metrics:
+            interval = paired_by_prompt(
+                by_prompt(policies[a], metric), by_prompt(policies[b], metric)
+            )
+            if interval is not None:
+                result[f"{a}_vs_{b}"][metric.removeprefix(TRUTH)] = interval.as_dict()
+    return result
+
+
+def against_first(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of every policy with the first one."""
+    return [(name, names[0]) for name in names[1:]]
+
+
+# ---- reward models, stages -----------------------------------------------------------------------
+
+SEGMENT_METRICS = {"accuracy": "accuracy", "auc": "auc", "f1": "error_f1"}  # shown as -> on dev
+PAIR_METRICS = {"pair_accuracy": "accuracy"}
+
+
+def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
+    """Metrics of the reward models on annotated dev rows, by name."""
+    result = {}
+    for name, folder in folders.items():
+        spec = read_json(folder / SPEC_FILE)
+        shown = PAIR_METRICS if spec.get("kind") == "sequence" else SEGMENT_METRICS
+        result[name] = {key: spec["metrics"].get(theirs) for key, theirs in shown.items()}
+    return result
+
+
+def stages(output: Path) -> dict[str, dict]:
+    """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders."""
+    if (output / "stages.json").exists():
+        return read_json(output / "stages.json")
+    patterns = ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json")
+    paths = sorted(path for pattern in patterns for path in output.glob(pattern))
+    return {name: value for path in paths for name, value in read_json(path).items()}
+
+
+def seed_of(output: Path, runs: Sequence[str]) -> int | None:
+    """The seed of the first of these runs that exists."""
+    for name in runs:
+        path = output / name / "run.json"
+        if path.exists():
+            return read_json(path)["seed"]
+    return None
+
+
+# ---- the whole -----------------------------------------------------------------------------------
+
+
+def summarise(task: str, settings: SummarySettings, display: Display) -> dict[str, Any]:
+    """Read everything, write <output_dir>/summary.json and return it.
+
+    Raises:
+      UserError: nothing was evaluated on the split, or a file is missing or broken.
+    """
+    output = Path(settings.output_dir)
+    rows = policy_rows(output, settings.split, display)
+    folders = {path.parent.name: path.parent for path in output.glob(f"*/{SPEC_FILE}")}
+    ordered = {name: folders[name] for name in sorted(folders, key=display.rank)}
+    summary = {
+        "task": task,
+        "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
+        "gains": gains(rows, against_first(list(rows)), display.headline),
+        "reward_models": reward_models_on_dev(ordered),
+        "stages": stages(output),
+        "versions": versions(),
+        "processor": processor_name(),
+        "seed": seed_of(output, list(reversed(rows))),
+        "scale": settings.scale,
+        "data": data_of(rows, task, settings.split),
+    }
+    write_json(output / "summary.json", summary)
+    return summary
+
+
+def data_of(rows: Mapping[str, Rows], source: str, split: str) -> str:
+    """`<source>, 400 test prompts`."""
+    prompts = {row["id"] for of_policy in rows.values() for row in of_policy}
+    return f"{source}, {len(prompts)} {split} prompts"
+
+
+# ---- table ---------------------------------------------------------------------------------------
+
+
+def table(summary: Mapping[str, Any], display: Display) -> str:
+    """Policies, gains, reward models and stages as text."""
+    lines = [f"Policies on {summary['data']}: mean [95% interval over prompts]"]
+    lines += grid(_policy_cells(summary["policies"], display))
+    if summary["gains"]:
+        lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"]))]
+    if summary["reward_models"]:
+        lines += ["", "Reward models, on responses they were not trained on"]
+        cells = []
+        for name, metrics in summary["reward_models"].items():
+            numbers = [f"{key} {number(value)}" for key, value in metrics.items()]
+            cells.append([name, ", ".join(numbers)])
+        lines += grid(cells)
+    if summary["stages"]:
+        lines += ["", "Stages"]
+        cells = []
+        for name, stage in summary["stages"].items():
+            cells.append([name, f"{stage['seconds']:.0f} s", f"{stage['peak_mb']:.0f} MB"])
+        lines += grid(cells)
+        lines.append(f"  {minutes(summary['stages']):.1f} minutes, on {summary['processor']}")
+    return "\n".join(lines)
+
+
+def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[list[str]]:
+    """A row per metric: those of the truth, the headline ones and the length."""
+    flat = {}
+    for name, metrics in policies.items():
+        truth = metrics.get(TRUTH.removesuffix("/"), {})
+        flat[name] = {**{TRUTH + key: value for key, value in truth.items()}, **metrics}
+    names = dict.fromkeys(
+        name for metrics in flat.values() for name in metrics if name.startswith(TRUTH)
+    )
+    names |= dict.fromkeys([*display.headline, "length"])
+    cells = [["", *policies]]
+    for name in names:
+        values = [metrics.get(name) for metrics in flat.values()]
+        if any(values):
+            cells.append([display.metric(name), *map(interval_text, values)])
+    return cells
+
+
+def _gain_cells(gains: Mapping[str, Mapping]) -> list[list[str]]:
+    names = list(dict.fromkeys(name for metrics in gains.values() for name in metrics))
+    cells = [["", *names]]
+    for pair, metrics in gains.items():
+        values = [interval_text(metrics.get(name)) for name in names]
+        cells.append([pair.replace("_", " "), *values])
+    return cells
+
+
+def minutes(stages: Mapping[str, Mapping]) -> float:
+    """Minutes of all stages: the pipeline's own measurement where there is one."""
+    return sum(stage["seconds"] for stage in counted(stages)) / 60
+
+
+def counted(stages: Mapping[str, Mapping]) -> list[Mapping]:
+    """The entries that count together.
+
+    Stages run at the same time: the pipeline's `whole` takes less time and more memory than its
+    stages add up to.
+    """
+    return [stages["whole"]] if "whole" in stages else list(stages.values())
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def interval_text(value: Mapping | None) -> str:
+    if value is None or value["mean"] is None:
+        return "-"
+    digits = 1 if abs(value["mean"]) >= 10 else 3
+    return f"{value['mean']:.{digits}f} [{value['low']:.{digits}f}, {value['high']:.{digits}f}]"
+
+
+def grid(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines with aligned columns."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or {"-h", "--help"} & set(argv):
+        print("\n".join([USAGE, "keys:", *describe(SummarySettings)]))
+        sys.exit(0 if argv else 2)
+    task, *rest = argv
+    settings = settings_from(SummarySettings, rest)
+    display = load_task(task).display
+    print(table(summarise(task, settings, display), display))
+    print(f"written to {Path(settings.output_dir) / 'summary.json'}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,320 @@
+"""Train one config with several values of any of its keys, and compare the dev scores.
+
+    fgrlhf sweep TASK CONFIG train.lr=1e-5,3e-5 output_dir=DIR [seeds=0,1,2] [key=value ...]
+
+A key with several values, separated by commas, is swept; several such keys give all combinations.
+The score of a run is its best dev score within `train.kl_threshold`, as for its best checkpoint.
+Writes <output_dir>/summary.json and index.html, and prints the table. Run it again to continue, or
+to add values and seeds.
+"""
+
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import describe
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_jsonl, write_json, write_text
+from fgrlhf.pipeline.comparison_page import band
+from fgrlhf.pipeline.experiments import (
+    Experiment,
+    ExperimentSettings,
+    Point,
+    Run,
+    learning_curve,
+    parse_config,
+    split_arguments,
+)
+from fgrlhf.pipeline.stages import stop_with_signals
+from fgrlhf.report.display import Display
+from fgrlhf.report.page import page_template, stylesheet
+from fgrlhf.report.plots import intervals, panels
+from fgrlhf.runs.rl_config import TrainConfig
+from fgrlhf.task import load_task
+
+USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
+  CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
+  keys with a dot are overrides of the config; several values, separated by commas, are swept"""
+COLOUR = 2  # series colour of the plot's marks
+
+
+class SweepSettings(ExperimentSettings):
+    """How to sweep."""
+
+    metric: str | None = Field(
+        None, description="dev metric; null: the one that picks the config's best checkpoint"
+    )
+
+
+@dataclass(frozen=True)
+class SweptSeed:
+    """A run with one seed: its best dev score, and when and how far from the reference it was."""
+
+    score: float
+    episodes: float | None
+    kl: float | None
+    curve: list[Point]
+
+
+@dataclass(frozen=True)
+class SweptValue:
+    """A combination of values, `settings`, with all seeds."""
+
+    settings: dict[str, str]
+    seeds: dict[int, SweptSeed]
+
+    @property
+    def scores(self) -> list[float]:
+        return [seed.score for seed in self.seeds.values()]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Everything in summary.json and index.html of a sweep; `runs` are by name."""
+
+    metric: str
+    seeds: list[int]
+    runs: dict[str, SweptValue]
+
+    @property
+    def best(self) -> str:
+        """The name of the run with the best mean."""
+        choose = min if lower_is_better(self.metric) else max
+        return choose(self.runs, key=lambda name: self.runs[name].mean)
+
+
+def lower_is_better(metric: str) -> bool:
+    return metric.endswith("loss")
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+def split_values(text: str) -> list[str]:
+    """The values of `1e-5,3e-5`; commas inside brackets and quotes belong to a value."""
+    values = [""]
+    depth = 0
+    quote = ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        if character == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += character
+    return values
+
+
+def combinations_of(overrides: Sequence[str]) -> list[dict[str, str]]:
+    """Every combination of the values of the swept keys, as {key: value}.
+
+    Raises:
+      UserError: no key has several values, or one has a value twice.
+    """
+    swept = {}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        values = split_values(text)
+        if len(values) == 1:
+            continue
+        if len(set(values)) < len(values):
+            raise UserError(f"{override} has a value twice: leave one of them out")
+        swept[key] = values
+    if not swept:
+        raise UserError(f"no key has several values: give one as train.lr=1e-5,3e-5\n{USAGE}")
+    return [dict(zip(swept, values)) for values in product(*swept.values())]
+
+
+def name_of(values: Mapping[str, str]) -> str:
+    """`train.lr=1e-5` -> `lr=1e-5`: a name for a folder and for tables."""
+    short = [key.rpartition(".")[2] for key in values]
+    keys = short if len(set(short)) == len(short) else list(values)
+    pairs = [f"{key}={value}" for key, value in zip(keys, values.values())]
+    return re.sub(r"[^\w.=,+-]+", "_", ",".join(pairs))
+
+
+def runs_of(config: str, overrides: Sequence[str]) -> dict[str, tuple[Run, dict[str, str]]]:
+    """Run and swept values by the run's name. Raises `UserError` as `combinations_of` does."""
+    program, path = parse_config(config)
+    combinations = combinations_of(overrides)
+    fixed = [
+        override for override in overrides if override.partition("=")[0] not in combinations[0]
+    ]
+    runs = {}
+    for number, values in enumerate(combinations, 1):
+        name = name_of(values)
+        if name in runs:  # values that differ only in characters no folder may have
+            name = f"{name}-{number}"
+        chosen = [f"{key}={value}" for key, value in values.items()]
+        runs[name] = (Run(name, program, path, (*fixed, *chosen)), values)
+    return runs
+
+
+def kl_threshold_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> float:
+    """The KL beyond which a policy is never the best; infinite for DPO and SFT."""
+    program, path = parse_config(config)
+    if program != "rl":
+        return math.inf
+    given = experiment.config_value(path, overrides, "train.kl_threshold")
+    return float(TrainConfig.model_fields["kl_threshold"].default if given is None else given)
+
+
+def metric_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
+    """The dev metric that picks the config's best checkpoint."""
+    program, path = parse_config(config)
+    key = "evaluation.metric" if program == "sft" else "train.best_metric"
+    default = "reward" if program == "rl" else "rougeLsum"
+    return experiment.config_value(path, overrides, key) or default
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def sweep(
+    experiment: Experiment,
+    config: str,
+    overrides: Sequence[str],
+    seeds: Sequence[int],
+    metric: str,
+    display: Display,
+    lanes: int,
+) -> Sweep:
+    """Run what is missing, write summary.json and index.html, and print the table.
+
+    Raises:
+      UserError: a stage failed, or a run has no dev score.
+    """
+    runs = runs_of(config, overrides)
+    stages = [experiment.training_stage(run, seed) for run, _ in runs.values() for seed in seeds]
+    experiment.run(stages, lanes)
+    results = {}
+    for name, (run, values) in runs.items():
+        threshold = kl_threshold_of(experiment, config, run.overrides)
+        by_seed = {}
+        for seed in seeds:
+            by_seed[seed] = swept_seed(experiment.out / run.folder(seed), metric, threshold)
+        results[name] = SweptValue(values, by_seed)
+    result = Sweep(metric, list(seeds), results)
+    write_json(experiment.out / "summary.json", asdict(result) | {"best": result.best})
+    write_text(experiment.out / "index.html", page(result, display))
+    print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
+    return result
+
+
+def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> SweptSeed:
+    """The best dev evaluation of a run, of those whose KL is within the threshold.
+
+    Raises:
+      UserError: the run's log has no such metric.
+    """
+    lines = read_jsonl(folder / "metrics.jsonl")
+    evaluated = [line for line in lines if line.get(f"eval/{metric}") is not None]
+    if not evaluated:
+        names = dict.fromkeys(key for line in lines for key in line if key.startswith("eval/"))
+        known = ", ".join(name.removeprefix("eval/") for name in names) or "no dev metrics"
+        raise UserError(
+            f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {known}. Choose"
+            " another metric=..."
+        )
+    near = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]
+    choose = min if lower_is_better(metric) else max
+    best = choose(near or evaluated, key=lambda line: line[f"eval/{metric}"])
+    curve = learning_curve(lines, metric)
+    episodes = None
+    if curve:
+        episodes = curve[evaluated.index(best)].episodes
+    return SweptSeed(best[f"eval/{metric}"], episodes, best.get("eval/kl"), curve)
+
+
+def page(result: Sweep, display: Display) -> str:
+    """index.html: the table, the scores by value, and the dev score in training."""
+    metric = display.metric(result.metric)
+    marks = []
+    for name, run in result.runs.items():
+        marks.append((name, [(run.mean, min(run.scores), max(run.scores), COLOUR)]))
+    curves = {
+        name: [seed.curve for seed in run.seeds.values()] for name, run in result.runs.items()
+    }
+    bands = {name: band(points, "episodes") for name, points in curves.items() if all(points)}
+    return page_template(Path(__file__).parent, "sweep.html.j2").render(
+        style=stylesheet(),
+        sweep=result,
+        metric=metric,
+        keys=_keys(result),
+        scores=Markup(intervals(f"Best {metric} on dev", marks)),
+        curves=Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None,
+    )
+
+
+def table(result: Sweep, display: Display) -> str:
+    """The results in Markdown; the best value is bold."""
+    metric = display.metric(result.metric)
+    keys = _keys(result)
+    lines = [
+        f"{len(result.seeds)} seeds, best {metric} on dev in training.",
+        "",
+        f"| {' | '.join(keys)} | {metric} | by seed | KL |",
+        "|---" * (len(keys) + 3) + "|",
+    ]
+    for name, run in result.runs.items():
+        mean = f"{run.mean:.3f}"
+        kls = [seed.kl for seed in run.seeds.values() if seed.kl is not None]
+        cells = [
+            *run.settings.values(),
+            f"**{mean}**" if name == result.best else mean,
+            " ".join(f"{score:.3f}" for score in run.scores),
+            f"{np.mean(kls):.1f}" if kls else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _keys(result: Sweep) -> list[str]:
+    return list(next(iter(result.runs.values())).settings)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(argv):
+        print("\n".join([USAGE, "keys:", *describe(SweepSettings)]))
+        return
+    arguments = split_arguments(argv, USAGE)
+    if len(arguments.configs) != 1:
+        raise UserError(f"a sweep takes one config, {len(arguments.configs)} are given\n{USAGE}")
+    settings = settings_from(SweepSettings, arguments.settings)
+    stop_with_signals()
+    experiment = Experiment(arguments.task, settings.folder)
+    config = arguments.configs[0]
+    metric = settings.metric or metric_of(experiment, config, arguments.overrides)
+    sweep(
+        experiment,
+        config,
+        arguments.overrides,
+        settings.seed_list,
+        metric,
+        load_task(arguments.task).display,
+        settings.lane_count,
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

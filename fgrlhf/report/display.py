@@ -1,0 +1,94 @@
+"""How a task is shown in reports: names, order, colours, and the parts of a prompt.
+
+This module imports nothing heavy, so that a task can carry its `Display` without loading
+matplotlib.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+N_SERIES = 6  # series colours of a page, --series-0 to --series-5 in report.css
+
+METRIC_NAMES = {
+    "rougeLsum": "RougeLsum",
+    "length": "length in words",
+    "kl": "KL from the reference",
+}
+ASPECT_METRICS = {  # the last part of `<aspect>/<part>`
+    "ratio": "share without error by its model",
+    "score": "z-score by its model",
+}
+TRUTH = "oracle/"  # prefix of the metrics that a task knows to be true
+
+PromptPart = tuple[str, str]  # (heading, text)
+
+
+def whole_prompt(prompt: str) -> list[PromptPart]:
+    """A prompt as a single part without a heading."""
+    return [("", prompt)]
+
+
+@dataclass(frozen=True)
+class Display:
+    """Names, order and colours of a task's policies, reward models, rewards and metrics.
+
+    A task that gives nothing still gets a readable report: names are the folders' and the config's
+    own, with spaces for underscores.
+
+    Attributes:
+      names: shown names of policies and reward models (by folder) and of rewards (by their name in
+        the config).
+      metrics: shown names of metrics, by their name in evaluation rows, e.g. `oracle/gold`.
+      headline: the metrics that matter most. They are compared between policies, and shown beside
+        each sampled response.
+      order: policies and reward models that come first; the others follow by name.
+      colours: series colours of policies; the others take the colours that are left, in turn.
+      prompt_parts: splits a prompt for display. The text of the first part is the title of a
+        sample; the others are listed below it under their headings.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    headline: Sequence[str] = ("reward", "rougeLsum")
+    order: Sequence[str] = ("sft",)
+    colours: Mapping[str, int] = field(default_factory=lambda: {"sft": 0})
+    prompt_parts: Callable[[str], list[PromptPart]] = whole_prompt
+
+    def name(self, key: str) -> str:
+        """The shown name of a policy, a reward model or a reward."""
+        return self.names.get(key, key.replace("_", " "))
+
+    def metric(self, key: str) -> str:
+        """The shown name of a metric."""
+        if key in self.metrics:
+            return self.metrics[key]
+        if key in METRIC_NAMES:
+            return METRIC_NAMES[key]
+        first, _, rest = key.partition("/")
+        if rest in ASPECT_METRICS:
+            return f"{self.name(first)}, {ASPECT_METRICS[rest]}"
+        if first == "reward" and rest:
+            return f"reward: {self.name(rest)}"
+        return key.removeprefix(TRUTH).replace("/", " · ")
+
+    def rank(self, name: str) -> tuple[int, str]:
+        """Sort key: the names in `order` first, then the others by name."""
+        if name in self.order:
+            return list(self.order).index(name), name
+        return len(self.order), name
+
+    def colour_numbers(self, names: Iterable[str]) -> dict[str, int]:
+        """The series colour of each name."""
+        taken = set(self.colours.values())
+        free = [number for number in range(N_SERIES) if number not in taken] or list(
+            range(N_SERIES)
+        )
+        colours: dict[str, int] = {}
+        others = 0
+        for name in dict.fromkeys(names):
+            if name in self.colours:
+                colours[name] = self.colours[name]
+            else:
+                colours[name] = free[others % len(free)]
+                others += 1
+        return colours

@@ -1,0 +1,178 @@
+"""The files a report reads, as records: what each must hold. Further keys are welcome."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json, read_jsonl
+
+Kind = TypeVar("Kind")
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=(), frozen=True
+    )
+
+
+class Segment(Record):
+    """A judged span, in characters of the response; `end` is None for the whole response."""
+
+    start: int
+    end: int | None
+    value: float
+    label: str = ""
+
+
+class Rollout(Record):
+    """A row of `samples/step-*.jsonl`: a rollout with its token rewards."""
+
+    prompt: str
+    response: str
+    tokens: list[str]
+    rewards: dict[str, list[float]]
+    segments: dict[str, list[Segment]]
+    reward: float
+    kl: list[float] | None = None
+    values: list[float] | None = None
+    advantages: list[float] | None = None
+
+
+class EvaluationRow(Record):
+    """A row of `eval/*/rows.jsonl`: a response with its scores."""
+
+    id: str | int
+    prompt: str
+    response: str
+    references: list[str] = []
+    segments: dict[str, list[Segment]] = {}
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics of the response."""
+        extra = self.model_extra or {}
+        return {
+            name: value
+            for name, value in extra.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
+
+class MetricsLine(Record):
+    """A line of an RL run's `metrics.jsonl`."""
+
+    step: NonNegativeInt
+    episodes: float = 0
+    __pydantic_extra__: dict[str, float | None]
+
+
+class RunInfo(Record):
+    """An RL run's `run.json`."""
+
+    command: str | None = None
+    git_commit: str | None = None
+    versions: dict[str, str] = {}
+    task: str | None = None
+    seed: Any = None
+
+
+class CalibrationBin(Record):
+    predicted: float
+    observed: float
+    count: int
+
+
+class RewardModelMetrics(Record):
+    """A reward model's `metrics.json`."""
+
+    accuracy: float | None = None
+    auc: float | None = None
+    error_f1: float | None = None
+    ok_f1: float | None = None
+    all_error_accuracy: float | None = None
+    all_ok_accuracy: float | None = None
+    first_accuracy: float | None = None
+    calibration: list[CalibrationBin] | None = None
+
+
+class RewardModel(Record):
+    """A `reward_model.json`."""
+
+    kind: str | None = None
+    shape: str | None = None
+    level: str | None = None
+    labels: list[str] | None = None
+    with_context: bool | None = None
+    segmenter: dict[str, Any] | None = None
+    mean: float | None = None
+    std: float | None = None
+    metrics: RewardModelMetrics | None = None
+
+
+class StageCost(Record):
+    """A stage's entry in `stages.json`."""
+
+    seconds: float
+    peak_mb: float
+
+
+class Interval(Record):
+    """A mean with its 95% interval; a bound is None where it was not finite."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class Gain(Record):
+    """A paired difference with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Summary(Record):
+    """A pipeline's `summary.json`."""
+
+    policies: dict[str, dict[str, Interval | dict[str, Interval]]] | None = None
+    gains: dict[str, dict[str, Gain]] | None = None
+    reward_models: dict[str, dict[str, float | None] | None] | None = None
+    stages: dict[str, StageCost] | None = None
+    versions: dict[str, str] | None = None
+    task: str | None = None
+    seed: Any = None
+    scale: Any = None
+    data: Any = None
+
+
+def read_record(path: Path, kind: type[Kind]) -> Kind:
+    """A JSON file as a record of this kind; an empty record where there is no file.
+
+    Raises:
+      UserError: the file is broken, or is not such a record. The message names the place.
+    """
+    return _checked(path, read_json(path) if path.exists() else {}, kind)
+
+
+def read_records(path: Path, kind: type[Kind]) -> list[Kind]:
+    """The rows of a JSONL file as records. Raises `UserError` as `read_record` does."""
+    return _checked(path, read_jsonl(path), list[kind])
+
+
+def _checked(path: Path, value: Any, kind: type[Kind]) -> Kind:
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if isinstance(part, int | str)]
+    row = ""
+    if isinstance(value, list) and place:
+        row = f", row {int(place.pop(0)) + 1}"
+    where = f" `{shorten('.'.join(place))}`:" if place else ""
+    reason = first["msg"][:1].lower() + first["msg"][1:]
+    raise UserError(
+        f"{path}{row}:{where} {reason}. The file is damaged: delete it, or run its stage again"
+    )

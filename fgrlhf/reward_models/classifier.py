@@ -1,0 +1,164 @@
+"""Any Hugging Face text classifier as a reward, per segment or for the whole response."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from fgrlhf.errors import UserError, suggestion
+from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.reward_utils import Span, load_segmenter
+from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
+
+if TYPE_CHECKING:
+    from fgrlhf.reward_models.kinds import Classifier
+
+
+class ClassifierReward:
+    """scale * (s - threshold) of each segment, where s judges the text that `reads` names.
+
+    s is the probability p of one label, or its log-odds log(p / (1 - p)):
+
+        softmax over labels:   p = exp(z_label) / sum_k exp(z_k)
+                               log-odds = z_label - logsumexp of the others
+        a single output or a multi-label model (sigmoid):   p = sigmoid(z), log-odds = z
+
+    With reads="difference" a segment gets s(response up to its end) - s(response up to its start),
+    so the segments of a response add up to s(response) - s(empty response).
+    """
+
+    def __init__(self, model: nn.Module, tokenizer, config: "Classifier"):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        self.segmenter = load_segmenter()
+        self.needs_tokens = config.level == "token"
+        self.label_index = _label_index(model.config, config)
+        # the first that the tokenizer has, to stand for an empty text and for padding
+        ids = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+        self.end_id = next((token for token in ids if token is not None), 0)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token_id = self.end_id
+        if model.config.pad_token_id is None:
+            # a decoder-only classifier looks for its last token before the padding
+            model.config.pad_token_id = tokenizer.pad_token_id
+        self.max_length = min(
+            getattr(model.config, "max_position_embeddings", None) or 2**20,
+            tokenizer.model_max_length,
+        )
+
+    @classmethod
+    def load(cls, config: "Classifier", device: str, dtype: str) -> "ClassifierReward":
+        """Raises `UserError` where the folder holds no classifier or has no such label."""
+        try:
+            network_config = load_config(config.ckpt)
+            tokenizer = load_tokenizer(config.ckpt)
+            model = load_weights(
+                AutoModelForSequenceClassification,
+                config.ckpt,
+                config=network_config,
+                dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"no text classifier could be loaded from `{config.ckpt}`: {error} Give a folder or"
+                " hub name of a sequence classifier."
+            ) from None
+        return cls(model.to(device).eval().requires_grad_(False), tokenizer, config)
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> list[list[SegmentScore]]:
+        spans_of_texts = []
+        for n, text in enumerate(texts):
+            ends = None if tokens is None else tokens[n].char_ends
+            spans_of_texts.append(self.segmenter.segments(text, self.config.level, ends))
+        # what the classifier reads for each text: one input per segment, and the empty response
+        # before them where differences are taken
+        inputs = []
+        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
+            inputs += [self._input(prompt, read) for read in self._reads(text, spans)]
+        scores = iter(self._scores(inputs))
+        results = []
+        for text, spans in zip(texts, spans_of_texts):
+            values = [next(scores) for _ in self._reads(text, spans)]
+            if self.config.reads == "difference":
+                values = [after - before for before, after in zip(values, values[1:])]
+            results.append([self._score(span, value) for span, value in zip(spans, values)])
+        return results
+
+    def _reads(self, text: str, spans: Sequence[Span]) -> list[str]:
+        if self.config.reads == "segment":
+            return [text[start:end] for start, end in spans]
+        prefixes = [text[:end] for _, end in spans]
+        if self.config.reads == "difference" and spans:
+            return ["", *prefixes]
+        return prefixes
+
+    def _input(self, prompt: Prompt, text: str) -> str | tuple[str, str]:
+        return (prompt.text, text) if self.config.with_prompt else text
+
+    def _score(self, span: Span, value: float) -> SegmentScore:
+        start, end = span
+        reward = self.config.scale * (value - self.config.threshold)
+        where = None if self.config.level == "whole" else end
+        return SegmentScore(start, where, reward, f"{self.config.label} {value:.2f}")
+
+    @torch.no_grad()
+    def _scores(self, inputs: Sequence[str | tuple[str, str]]) -> list[float]:
+        """The score of every input. Inputs of like length share a batch."""
+        order = sorted(range(len(inputs)), key=lambda i: sum(map(len, inputs[i])))
+        scores = [0.0] * len(inputs)
+        for start in range(0, len(order), self.config.batch_size):
+            places = order[start : start + self.config.batch_size]
+            batch = self._batch([inputs[i] for i in places]).to(self.model.device)
+            logits = self.model(**batch).logits.float()
+            for i, value in zip(places, self._score_of_logits(logits).tolist()):
+                scores[i] = value
+        return scores
+
+    def _batch(self, inputs: Sequence[str | tuple[str, str]]):
+        """Padded token ids. The empty text becomes one end token where it has no special tokens."""
+        rows = [
+            self.tokenizer(
+                *(text if isinstance(text, tuple) else (text,)),
+                truncation=True,
+                max_length=self.max_length,
+            )
+            for text in inputs
+        ]
+        for row in rows:
+            if not row["input_ids"]:
+                row["input_ids"] = [self.end_id]
+                row["attention_mask"] = [1]
+                if "token_type_ids" in row:
+                    row["token_type_ids"] = [0]
+        return self.tokenizer.pad(rows, return_tensors="pt")
+
+    def _score_of_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """(batch, labels) -> (batch,)."""
+        chosen = logits[:, self.label_index]
+        independent = (
+            logits.shape[1] == 1 or self.model.config.problem_type == "multi_label_classification"
+        )
+        if independent:
+            log_odds = chosen
+        else:
+            others = [k for k in range(logits.shape[1]) if k != self.label_index]
+            log_odds = chosen - logits[:, others].logsumexp(1)
+        return log_odds if self.config.score == "log_odds" else log_odds.sigmoid()
+
+
+def _label_index(network_config, config: "Classifier") -> int:
+    names = {str(name): int(index) for index, name in network_config.id2label.items()}
+    if config.label not in names:
+        raise UserError(
+            f"the classifier `{config.ckpt}` has no label `{config.label}`;"
+            f" {suggestion(config.label, list(names))}"
+        )
+    return names[config.label]

@@ -1,0 +1,329 @@
+"""Reward kinds: what `kind` can be under `reward:` in YAML, and what each kind builds.
+
+A kind is a strict config class. It accepts the keys it reads and no others, has no default that
+makes a reward zero, and builds an object with `segment_scores(prompts, texts)`:
+
+    reward:
+      relevance: {kind: segment_classifier, ckpt: ..., values: {error: -0.5, ok: 0.3}}
+      brevity:   {kind: length, max_words: 60, value: -0.2}
+      mine:      {kind: python, of: my_package.rewards.Politeness, args: {threshold: 0.7}}
+
+A task adds kinds of its own with `Task.rewards`; see docs/rewards.md.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+
+from fgrlhf.config import Amount, Count, FilePath, Positive, refuse
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.reward import (
+    AspectReward,
+    AtEnd,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+)
+from fgrlhf.reward_models.classifier import ClassifierReward
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward_models.text_rewards import (
+    LengthReward,
+    MetricReward,
+    MissingEndReward,
+    RegexReward,
+    RepetitionReward,
+)
+from fgrlhf.reward_utils import Level
+
+Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
+Label = Annotated[str, Field(min_length=1)]
+
+
+def _not_zero(value: float) -> float:
+    if value == 0:
+        raise ValueError("0 makes the reward 0 for every response; set weight=0 to leave it out")
+    return value
+
+
+class SegmentClassifier(RewardKind):
+    """A reward model that gives every segment a label; each label is worth a value."""
+
+    kind: Literal["segment_classifier"] = "segment_classifier"
+    ckpt: FilePath = Field(description="folder of the reward model")
+    values: dict[Label, Amount] = Field(
+        description="value by label; `error` and `ok` stand for the model's own names of the two"
+    )
+    level: Level | None = Field(None, description="only for a folder without reward_model.json")
+    error_label: Label | None = Field(None, description="likewise")
+    with_context: bool | None = Field(None, description="likewise")
+
+    @model_validator(mode="after")
+    def _some_value(self):
+        if not any(self.values.values()):
+            refuse([("values", "every label is worth 0, so the reward is always 0: give a value")])
+        return self
+
+    def build(self, context: RewardContext) -> SegmentClassifierReward:
+        scorer = load_reward_model(
+            self.ckpt,
+            context.prefix,
+            device=context.device,
+            dtype=context.dtype,
+            **model_facts(self, "level", "error_label", "with_context"),
+        )
+        return SegmentClassifierReward(scorer, self.values)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class SequenceScorer(RewardKind):
+    """A reward model that gives the whole response one score.
+
+    The reward is scale * clip((score - mean) / std, -clip, clip) + bias.
+    """
+
+    kind: Literal["sequence_scorer"] = "sequence_scorer"
+    ckpt: FilePath = Field(description="folder of the reward model")
+    scale: Value = 1.0
+    bias: Amount = 0.0
+    clip: Positive | None = Field(None, description="bound of the z-score")
+    mean: Amount | None = Field(None, description="only for a folder without reward_model.json")
+    std: Positive | None = Field(None, description="likewise")
+    with_context: bool | None = Field(None, description="likewise")
+
+    def build(self, context: RewardContext) -> SequenceScorerReward:
+        scorer = load_reward_model(
+            self.ckpt,
+            context.prefix,
+            device=context.device,
+            dtype=context.dtype,
+            **model_facts(self, "mean", "std", "with_context"),
+        )
+        return SequenceScorerReward(
+            scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip
+        )
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class Classifier(RewardKind):
+    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
+
+    kind: Literal["classifier"] = "classifier"
+    ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
+    label: Label = Field(description="name of the label, as in the model's id2label")
+    score: Literal["probability", "log_odds"] = "probability"
+    level: Level = Field("whole", description="segments that are judged")
+    reads: Literal["segment", "prefix", "difference"] = Field(
+        "segment",
+        description=(
+            "segment: each segment by itself; prefix: the response up to its end; difference: how"
+            " much the segment changes the score of the response so far"
+        ),
+    )
+    with_prompt: bool = Field(False, description="the classifier reads prompt and response")
+    scale: Value = 1.0
+    threshold: Amount = Field(0.0, description="taken off the score before scaling")
+    batch_size: Count = 32
+
+    def build(self, context: RewardContext) -> ClassifierReward:
+        return ClassifierReward.load(self, context.device, context.dtype)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class Metric(RewardKind):
+    """Any metric by name: scale * (value - threshold), for the whole response."""
+
+    kind: Literal["metric"] = "metric"
+    metric: Label = Field(description="name of a metric, see docs/metrics.md")
+    args: dict[str, Any] = Field({}, description="further settings of the metric")
+    scale: Value = 1.0
+    threshold: Amount = Field(0.0, description="taken off the value before scaling")
+
+    def build(self, context: RewardContext) -> MetricReward:
+        return MetricReward.load(self.metric, self.args, self.scale, self.threshold, context.device)
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"it is not a regular expression: {error}") from None
+    return value
+
+
+class Regex(RewardKind):
+    """A value for every match of a regular expression, or for each segment with or without one."""
+
+    kind: Literal["regex"] = "regex"
+    pattern: Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+    value: Value = Field(description="of each match; with `level`, of each segment with a match")
+    otherwise: Amount = Field(0.0, description="with `level`: of each segment without a match")
+    level: Level | None = Field(None, description="null: matches are the segments")
+    ignore_case: bool = False
+
+    @model_validator(mode="after")
+    def _otherwise_needs_segments(self):
+        if self.otherwise and self.level is None:
+            refuse(
+                [
+                    (
+                        "otherwise",
+                        "it is not read without `level`, since there is no segment without a"
+                        " match: set `level`, or leave it out",
+                    )
+                ]
+            )
+        return self
+
+    def build(self, context: RewardContext) -> RegexReward:
+        flags = re.IGNORECASE if self.ignore_case else 0
+        pattern = re.compile(self.pattern, flags)
+        return RegexReward(pattern, self.value, self.otherwise, self.level)
+
+
+class Length(RewardKind):
+    """A value for each word below `min_words` and above `max_words`.
+
+    A word above the limit carries the value itself; missing words are charged at the end.
+    """
+
+    kind: Literal["length"] = "length"
+    value: Value = Field(description="of each word too many or too few; below 0: a penalty")
+    max_words: Count | None = None
+    min_words: Count | None = None
+
+    @model_validator(mode="after")
+    def _some_limit(self):
+        if self.max_words is None and self.min_words is None:
+            refuse([("max_words", "missing; give max_words, min_words or both")])
+        limits = (self.min_words, self.max_words)
+        if None not in limits and self.min_words > self.max_words:
+            refuse([("min_words", f"{self.min_words} is more than max_words={self.max_words}")])
+        return self
+
+    def build(self, context: RewardContext) -> LengthReward:
+        return LengthReward(self.value, self.min_words, self.max_words)
+
+
+class Repetition(RewardKind):
+    """A value for every word that completes an n-gram which the response already has."""
+
+    kind: Literal["repetition"] = "repetition"
+    n: Annotated[int, Field(ge=1, le=100)] = Field(3, description="words of an n-gram")
+    value: Value = Field(description="of each repeated n-gram; below 0: a penalty")
+
+    def build(self, context: RewardContext) -> RepetitionReward:
+        return RepetitionReward(self.n, self.value)
+
+
+class MissingEos(RewardKind):
+    """A value for a response that reached the length limit without its end-of-sequence token."""
+
+    kind: Literal["missing_eos"] = "missing_eos"
+    value: Value
+
+    def build(self, context: RewardContext) -> MissingEndReward:
+        return MissingEndReward(self.value)
+
+
+class Python(RewardKind):
+    """A class of your own with `segment_scores(prompts, texts)`."""
+
+    kind: Literal["python"] = "python"
+    of: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")] = Field(
+        description="package.module.Class"
+    )
+    args: dict[str, Any] = Field({}, description="keyword arguments of the class")
+
+    def build(self, context: RewardContext) -> AspectReward:
+        reward = self._class()(**self.args)
+        if not callable(getattr(reward, "segment_scores", None)):
+            raise UserError(
+                f"`{self.of}` is not a reward: it has no method segment_scores(prompts, texts)"
+            )
+        return reward
+
+    def _class(self):
+        module_name, _, class_name = self.of.rpartition(".")
+        try:
+            reward_class = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise UserError(
+                f"the reward `{self.of}` cannot be imported: {shorten(error)}. Run from the folder"
+                " that holds its package, or add that folder to PYTHONPATH"
+            ) from None
+        try:
+            inspect.signature(reward_class).bind(**self.args)
+        except TypeError as error:
+            raise UserError(f"the reward `{self.of}` does not take these `args`: {error}") from None
+        return reward_class
+
+
+def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
+    """What a config tells about a checkpoint that has no reward_model.json; null is left out."""
+    facts = {name.replace("context", "passages"): getattr(kind, name) for name in names}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
+    kind.model_fields["kind"].default: kind
+    for kind in (
+        SegmentClassifier,
+        SequenceScorer,
+        Classifier,
+        Metric,
+        Regex,
+        Length,
+        Repetition,
+        MissingEos,
+        Python,
+    )
+}
+
+
+def any_kind(kinds: Sequence[type[RewardKind]]) -> Any:
+    """The type of a section that is one of `kinds`, told apart by its key `kind`."""
+    tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
+    return Annotated[Union[tagged], Discriminator(_kind_of)]  # noqa: UP007
+
+
+def _kind_of(section: Any) -> str | None:
+    if isinstance(section, dict):
+        kind = section.get("kind")
+        return kind if isinstance(kind, str) else None
+    return getattr(section, "kind", None)
+
+
+def build_aspects(
+    configs: Mapping[str, RewardKind], context: RewardContext
+) -> tuple[dict[str, AspectReward], dict[str, float]]:
+    """The rewards that a config names, and their weights.
+
+    A reward of weight 0 is left out, and its model is not loaded.
+
+    Raises:
+      UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
+    """
+    aspects: dict[str, AspectReward] = {}
+    weights: dict[str, float] = {}
+    for name, config in configs.items():
+        if config.weight == 0:
+            continue
+        aspect = config.build(context)
+        aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
+        weights[name] = config.weight
+    if not aspects:
+        raise UserError(
+            "every reward has weight 0 or none is named: nothing to train for. Give at least one"
+            " reward under `reward:`"
+        )
+    return aspects, weights

@@ -1,0 +1,165 @@
+"""Rewards computed from the text alone: patterns, length, repetition, metrics by name."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fgrlhf.reward_utils import Level, load_segmenter
+from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
+
+_WORD = re.compile(r"\S+")
+
+
+class RegexReward:
+    """A value for each match, or for each segment of `level` with a match."""
+
+    def __init__(
+        self, pattern: re.Pattern, value: float, otherwise: float = 0.0, level: Level | None = None
+    ):
+        self.pattern = pattern
+        self.value = value
+        self.otherwise = otherwise
+        self.level = level
+        self.segmenter = None if level is None else load_segmenter()
+        self.needs_tokens = level == "token"
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> list[list[SegmentScore]]:
+        if self.segmenter is None:
+            return [self._matches(text) for text in texts]
+        results = []
+        for n, text in enumerate(texts):
+            ends = None if tokens is None else tokens[n].char_ends
+            scores = []
+            for start, end in self.segmenter.segments(text, self.level, ends):
+                matched = self.pattern.search(text[start:end]) is not None
+                value, label = (self.value, "match") if matched else (self.otherwise, "no match")
+                scores.append(SegmentScore(start, end, value, label))
+            results.append(scores)
+        return results
+
+    def _matches(self, text: str) -> list[SegmentScore]:
+        return [
+            SegmentScore(match.start(), match.end(), self.value, "match")
+            for match in self.pattern.finditer(text)
+        ]
+
+
+class LengthReward:
+    """A value for each word above `max_words`, on that word, and for each missing one, at the end.
+
+    Words are what white space separates.
+    """
+
+    def __init__(self, value: float, min_words: int | None, max_words: int | None):
+        self.value = value
+        self.min_words = min_words
+        self.max_words = max_words
+
+    def segment_scores(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentScore]]:
+        return [self._scores(text) for text in texts]
+
+    def _scores(self, text: str) -> list[SegmentScore]:
+        words = [match.span() for match in _WORD.finditer(text)]
+        scores = []
+        if self.max_words is not None:
+            for start, end in words[self.max_words :]:
+                scores.append(SegmentScore(start, end, self.value, "too long"))
+        if self.min_words is not None and len(words) < self.min_words:
+            missing = self.min_words - len(words)
+            scores.append(SegmentScore(0, None, self.value * missing, f"{missing} words missing"))
+        return scores
+
+
+class RepetitionReward:
+    """A value on every word that completes an n-gram which the response already has.
+
+    Words are what white space separates; the case of letters does not count.
+    """
+
+    def __init__(self, n: int, value: float):
+        self.n = n
+        self.value = value
+
+    def segment_scores(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentScore]]:
+        return [self._scores(text) for text in texts]
+
+    def _scores(self, text: str) -> list[SegmentScore]:
+        words = list(_WORD.finditer(text))
+        lowered = [match[0].lower() for match in words]
+        seen = set()
+        scores = []
+        for last in range(self.n - 1, len(words)):
+            first = last - self.n + 1
+            ngram = tuple(lowered[first : last + 1])
+            if ngram in seen:
+                start, end = words[first].start(), words[last].end()
+                scores.append(SegmentScore(start, end, self.value, "repeated"))
+            seen.add(ngram)
+        return scores
+
+
+class MissingEndReward:
+    """A value for a response that stopped at the length limit, without its end token."""
+
+    needs_tokens = True
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens],
+    ) -> list[list[SegmentScore]]:
+        results = []
+        for response in tokens:
+            missing = [SegmentScore(0, None, self.value, "no end")]
+            results.append([] if response.finished else missing)
+        return results
+
+
+class MetricReward:
+    """scale * (value - threshold) of a metric, for the whole response.
+
+    A prompt to which the metric does not apply, such as one without references, gets no score.
+    """
+
+    def __init__(
+        self,
+        metric: Callable[[Sequence[Prompt], Sequence[str]], Sequence[float | None]],
+        scale: float,
+        threshold: float,
+    ):
+        self.metric = metric
+        self.scale = scale
+        self.threshold = threshold
+
+    @classmethod
+    def load(
+        cls, name: str, args: Mapping[str, Any], scale: float, threshold: float, device: str
+    ) -> "MetricReward":
+        from fgrlhf.metrics import load_metric
+
+        return cls(load_metric(name, device=device, **args), scale, threshold)
+
+    def segment_scores(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentScore] | None]:
+        results: list[list[SegmentScore] | None] = []
+        for value in self.metric(prompts, texts):
+            if value is None:
+                results.append(None)
+                continue
+            reward = self.scale * (value - self.threshold)
+            results.append([SegmentScore(0, None, reward, f"{value:.3g}")])
+        return results

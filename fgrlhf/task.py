@@ -1,0 +1,171 @@
+"""A task: everything the library needs to know about one kind of prompt and its judgement.
+
+Training, evaluation, sampling, DPO, the report and the feedback pages belong to the library and take
+a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first version.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import create_model, model_validator
+
+from fgrlhf.data.prompts import read_prompts
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.report.display import Display
+from fgrlhf.reward import CombinedReward
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
+from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.types import Prompt
+
+if TYPE_CHECKING:
+    from fgrlhf.data.comparisons import Comparison
+    from fgrlhf.evaluation import Metric
+
+# (file of feedback or comparisons, the prompts it is about) -> comparisons for DPO
+ComparisonSource = Callable[[str, Sequence[Prompt]], "list[Comparison]"]
+
+
+def text_prefix(prompt: Prompt, with_context: bool) -> list[str]:
+    """The words a reward model reads before the response: those of the prompt's text."""
+    return prompt.text.split()
+
+
+def whole_text(prompt: Prompt) -> str:
+    return prompt.text
+
+
+def no_metrics(prompts: Sequence[Prompt]) -> tuple["Metric", ...]:
+    return ()
+
+
+def sample_row(prompt: Prompt, responses: Sequence[str]) -> dict[str, Any]:
+    """A row of samples.jsonl: the prompt's own keys beside its responses."""
+    return {"id": prompt.id, "prompt": prompt.text, **prompt.meta, "responses": list(responses)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task tells the library. Everything but the name has a default.
+
+    Args:
+      name: the folder below `tasks/`.
+      read: file -> prompts. The default reads rows {prompt|text, references|answer, ...}.
+      generate: (split, seed) -> prompts, for a task without files.
+      rewards: reward kinds of its own by name, beside those of the library.
+      reward_kinds: name of a reward -> its kind, where YAML may leave `kind` out.
+      rm_prefix: (prompt, with its context?) -> words that a reward model reads before a response.
+      core_text: the beginning of a prompt that must never be cut; a prompt that is too long loses
+        its end.
+      metrics: prompts -> metrics of the task for these prompts, such as an oracle's.
+      comparisons: sources of preference pairs by name, for `data.pairs` of DPO.
+      sample_row: a prompt and its sampled responses as a row to annotate.
+      annotation: the task's schema.js, for the feedback pages.
+      display: names, order and colours in reports, and the parts of a prompt.
+    """
+
+    name: str
+    read: Callable[[str | Path], list[Prompt]] = read_prompts
+    generate: Callable[[str, int], list[Prompt]] | None = None
+    rewards: Mapping[str, type[RewardKind]] = field(default_factory=dict)
+    reward_kinds: Mapping[str, str] = field(default_factory=dict)
+    rm_prefix: Callable[[Prompt, bool], list[str]] = text_prefix
+    core_text: Callable[[Prompt], str] = whole_text
+    metrics: Callable[[Sequence[Prompt]], tuple["Metric", ...]] = no_metrics
+    comparisons: Mapping[str, ComparisonSource] = field(default_factory=dict)
+    sample_row: Callable[[Prompt, Sequence[str]], dict[str, Any]] = sample_row
+    annotation: Path | None = None
+    display: Display = field(default_factory=Display)
+
+    def prompts(self, file: str | Path | None, split: str, seed: int = 0) -> list[Prompt]:
+        """The prompts of a file, or generated ones where no file is given.
+
+        Raises:
+          UserError: no file is given and the task generates none, or the file is malformed.
+        """
+        if file is not None:
+            return self.read(file)
+        if self.generate is None:
+            raise UserError(
+                f"the task `{self.name}` reads its prompts from files: give one for {split}, such"
+                f" as data.{split}_file=..."
+            )
+        return self.generate(split, seed)
+
+
+def load_task(name: str) -> Task:
+    """The task of a name: `tasks.hanoi`, `hanoi`, or any importable module with a `TASK`.
+
+    Raises:
+      UserError: there is no such module, or it has no `TASK`.
+    """
+    dotted = name.strip().strip("/").replace("/", ".")
+    is_module_name = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", dotted) is not None
+    candidates = [f"{dotted}.task", dotted] if is_module_name else []
+    if is_module_name and "." not in dotted:
+        candidates = [f"tasks.{dotted}.task", *candidates]
+    for candidate in candidates:
+        try:
+            module = importlib.import_module(candidate)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (candidate + ".").startswith(error.name + "."):
+                continue  # the task itself is not there; a missing import of the task is an error
+            raise UserError(f"the task `{name}` cannot be imported: {error}") from None
+        task = getattr(module, "TASK", None)
+        if isinstance(task, Task):
+            return task
+    raise UserError(
+        f"there is no task `{shorten(name)}`: name a package with a task.py that defines TASK, such"
+        " as tasks.qa_feedback. Run from the folder that holds it"
+    )
+
+
+class _TaskConfig(RLConfig):
+    """An RL run on a task whose rewards' names can imply their kinds."""
+
+    reward_kinds: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kinds(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or not isinstance(tree.get("reward"), dict):
+            return tree
+        filled = {}
+        for name, section in tree["reward"].items():
+            if isinstance(section, dict) and name in cls.reward_kinds:
+                section = {"kind": cls.reward_kinds[name], **section}
+            filled[name] = section
+        return {**tree, "reward": filled}
+
+
+@cache
+def _rl_config(
+    kinds: tuple[type[RewardKind], ...], names: tuple[tuple[str, str], ...]
+) -> type[RLConfig]:
+    sections: Any = dict[str, any_kind(kinds)]
+    config = create_model("RLConfig", __base__=_TaskConfig, reward=(sections, ...))
+    config.reward_kinds = dict(names)
+    return config
+
+
+def rl_config(task: Task) -> type[RLConfig]:
+    """The config class of an RL run on a task: the library's reward kinds and those of the task."""
+    kinds = {**LIBRARY_REWARDS, **task.rewards}
+    return _rl_config(tuple(kinds.values()), tuple(task.reward_kinds.items()))
+
+
+def build_reward(
+    task: Task, configs: Mapping[str, RewardKind], device: str = "cpu", dtype: str = "fp32"
+) -> CombinedReward:
+    """The reward that a config describes, its models loaded.
+
+    Raises:
+      UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
+    """
+    aspects, weights = build_aspects(configs, RewardContext(task.rm_prefix, device, dtype))
+    return CombinedReward(aspects, weights)

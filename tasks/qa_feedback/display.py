@@ -1,0 +1,39 @@
+"""How reports show this task: its names, their order and colours, and the parts of a prompt."""
+
+from fgrlhf.report.display import Display, PromptPart, whole_prompt
+
+
+def prompt_parts(prompt: str) -> list[PromptPart]:
+    """The question of `question: ... context: wikipage: ...`, and its passages."""
+    if not prompt.startswith("question:"):
+        return whole_prompt(prompt)
+    question, _, context = prompt.removeprefix("question:").partition(" context:")
+    passages = [text.strip() for text in context.split("wikipage:") if text.strip()]
+    return [("question", question.strip()), *(("passages", text) for text in passages)]
+
+
+DISPLAY = Display(
+    names={
+        "sft": "SFT",
+        "sft_full": "SFT-full",
+        "holistic": "Holistic RLHF",
+        "baseline": "Holistic RLHF",
+        "fine_grained": "Fine-grained RLHF",
+        "rel_rm": "Relevance",
+        "fact_rm": "Factuality",
+        "comp_rm": "Completeness",
+        "baseline_rm": "Preference",
+        "relevance_model": "relevance",
+        "factuality_model": "factuality",
+        "completeness_model": "completeness",
+        "baseline_model": "preference",
+    },
+    metrics={"oracle/gold": "gold score", "kl": "KL from SFT"},
+    headline=("oracle/gold", "reward", "rougeLsum", "kl"),
+    order=(
+        *("sft", "sft_full", "holistic", "baseline", "fine_grained"),
+        *("rel_rm", "fact_rm", "comp_rm", "baseline_rm"),
+    ),
+    colours={"sft": 0, "holistic": 1, "baseline": 1, "fine_grained": 2},
+    prompt_parts=prompt_parts,
+)

@@ -1,0 +1,54 @@
+"""Long-form question answering with fine-grained feedback (Wu et al. 2023)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fgrlhf.evaluation import Metric
+from fgrlhf.task import Task
+from fgrlhf.types import Prompt
+from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
+from tasks.qa_feedback.display import DISPLAY
+from tasks.qa_feedback.feedback import load_examples, rm_prefix
+from tasks.qa_feedback.training.comparisons import SOURCES, source
+from tasks.qa_feedback.training.oracle_reward import OracleGold
+from tasks.qa_feedback.training.reward import KINDS, REWARD_KINDS
+
+
+def up_to_question(prompt: Prompt) -> str:
+    """The text up to the end of its question, or the question alone where the text rewords it."""
+    question = prompt.meta.get("question", "")
+    start = prompt.text.find(question)
+    return prompt.text[: start + len(question)] if start >= 0 else question
+
+
+def oracle(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
+    """The oracle where the questions are the mini world's, which it can judge."""
+    known = all(
+        Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed
+        for prompt in prompts[:5]
+    )
+    return (oracle_metrics,) if known and prompts else ()
+
+
+def sample_row(prompt: Prompt, responses: Sequence[str]) -> dict:
+    return {
+        "id": prompt.id,
+        "question": prompt.meta["question"],
+        "passages": prompt.meta["passages"],
+        "predictions": list(responses),
+    }
+
+
+TASK = Task(
+    name="qa_feedback",
+    read=load_examples,
+    rewards={**KINDS, "oracle_gold": OracleGold},
+    reward_kinds=REWARD_KINDS,
+    rm_prefix=rm_prefix,
+    core_text=up_to_question,
+    metrics=oracle,
+    comparisons={name: source(name) for name in SOURCES},
+    sample_row=sample_row,
+    annotation=Path(__file__).parent / "interface_html" / "schema.js",
+    display=DISPLAY,
+)

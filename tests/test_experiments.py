@@ -1,0 +1,157 @@
+"""Runs as stages: their commands, the files they depend on, their scores and curves."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from fgrlhf.pipeline import experiments as module
+from fgrlhf.pipeline.experiments import (
+    EvaluationPlan,
+    Experiment,
+    Point,
+    Run,
+    learning_curve,
+    paired_scores,
+    parse_config,
+    program,
+    split_arguments,
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A config that names a checkpoint by a variable, a data file, and files that do not exist."""
+    (tmp_path / "sft").mkdir()
+    for name in ("sft/model.safetensors", "sft/config.json", "sft/notes.txt", "train.json"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "c.yml").write_text(
+        "model: {ckpt: '${HERE}/sft', other: org/model, dtype: fp32, n: 3, list: [x, '']}\n"
+        f"data: {{train_file: {tmp_path}/train.json, dev_file: '${{UNSET}}/dev.json'}}\n"
+        f"logging: {{save_dir: {tmp_path}/c.yml}}\n"
+    )
+    monkeypatch.delenv("HERE", raising=False)
+    return tmp_path
+
+
+def test_commands():
+    command, modules = program("tasks.hanoi", "rl", "c.yml", "a=1")
+    assert command == (sys.executable, "-m", "fgrlhf.cli.rl", "tasks.hanoi", "c.yml", "a=1")
+    assert modules[:3] == ("fgrlhf.cli.rl", "tasks.hanoi", "tasks.hanoi.task")
+    assert program("hanoi", "sft", "c.yml")[0][2:] == ("sft.run_sft", "c.yml")
+
+
+@pytest.mark.parametrize("name", module.PROGRAMS)
+def test_the_programs_exist(name):
+    root = Path(__file__).parents[1]
+    assert (root / module.PROGRAMS[name][0].replace(".", "/")).with_suffix(".py").exists()
+
+
+def test_a_run_depends_on_the_files_that_its_config_names(folder):
+    config = str(folder / "c.yml")
+    experiment = Experiment("t", folder / "out", {"HERE": str(folder)})
+    files = [str(folder / name) for name in ("sft/config.json", "sft/model.safetensors")]
+    assert experiment.named_files(config) == [*files, str(folder / "train.json")]
+    assert Experiment("t", folder / "out").named_files(config) == [str(folder / "train.json")]
+    stage = experiment.training_stage(
+        Run("a", "rl", config, (f"x.y={folder}/sft/notes.txt", "z.w=")), 3
+    )
+    assert stage.name == "a/seed-3" and stage.outputs == ("a/seed-3",)
+    assert stage.reads == (config, *files, f"{folder}/sft/notes.txt", f"{folder}/train.json")
+    assert stage.command[-1] == "train.seed=3"
+
+
+def test_values_of_a_config(folder):
+    experiment = Experiment("t", folder, {"HERE": "h"})
+    config = str(folder / "c.yml")
+    assert experiment.config_value(config, [], "model.ckpt") == "h/sft"
+    assert experiment.config_value(config, ["model.ckpt=a", "model.ckpt=b"], "model.ckpt") == "b"
+    assert experiment.config_value(config, [], "model.n") == 3
+    assert experiment.config_value(config, [], "model.ckpt.deeper") is None
+    assert experiment.config_value(config, [], "gone.key") is None
+
+
+def test_the_policy_of_a_run():
+    out = Path("/out")
+    assert Run("a", "rl", "").policy(out, 1) == Path("/out/a/seed-1/best")
+    assert Run("a", "dpo", "").policy(out, 1) == Path("/out/a/seed-1/best")
+    assert Run("a", "sft", "").policy(out, 1) == Path("/out/a/seed-1")
+
+
+def test_evaluations(folder):
+    experiment = Experiment("t", folder / "out", {"HERE": str(folder)})
+    config = str(folder / "c.yml")
+    write_json(folder / "dev.json", [])
+    plan = EvaluationPlan(config, str(folder), "dev", num_samples=4, reward=False)
+    stage = experiment.evaluation_stage(plan, "sft", folder / "sft", folder="base")
+    assert stage.name == "base/evaluate-sft" and stage.outputs == ("base/eval/sft-dev",)
+    assert f"output_dir={folder}/out/base" in stage.command
+    assert {str(folder / "dev.json"), str(folder / "sft/model.safetensors")} <= set(stage.reads)
+    generated = experiment.evaluation_stage(EvaluationPlan(config, None), "a", "p", ("run",))
+    assert generated.needs == ("run",)
+    assert not any(part.startswith(("data_dir", "do_sample")) for part in generated.command)
+
+
+def test_command_lines():
+    arguments = split_arguments(["t", "a.yml", "dpo:b.yml", "seeds=1", "train.lr=1=2"], "usage")
+    assert (arguments.task, arguments.configs) == ("t", ["a.yml", "dpo:b.yml"])
+    assert (arguments.settings, arguments.overrides) == (["seeds=1"], ["train.lr=1=2"])
+    assert parse_config("a.yml") == ("rl", "a.yml") and parse_config("sft:b") == ("sft", "b")
+
+
+def test_cores_are_shared_by_lanes(monkeypatch, tmp_path):
+    seen = []
+
+    class Stages:
+        def __init__(self, stages, root, folder, environment, lanes):
+            seen.append(environment)
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(module, "Pipeline", Stages)
+    monkeypatch.setattr(module, "visible_gpus", lambda: [])
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    Experiment("t", tmp_path).run([], 2)
+    Experiment("t", tmp_path).run([], 100)
+    Experiment("t", tmp_path, {"OMP_NUM_THREADS": "3"}).run([], 2)
+    monkeypatch.setattr(module, "visible_gpus", lambda: ["0"])
+    Experiment("t", tmp_path).run([], 2)
+    assert [environment.get("OMP_NUM_THREADS") for environment in seen] == ["4", "1", "3", None]
+
+
+# ---- scores and curves ---------------------------------------------------------------------------
+
+
+def test_scores_are_of_the_prompts_that_all_have():
+    rows = {
+        "a": [[{"id": "x", "m": 1.0}, {"id": "y", "m": 2.0}, {"id": "x", "m": 3.0}]],
+        "b": [[{"id": "y", "m": 5.0}, {"id": "x", "m": 6.0}, {"id": "z", "m": 7.0}]],
+    }
+    scores = paired_scores(rows, "m")
+    assert scores["a"][0].tolist() == [2.0, 2.0] and scores["b"][0].tolist() == [6.0, 5.0]
+    rows["b"][0][1]["m"] = None  # not applicable
+    assert paired_scores(rows, "m")["a"][0].tolist() == [2.0]
+    with pytest.raises(UserError, match="no prompt with `k` in common; they have m"):
+        paired_scores(rows, "k")
+
+
+LOG = [
+    {"step": 0, "eval/oracle/gold": 0.5, "eval/kl": 0.0},
+    {"step": 0, "episodes": 64, "time/rollout": 1.0, "time/update": 2.0},
+    {"step": 1, "episodes": 128, "time/rollout": 1.5, "time/update": 2.5},
+    {"step": 2, "eval/oracle/gold": 0.7, "eval/kl": 3.0},
+    {"step": 3, "eval/oracle/gold": None},
+]
+
+
+def test_a_curve_counts_episodes_and_the_seconds_of_training():
+    assert learning_curve(LOG, "oracle/gold") == [
+        Point(episodes=0.0, seconds=0.0, score=0.5, kl=0.0),
+        Point(episodes=128.0, seconds=7.0, score=0.7, kl=3.0),
+    ]
+    assert learning_curve(LOG, "reward") == []
+    assert learning_curve([{"step": 400, "eval/rougeLsum": 70.0}], "rougeLsum") == []

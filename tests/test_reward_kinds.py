@@ -1,0 +1,331 @@
+"""Reward kinds: which keys they read, what they build, and the rewards computed from the text."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from fgrlhf.config import validate
+from fgrlhf.errors import UserError
+from fgrlhf.reward import AtEnd, CombinedReward
+from fgrlhf.reward_models import kinds
+from fgrlhf.reward_models.classifier import ClassifierReward
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, build_aspects
+from fgrlhf.reward_models.text_rewards import LengthReward, RegexReward, RepetitionReward
+from fgrlhf.task import Task, rl_config
+from fgrlhf.types import Prompt, ResponseTokens
+from tasks.qa_feedback.task import TASK as QA
+
+CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())
+PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
+BASE = {
+    "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+    "logging": {"save_dir": "out"},
+}
+
+
+def parsed(task: Task = QA, **rewards) -> dict[str, RewardKind]:
+    return validate(rl_config(task), {**BASE, "reward": rewards}, "file").reward
+
+
+def refused(task: Task = QA, **rewards) -> list[str]:
+    """The mistakes, one a line; none where the rewards are accepted."""
+    try:
+        parsed(task, **rewards)
+    except UserError as error:
+        return [line.strip() for line in str(error).splitlines()[1:]]
+    return []
+
+
+def built(task: Task = QA, **rewards):
+    aspects, _ = build_aspects(parsed(task, **rewards), CONTEXT)
+    return aspects
+
+
+def values(scores) -> list[tuple]:
+    return [(score.start, score.end, score.value) for score in scores]
+
+
+# ---- configs -------------------------------------------------------------------------------------
+
+R1 = {"ckpt": "r", "positive_reward": 0.3, "negative_reward": -0.3}
+FACTS = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
+
+
+@pytest.mark.parametrize(
+    "name, section, lines",
+    [
+        ("relevance_model", R1, []),
+        ("relevance_model", R1 | {"place": "end", "weight": -2} | FACTS, []),
+        ("relevance_model", R1 | {"positive_reward": 0}, []),
+        (
+            "relevance_model",
+            {"ckpt": "r"},
+            ["positive_reward: missing", "negative_reward: missing"],
+        ),
+        ("factuality_model", {k: R1[k] for k in R1 if k != "ckpt"}, ["ckpt: missing"]),
+        (
+            "factuality_model",
+            R1 | {"positive_reward": 0, "negative_reward": 0},
+            ["positive_reward: it and negative_reward are 0"],
+        ),
+        (
+            "relevance_model",
+            R1 | {"scale": 5, "clip": 1},
+            ["scale: unknown key", "clip: unknown key"],
+        ),
+        ("completeness_model", {"ckpt": "r", "scale": 0.3, "clip": 2, "with_context": True}, []),
+        (
+            "completeness_model",
+            {"ckpt": "r", "positive_reward": 3},
+            ["positive_reward: unknown key"],
+        ),
+        ("completeness_model", {"ckpt": "r", "scale": 0}, ["scale: 0 makes the reward 0"]),
+        ("completeness_model", {}, ["ckpt: missing"]),
+        ("gold", {"kind": "oracle_gold", "scale": 6, "place": "end"}, []),
+        ("gold", {"kind": "oracle_gold", "ckpt": "/nope"}, ["ckpt: unknown key"]),
+        (
+            "a",
+            {"kind": "oracle_gould"},
+            ["kind: there is no `oracle_gould`; did you mean `oracle_go"],
+        ),
+        ("a", {"weight": 1}, ["kind: missing; known: classifier, factuality"]),
+        ("a", {"kind": 5}, ["kind: missing; known"]),
+        ("a", {"kind": "sequence_scorer", "ckpt": "", "std": 0}, ["ckpt: it is empty", "std: "]),
+        ("a", {"kind": "segment_classifier", "ckpt": "r", "values": {"error": -1}}, []),
+        ("a", {"kind": "segment_classifier", "ckpt": "r"}, ["values: missing"]),
+        (
+            "a",
+            {"kind": "segment_classifier", "ckpt": "r", "values": {"error": 0}},
+            ["values: every label is worth 0"],
+        ),
+        ("length", {"kind": "length", "max_words": 60, "value": -0.2}, []),
+        ("length", {"kind": "length", "value": -0.2}, ["max_words: missing; give max_words"]),
+        (
+            "length",
+            {"kind": "length", "value": -1, "min_words": 5, "max_words": 4},
+            ["min_words: 5 is more than max_words=4"],
+        ),
+        (
+            "length",
+            {"kind": "length", "max_word": 6, "value": -1},
+            ["max_word: unknown key; did you"],
+        ),
+        ("a", {"kind": "regex", "pattern": "(", "value": 1}, ["pattern: it is not a regular expr"]),
+        (
+            "a",
+            {"kind": "regex", "pattern": "x", "value": 1, "otherwise": -1},
+            ["otherwise: it is not read without `level`"],
+        ),
+        ("a", {"kind": "repetition", "value": 0}, ["value: 0 makes the reward 0"]),
+        ("a", {"kind": "missing_eos"}, ["value: missing"]),
+        ("a", {"kind": "python", "of": "os"}, ["of: string should match"]),
+    ],
+)
+def test_a_kind_accepts_the_keys_it_reads_and_no_other(name, section, lines):
+    got = refused(**{name: section})
+    assert len(got) == len(lines), got
+    for line, part in zip(got, lines):
+        assert line.startswith(f"reward.{name}.{part}"), (line, part)
+
+
+def test_mistakes_of_all_rewards_are_reported_together():
+    got = refused(
+        a={"kind": "x"}, relevance_model={"ckpt": "r"}, b={"kind": "oracle_gold", "scal": 3}
+    )
+    assert [line.split(":")[0] for line in got] == [
+        "reward.a.kind",
+        "reward.relevance_model.positive_reward",
+        "reward.relevance_model.negative_reward",
+        "reward.b.scal",
+    ]
+
+
+def test_every_kind_of_the_library_is_listed_by_its_tag():
+    for name, kind in LIBRARY_REWARDS.items():
+        assert kind.model_fields["kind"].default == name
+        assert kind.__doc__
+
+
+def test_a_task_adds_a_kind_and_implies_kinds_by_name():
+    class Count(kinds.Length):
+        kind: str = "count"
+
+    words = Task("words", rewards={"count": Count}, reward_kinds={"brevity": "length"})
+    assert refused(words, a={"kind": "count", "value": 1, "max_words": 2}) == []
+    assert isinstance(
+        parsed(words, brevity={"value": 1, "max_words": 2})["brevity"], LIBRARY_REWARDS["length"]
+    )
+    assert refused(words, a={"kind": "oracle_gold"})[0].startswith("reward.a.kind: there is no")
+
+
+class Politeness:
+    """A reward of a user: its class is named in YAML."""
+
+    def __init__(self, threshold: float):
+        self.threshold = threshold
+
+    def segment_scores(self, prompts, texts):
+        return [None if not text else [] for text in texts]
+
+
+def test_a_class_of_the_user_is_a_reward(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(Politeness=Politeness, Empty=object))
+    reward = built(a={"kind": "python", "of": "mine.Politeness", "args": {"threshold": 0.7}})["a"]
+    assert reward.threshold == 0.7
+    for section, reason in (
+        ({"of": "mine.Politeness"}, "missing a required argument: 'threshold'"),
+        ({"of": "mine.Rudeness"}, "cannot be imported"),
+        ({"of": "nowhere.at.All"}, "cannot be imported"),
+        ({"of": "mine.Empty"}, "no method segment_scores"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            built(a={"kind": "python", **section})
+
+
+def test_weight_0_does_not_load_the_model(monkeypatch):
+    loaded = []
+
+    def load(path, prefix, device, dtype, **facts):
+        loaded.append((path, device, dtype, facts))
+        return SimpleNamespace(mean=1.0, std=2.0)
+
+    monkeypatch.setattr(kinds, "load_reward_model", load)
+    rewards = parsed(
+        a={"kind": "sequence_scorer", "ckpt": "a", "weight": 0.0},
+        b={"kind": "sequence_scorer", "ckpt": "b", "weight": 0.5, "place": "end", "scale": 3.0},
+        c={"kind": "sequence_scorer", "ckpt": "c", "mean": 1.0, "std": 4.0, "clip": 1.0},
+    )
+    context = RewardContext(CONTEXT.prefix, "cpu", "bf16")
+    aspects, weights = build_aspects(rewards, context)
+    assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
+    assert loaded[0][1:] == ("cpu", "bf16", {})
+    assert loaded[1][3] == {"mean": 1.0, "std": 4.0}
+    assert isinstance(aspects["b"], AtEnd) and aspects["b"].aspect.scale == 3.0
+    assert aspects["c"].clip == 1.0
+    with pytest.raises(UserError, match="nothing to train for"):
+        build_aspects(
+            parsed(a={"kind": "length", "value": 1, "max_words": 1, "weight": 0}), context
+        )
+
+
+def test_a_missing_reward_model_is_named(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        built(a={"kind": "sequence_scorer", "ckpt": str(tmp_path / "nowhere")})
+
+
+# ---- rewards computed from the text --------------------------------------------------------------
+
+
+def test_length_by_hand():
+    too_long, missing = LengthReward(-0.5, 3, 4).segment_scores(
+        PROMPTS, ["one two three four five  six", "one"]
+    )
+    assert values(too_long) == [(19, 23, -0.5), (25, 28, -0.5)]
+    assert values(missing) == [(0, None, -1.0)]
+
+
+def test_repetition_by_hand():
+    (scores,) = RepetitionReward(2, -1.0).segment_scores(PROMPTS[:1], ["a b A b c a b"])
+    # the bigrams: ab bA Ab bc ca ab; `A b` repeats `a b`, and so does the last one
+    assert values(scores) == [(4, 7, -1.0), (10, 13, -1.0)]
+    assert RepetitionReward(3, -1.0).segment_scores(PROMPTS[:1], ["a b"]) == [[]]
+
+
+def test_regex_by_hand():
+    text = "Sorry, no. I am sorry! Fine."
+    (matches,) = RegexReward(re.compile("sorry", re.I), -1.0).segment_scores(PROMPTS[:1], [text])
+    assert values(matches) == [(0, 5, -1.0), (16, 21, -1.0)]
+    by_sentence = RegexReward(re.compile("sorry", re.I), -1.0, 0.5, "sentence")
+    (sentences,) = by_sentence.segment_scores(PROMPTS[:1], [text])
+    assert values(sentences) == [(0, 10, -1.0), (11, 22, -1.0), (23, 28, 0.5)]
+
+
+def test_rewards_on_tokens_need_the_tokens():
+    reward = built(a={"kind": "regex", "pattern": "o", "value": 1, "level": "token"})["a"]
+    tokens = [ResponseTokens((3, 4, 7), True)]
+    (scores,) = reward.segment_scores(PROMPTS[:1], ["one two"], tokens)
+    assert values(scores) == [(0, 3, 1.0), (4, 7, 1.0)]  # the second token adds white space only
+    with pytest.raises(ValueError, match="needs the tokens"):
+        CombinedReward({"a": reward}).segment_scores(PROMPTS[:1], ["one two"])
+
+
+def test_missing_end_token_by_hand():
+    reward = built(a={"kind": "missing_eos", "value": -2, "place": "end"})["a"]
+    tokens = [ResponseTokens((1,), True), ResponseTokens((1,), False)]
+    finished, cut = CombinedReward({"a": reward}).segment_scores(PROMPTS, ["x", "y"], tokens)["a"]
+    assert finished == [] and values(cut) == [(0, None, -2.0)]
+
+
+# ---- classifiers ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classifier")
+    torch.manual_seed(0)
+    tokenizer = tiny.tokenizer()
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        id2label={0: "fine", 1: "toxic", 2: "rude"},
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = BertForSequenceClassification(config)
+    model.classifier.weight.data *= 40  # else all probabilities are near a third
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def logits(classifier, text: str) -> torch.Tensor:
+    model = BertForSequenceClassification.from_pretrained(classifier).eval()
+    tokenizer = tiny.tokenizer()
+    ids = tokenizer(text)["input_ids"] or [tokenizer.eos_token_id]
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids])).logits[0].double()
+
+
+def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifier):
+    text = "the red cat. a dog sees the bird."
+    section = {"kind": "classifier", "ckpt": str(classifier), "label": "toxic"}
+    probability = logits(classifier, text).softmax(0)[1].item()
+    (whole,) = built(a=section)["a"].segment_scores(PROMPTS[:1], [text])
+    assert values(whole) == [(0, None, pytest.approx(probability, abs=1e-5))]
+    scaled = section | {"score": "log_odds", "scale": -2, "threshold": 0.5}
+    (whole,) = built(a=scaled)["a"].segment_scores(PROMPTS[:1], [text])
+    odds = torch.logit(torch.tensor(probability, dtype=torch.float64)).item()
+    assert whole[0].value == pytest.approx(-2 * (odds - 0.5), abs=1e-4)
+
+
+def test_differences_add_up_to_the_whole(classifier):
+    texts = ["the red cat. a dog sees the bird. the end", ""]
+    section = {"kind": "classifier", "ckpt": str(classifier), "label": "rude", "level": "sentence"}
+    reward: ClassifierReward = built(a=section | {"reads": "difference", "batch_size": 2})["a"]
+    parts, none = reward.segment_scores(PROMPTS, texts)
+    whole = logits(classifier, texts[0]).softmax(0)[2] - logits(classifier, "").softmax(0)[2]
+    assert len(parts) == 3 and none == []
+    assert sum(part.value for part in parts) == pytest.approx(whole.item(), abs=1e-5)
+    prefixes = built(a=section | {"reads": "prefix"})["a"].segment_scores(PROMPTS, texts)[0]
+    for part in prefixes:
+        expected = logits(classifier, texts[0][: part.end]).softmax(0)[2].item()
+        assert part.value == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_unknown_label_is_refused_with_the_known_ones(classifier):
+    section = {"kind": "classifier", "ckpt": str(classifier), "label": "toxi"}
+    with pytest.raises(
+        UserError, match="no label `toxi`; did you mean `toxic`. known: fine, toxic"
+    ):
+        built(a=section)
+    with pytest.raises(UserError, match="no text classifier could be loaded from `/nowhere/x`"):
+        built(a=section | {"ckpt": "/nowhere/x"})

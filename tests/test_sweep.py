@@ -1,0 +1,171 @@
+"""`fgrlhf sweep`: the values, their runs, and how dev scores become a table and a page."""
+
+import math
+import re
+
+import pytest
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.pipeline import sweep as module
+from fgrlhf.pipeline.experiments import Experiment
+from fgrlhf.pipeline.sweep import (
+    combinations_of,
+    kl_threshold_of,
+    metric_of,
+    name_of,
+    runs_of,
+    split_values,
+    swept_seed,
+)
+
+
+def line(step, score, kl=0.0, metric="reward"):
+    return {"step": step, f"eval/{metric}": score, "eval/kl": kl}
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("1e-5,3e-5", ["1e-5", "3e-5"]),
+        ("1e-5", ["1e-5"]),
+        ("[0.9,0.99],[0.9,0.95]", ["[0.9,0.99]", "[0.9,0.95]"]),
+        ("{a: 1, b: 2},null", ["{a: 1, b: 2}", "null"]),
+        ('"a,b",c', ['"a,b"', "c"]),
+        ("", [""]),
+    ],
+)
+def test_split_values(text, values):
+    assert split_values(text) == values
+
+
+def test_all_combinations_of_the_swept_keys():
+    overrides = ["train.lr=1,2", "train.total_episodes=64", "ppo.kl_coef=0,0.1"]
+    combinations = combinations_of(overrides)
+    assert combinations == [
+        {"train.lr": "1", "ppo.kl_coef": "0"},
+        {"train.lr": "1", "ppo.kl_coef": "0.1"},
+        {"train.lr": "2", "ppo.kl_coef": "0"},
+        {"train.lr": "2", "ppo.kl_coef": "0.1"},
+    ]
+    runs = runs_of("c.yml", overrides)
+    assert list(runs)[1] == "lr=1,kl_coef=0.1"
+    run, values = runs["lr=1,kl_coef=0.1"]
+    assert run.overrides == ("train.total_episodes=64", "train.lr=1", "ppo.kl_coef=0.1")
+    assert (run.program, run.config, values) == ("rl", "c.yml", combinations[1])
+    assert runs_of("sft:c.yml", overrides)["lr=2,kl_coef=0"][0].program == "sft"
+    with pytest.raises(UserError, match="no key has several values"):
+        combinations_of(["train.lr=1"])
+    with pytest.raises(UserError, match="has a value twice"):
+        combinations_of(["train.lr=1,1"])
+
+
+def test_names_are_names_of_folders():
+    assert name_of({"reward.a.weight": "1", "reward.b.weight": "2"}) == (
+        "reward.a.weight=1,reward.b.weight=2"
+    )
+    assert name_of({"model.ckpt": "a/b c"}) == "ckpt=a_b_c"
+    assert list(runs_of("c.yml", ["model.ckpt=a/b,a_b"])) == ["ckpt=a_b", "ckpt=a_b-2"]
+
+
+def test_the_score_is_that_of_the_best_checkpoint(tmp_path):
+    """The best dev score, but not at a KL beyond the threshold."""
+    lines = [
+        line(0, 0.1),
+        {"step": 0, "episodes": 8, "reward/total": 0.1},
+        line(10, 0.5, kl=4.0),
+        line(20, 0.9, kl=30.0),
+    ]
+    write_jsonl(tmp_path / "metrics.jsonl", lines)
+    best = swept_seed(tmp_path, "reward", kl_threshold=10.0)
+    assert (best.score, best.episodes, best.kl) == (0.5, 80.0, 4.0)
+    assert len(best.curve) == 3
+    assert swept_seed(tmp_path, "reward").score == 0.9
+    with pytest.raises(UserError, match="no dev metric `bleu`; it has reward, kl"):
+        swept_seed(tmp_path, "bleu")
+
+
+def test_a_loss_is_better_where_it_is_lower(tmp_path):
+    write_jsonl(tmp_path / "metrics.jsonl", [line(0, 2.0, metric="loss"), line(1, 3.0, 0, "loss")])
+    best = swept_seed(tmp_path, "loss")
+    assert (best.score, best.episodes, best.curve) == (2.0, None, [])
+
+
+def test_metric_and_threshold_come_from_the_config(tmp_path):
+    experiment = Experiment("t", tmp_path)
+    config = str(tmp_path / "c.yml")
+    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\nevaluation: {metric: loss}\n")
+    (tmp_path / "empty.yml").write_text("{}\n")
+    assert metric_of(experiment, config, []) == "solved"
+    assert metric_of(experiment, config, ["train.best_metric=x"]) == "x"
+    assert metric_of(experiment, f"sft:{config}", []) == "loss"
+    empty = str(tmp_path / "empty.yml")
+    assert [metric_of(experiment, f"{kind}{empty}", []) for kind in ("", "dpo:", "sft:")] == [
+        "reward",
+        "rougeLsum",
+        "rougeLsum",
+    ]
+    assert kl_threshold_of(experiment, empty, []) == 10.0
+    assert kl_threshold_of(experiment, empty, ["train.kl_threshold=3"]) == 3.0
+    assert kl_threshold_of(experiment, f"dpo:{empty}", []) == math.inf
+
+
+class Stages:
+    """Takes the place of `Pipeline`: each run's dev score is its learning rate plus its seed."""
+
+    def __init__(self, stages, root, folder, environment, lanes):
+        self.stages = stages
+        self.folder = folder
+
+    def run(self):
+        for stage in self.stages:
+            keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
+            score = float(keys["train.lr"]) + float(keys["train.seed"])
+            lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score)]
+            write_jsonl(self.folder / stage.outputs[0] / "metrics.jsonl", lines)
+        write_json(self.folder / "stages.json", {})
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Stages)
+    monkeypatch.setattr(module, "stop_with_signals", lambda: None)
+    (tmp_path / "c.yml").write_text("train: {lr: 1}\n")
+    return str(tmp_path / "c.yml")
+
+
+def test_a_sweep(config, tmp_path, capsys):
+    out = tmp_path / "out"
+    module.main(["qa_feedback", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0,1"])
+    assert (
+        "| train.lr | reward | by seed | KL |\n|---|---|---|---|\n"
+        "| 0.1 | 0.600 | 0.100 1.100 | 0.0 |\n"
+        "| 0.3 | **0.800** | 0.300 1.300 | 0.0 |" in capsys.readouterr().out
+    )
+    summary = read_json(out / "summary.json")
+    assert summary["best"] == "lr=0.3" and summary["runs"]["lr=0.1"]["settings"] == {
+        "train.lr": "0.1"
+    }
+    html = (out / "index.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 2 and "Sweep of train.lr" in html and "<script" not in html
+    assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["qa_feedback", "{config}", "{config}", "a.b=1,2", "output_dir=o"], "takes one config"),
+        (["qa_feedback", "{config}", "output_dir=o"], "no key has several values"),
+        (["qa_feedback", "{config}", "a.b=1,2"], "output_dir: missing"),
+        (["qa_feedback", "{config}", "train.lr=1,2", "output_dir=o", "metric=x"], "it has reward"),
+    ],
+)
+def test_mistakes_have_a_message(config, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        module.main([text.replace("{config}", config) for text in arguments])
+
+
+def test_help_lists_the_keys(capsys):
+    module.main(["-h"])
+    assert "seeds" in capsys.readouterr().out
