@@ -1,14 +1,18 @@
 """The pages in the folder of each task: as the library writes them."""
 
 import re
+from pathlib import Path
 
 import pytest
 from page_helpers import QA, opened, press
 
+from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
+from interface_html import command
 from interface_html.task_pages import Settings, task_pages, write_task_pages
-from interface_html.tasks import TASKS, FeedbackTask, feedback_of
+from interface_html.tasks import FeedbackTask, feedback_of
 
+TASKS = Path(__file__).parents[1] / "tasks"
 NAMES = sorted(path.parts[-3] for path in TASKS.glob("*/interface_html/schema.js"))
 
 
@@ -26,6 +30,18 @@ def test_the_pages_of_a_task_load_files_that_exist(name):
         addresses = re.findall(r'(?:src|href)="([^"#]+)"', text)
         assert len(addresses) > 8
         assert all((path.parent / address).is_file() for address in addresses)
+
+
+def test_the_command_takes_the_task_first(tmp_path, capsys):
+    write_json(tmp_path / "rows.json", [{"id": "t", "prompt": "Say", "response": "Hello."}])
+    out = tmp_path / "items.json"
+    command.main(["items", "toxicity", f"source={tmp_path}/rows.json", f"out={out}"])
+    assert capsys.readouterr().out == f"{out}: 1 item\n"
+    with pytest.raises(SystemExit):
+        command.main(["pages", "--help"])
+    assert "  task" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no program `mail`"):
+        command.main(["mail", "toxicity"])
 
 
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
