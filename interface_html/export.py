@@ -145,7 +145,7 @@ class Settings(StrictModel):
 
     task: str = Field(description=TASK_HELP)
     db: str = Field(
-        "outputs/feedback/feedback.sqlite", description="the database that serve.sh writes"
+        "outputs/feedback/feedback.sqlite", description="the database that the server writes"
     )
     out: str = Field(description="the feedback file to write")
     policy: Policy = Field("latest", description="where several annotators judged an item")

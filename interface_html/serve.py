@@ -1,4 +1,4 @@
-"""Serves the pages of a task to several annotators. `bash interface_html/serve.sh` runs it.
+"""Serves the pages of a task to several annotators. interface_html/serve.sh runs it.
 
 python -m interface_html.serve task=NAME items=items.json db=feedback.sqlite per_item=3
 """

@@ -42,9 +42,31 @@ from tasks.qa_feedback.training.comparisons import (
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 ODD = [
-    None, True, False, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", " ", "\ud83d", "x" * 5000, "{" * 5000, [], [[]], [None], {}, {"a": 1},
-    [1, "x", None, [], {}], {"wikipage": 3, "content": None}, ["Title"], "1" * 5000, "\x00",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    10**30,
+    1.5,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+    "\ud83d",
+    "x" * 5000,
+    "{" * 5000,
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+    [1, "x", None, [], {}],
+    {"wikipage": 3, "content": None},
+    ["Title"],
+    "1" * 5000,
+    "\x00",
+]
 
 
 def places(value, path=()):
