@@ -159,9 +159,9 @@ def resume_samples(path: Path, bench: Bench) -> None:
 
 def annotation_items(path: Path, bench: Bench) -> int:
     from interface_html.items import read_items
-    from interface_html.schema import load_schema
+    from interface_html.tasks import feedback_of
 
-    return len(read_items(load_schema(), path))
+    return len(read_items(feedback_of("qa_feedback"), path))
 
 
 def comparisons(path: Path, bench: Bench) -> None:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json, write_json
 from fgrlhf.stats import Interval, bootstrap, ratio_bootstrap
@@ -370,10 +371,8 @@ def judged_in_files(
       records: record.json of each of these files, or none.
     """
     if records and len(records) != len(paths):
-        raise UserError(
-            f"{len(records)} records for {len(paths)} files: name one record for each file, in the"
-            " same order"
-        )
+        counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
+        raise UserError(f"{counts}: name one record for each file, in the same order")
     files = [read_items(task, path) for path in paths]
     judged = [Judged(item) for item in files[0]]
     for i, (path, items) in enumerate(zip(paths, files)):
@@ -452,5 +451,9 @@ def _figure_json(figure: Figure) -> Any:
     return figure if isinstance(figure, str) else figure.as_dict()
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    write_report(settings_from(Settings, argv))
+
+
 if __name__ == "__main__":
-    run_main(lambda: write_report(settings_from(Settings)))
+    run_main(main)

@@ -1,4 +1,4 @@
-"""`fgrlhf feedback ...`: the programs of the feedback pages under one name."""
+"""The command `fgrlhf feedback`: the programs of the feedback pages."""
 
 import importlib
 import sys
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from fgrlhf.errors import UserError
 
 PROGRAMS = {
-    "items": "samples or feedback rows as items to annotate",
-    "pages": "one self-contained page with its items, to send by mail",
-    "serve": "a small server for several annotators",
-    "export": "feedback rows from the server's database",
-    "agreement": "how far annotators agree, with intervals",
+    "items": "make items to judge from samples or from feedback",
+    "pages": "write one self-contained page with its items, to be sent",
+    "serve": "serve the pages to several annotators",
+    "export": "write a feedback file from the server's database",
+    "agreement": "report how far annotators agree, with intervals",
+    "task_pages": "write the pages into the task's folder, after a change of its schema.js",
 }
 
 
 def usage() -> str:
-    lines = [f"  {name:<10} {what}" for name, what in PROGRAMS.items()]
-    head = "usage: fgrlhf feedback PROGRAM [key=value ...]"
+    lines = [f"  {name:<11} {what}" for name, what in PROGRAMS.items()]
+    head = "usage: fgrlhf feedback PROGRAM TASK [key=value ...]"
     return "\n".join([head, "", *lines, "", "`fgrlhf feedback PROGRAM --help` lists the keys."])
 
 
@@ -29,4 +30,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     program, *rest = arguments
     if program not in PROGRAMS:
         raise UserError(f"there is no program `{program}`\n{usage()}")
+    if rest and "=" not in rest[0] and not rest[0].startswith("-"):
+        rest[0] = f"task={rest[0]}"
     importlib.import_module(f"interface_html.{program}").main(rest)

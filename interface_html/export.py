@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
-from fgrlhf.data.problems import DataError, Problem
+from fgrlhf.data.problems import DataError, Problem, counted
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_text
 from interface_html.database import Submission, read_database
@@ -145,7 +145,7 @@ class Settings(StrictModel):
 
     task: str = Field(description=TASK_HELP)
     db: str = Field(
-        "outputs/feedback/feedback.sqlite", description="the database that serve.sh writes"
+        "outputs/feedback/feedback.sqlite", description="the database that the server writes"
     )
     out: str = Field(description="the feedback file to write")
     policy: Policy = Field("latest", description="where several annotators judged an item")
@@ -164,7 +164,7 @@ def export(settings: Settings) -> int:
     check_feedback(task, judged, settings.out)
     rows = [task.format.feedback_row(task.schema, item) for item in judged]
     write_text(settings.out, rows_text(rows))
-    print(f"{settings.out}: {len(rows)} rows{_left_out_text(task.schema, left_out)}")
+    print(f"{settings.out}: {counted(len(rows), 'row')}{_left_out_text(task.schema, left_out)}")
     return len(rows)
 
 
@@ -182,9 +182,14 @@ def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None
 def _left_out_text(schema: Schema, left_out: int) -> str:
     if not left_out:
         return ""
-    asked = " or ".join(f"{'an' if page == 'annotation' else 'a'} {page}" for page in schema.pages)
-    return f"; {left_out} items lack {asked} and are left out"
+    with_articles = {"annotation": "an annotation", "comparison": "a comparison"}
+    asked = " or ".join(with_articles[page] for page in schema.pages)
+    return f"; left out {counted(left_out, 'item')} without {asked}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    export(settings_from(Settings, argv))
 
 
 if __name__ == "__main__":
-    run_main(lambda: export(settings_from(Settings)))
+    run_main(main)

@@ -18,6 +18,7 @@ from fgrlhf.data.problems import (
     Complaint,
     DataError,
     Problem,
+    counted,
     not_a,
     source_list_problems,
     text_problems,
@@ -117,9 +118,13 @@ def write_items(settings: Settings) -> Sequence[Item]:
     task = feedback_of(settings.task)
     items = read_items(task, settings.source, settings.prompts)
     write_text(settings.out, rows_text(item_json(task, item) for item in items))
-    print(f"{settings.out}: {len(items)} items")
+    print(f"{settings.out}: {counted(len(items), 'item')}")
     return items
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    write_items(settings_from(Settings, argv))
+
+
 if __name__ == "__main__":
-    run_main(lambda: write_items(settings_from(Settings)))
+    run_main(main)

@@ -95,5 +95,9 @@ def write_page(settings: Settings) -> Path:
     return Path(settings.out)
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    write_page(settings_from(Settings, argv))
+
+
 if __name__ == "__main__":
-    run_main(lambda: write_page(settings_from(Settings)))
+    run_main(main)

@@ -20,7 +20,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.problems import Complaint, key_problems, not_a, text_problems
+from fgrlhf.data.problems import (
+    Complaint,
+    filled_value_problems,
+    key_problems,
+    list_problems,
+    not_a,
+    source_list_problems,
+    text_problems,
+)
 from fgrlhf.errors import UserError
 from interface_html.format import FEEDBACK_KEYS, Item, ItemError, read_rows
 from interface_html.rules import (
@@ -142,6 +150,10 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
         yield "responses", not_a(list, outputs)
     elif len(outputs) != count:
         yield "responses", f"has {len(outputs)} entries, must have {count}"
+    else:
+        yield from list_problems(outputs, "responses", filled_value_problems)
+    if schema.fields.context:
+        yield from source_list_problems(row, "context")
     if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):
         yield "references", "must be an array of strings"
 

@@ -1,4 +1,4 @@
-"""Serves the pages of a task to several annotators. `bash interface_html/serve.sh` runs it.
+"""Serves the pages of a task to several annotators. interface_html/serve.sh runs it.
 
 python -m interface_html.serve task=NAME items=items.json db=feedback.sqlite per_item=3
 """
@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, run_main
 from interface_html.database import Database
 from interface_html.items import PROMPTS_HELP, read_items
@@ -101,7 +102,7 @@ def serve(settings: Settings) -> None:
 def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> None:
     if settings.items:
         added = database.add_items(read_items(task, settings.items, settings.prompts))
-        print(f"{added} items added")
+        print(f"{counted(added, 'item')} added")
     if not database.items():
         raise UserError(f"{settings.db} has no items yet: add some with items=...")
 
@@ -122,5 +123,9 @@ def _print_links(
     print(f"stored in {Path(settings.db).resolve()}; Ctrl+C stops the server", flush=True)
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    serve(settings_from(Settings, argv))
+
+
 if __name__ == "__main__":
-    run_main(lambda: serve(settings_from(Settings)))
+    run_main(main)

@@ -7,6 +7,7 @@ folder loads its scripts from interface_html/templates, so it works inside a che
 interface_html/pages.py writes pages that can be sent.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -41,5 +42,9 @@ def write_task_pages(settings: Settings) -> None:
         print(path)
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    write_task_pages(settings_from(Settings, argv))
+
+
 if __name__ == "__main__":
-    run_main(lambda: write_task_pages(settings_from(Settings)))
+    run_main(main)

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from interface_html.format import FeedbackFormat
 from interface_html.row_format import RowFormat
 from interface_html.schema import Schema, load_schema
 
-TASKS = Path(__file__).parents[1] / "tasks"
-TASK_HELP = "the task: the name of its folder in tasks/"
+TASK_HELP = "the task: a folder of tasks/, or any package with an interface_html/schema.js"
+DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -30,26 +31,47 @@ class FeedbackTask:
 
     @property
     def scripts(self) -> tuple[Path, ...]:
-        """The task's own scripts of its pages."""
+        """The task's own scripts of its pages, schema.js first."""
         paths = (self.folder / "schema.js", self.folder / "format.js")
         return tuple(path for path in paths if path.exists())
 
 
 def feedback_of(task: str) -> FeedbackTask:
-    """The task with this name. Raises `UserError` where it has no pages."""
-    name = task.removeprefix("tasks.")
-    folder = TASKS / name / "interface_html"
-    if not name.isidentifier() or not (folder / "schema.js").is_file():
-        names = sorted(path.parts[-3] for path in TASKS.glob("*/interface_html/schema.js"))
-        raise UserError(
-            f"task={shorten(task, 80)}: there is no such task with feedback pages. Give one of"
-            f" {', '.join(names)}, or write tasks/<task>/interface_html/schema.js"
-        )
-    return FeedbackTask(load_schema(folder / "schema.js"), _format_of(name), folder)
+    """The task of a name: a folder of `tasks`, with or without `tasks.`, or another package.
+
+    Its package has `interface_html/schema.js`. If its files do not hold the default rows, the
+    package has a module `feedback_format` too, with a `FeedbackFormat` named FORMAT.
+
+    Raises:
+      UserError: there is no such package, or it has no schema.
+    """
+    for package in (f"tasks.{task}", task):
+        folder = _package_folder(package)
+        if folder is not None and (folder / "interface_html" / "schema.js").is_file():
+            folder = folder / "interface_html"
+            return FeedbackTask(load_schema(folder / "schema.js"), _format_of(package), folder)
+    raise UserError(
+        f"task={shorten(task, 80)}: there is no such task with feedback pages. Name a folder of"
+        " tasks/, or a package, that has an interface_html/schema.js. Run from the folder that"
+        " holds it"
+    )
 
 
-def _format_of(name: str) -> FeedbackFormat:
-    module = f"tasks.{name}.feedback_format"
+def _package_folder(package: str) -> Path | None:
+    """The folder of a package, which is not imported; None where there is none."""
+    if not DOTTED_NAME.fullmatch(package):
+        return None
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _format_of(package: str) -> FeedbackFormat:
+    module = f"{package}.feedback_format"
     if importlib.util.find_spec(module) is None:
         return RowFormat()
     return importlib.import_module(module).FORMAT

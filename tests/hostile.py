@@ -1,6 +1,6 @@
-"""More than 150 texts that have broken pages, parsers and files before. Those with `hit` set
-`window.hit` where they run.
-"""
+"""More than 150 texts that have broken pages, parsers and files. Those with `hit` set it if they run."""
+
+# ruff: noqa: E501 (payloads are easier to compare side by side)
 
 TAGS = [
     "<script>hit=1</script>", "<ScRiPt>hit=1</sCrIpT>", "<script src=//evil.example/x.js></script>", "<script>hit=1//",

@@ -32,7 +32,7 @@ def opened(
     tmp_path=None,
     **options,
 ):
-    """A page with these items. At the end: no error on its console, no request but for its files."""
+    """A page with these items. It must log no error and load nothing but its own files."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(300_000)  # ms: a busy machine may take long
     tab = context.new_page()

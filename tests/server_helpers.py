@@ -15,6 +15,7 @@ from pathlib import Path
 from page_helpers import ITEM, QA
 
 from interface_html.server import judged_sha256
+from interface_html.tasks import FeedbackTask
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = QA.schema
@@ -117,15 +118,24 @@ class Client:
     def next(self, page: str = "annotation"):
         return self.call("POST", "/api/next", {"page": page})[1]["assignment"]
 
-    def submission(self, given, doc=None, page: str = "annotation", **changes) -> dict:
+    def submission(
+        self, given, doc=None, page: str = "annotation", task: FeedbackTask = QA, **changes
+    ) -> dict:
+        """The body of a submission; without `doc` it says that there is no error."""
         row = given["item"]
-        none = {
-            "errors": [],
-            "missing-info": [],
-            "corrected-prediction": row["prediction 1"],
-            "no-error": True,
+        if doc is None:
+            doc = {
+                "errors": [],
+                "missing-info": [],
+                "corrected-prediction": row[task.schema.text],
+                "no-error": True,
+            }
+        body = {
+            "uuid": str(uuid.uuid4()),
+            "assignment": given["id"],
+            "text_sha256": judged_sha256(task.schema, row, page),
+            "seconds": 2.5,
+            "guideline": task.schema.guideline_version,
+            "doc": doc,
         }
-        return {
-            "uuid": str(uuid.uuid4()), "assignment": given["id"], "text_sha256": judged_sha256(SCHEMA, row, page),
-            "seconds": 2.5, "guideline": SCHEMA.guideline_version, "doc": none if doc is None else doc, **changes,
-        }  # fmt: skip
+        return body | changes

@@ -3,12 +3,20 @@
 import sqlite3
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from page_helpers import QA
 
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from interface_html import export
 from interface_html.database import Database, RefusedError, read_database
 from interface_html.format import Item
+from interface_html.items import read_items
+from interface_html.rules import annotation_problems
+
+FIXTURES = Path(__file__).parent / "fixtures" / "feedback"
 
 DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
 
@@ -211,3 +219,37 @@ def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
 def test_settings_of_the_connection(db):
     assert db._connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
     assert db._connection.execute("PRAGMA synchronous").fetchone() == (3,)
+
+
+# ---- a database of an earlier version ------------------------------------------------------------
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A database that an earlier version wrote: two submitted items and a draft of a third."""
+    path = tmp_path / "earlier.sqlite"
+    sql = sqlite3.connect(path)
+    sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))
+    sql.close()
+    return path
+
+
+def test_an_earlier_database_is_exported_to_the_same_bytes(earlier, tmp_path):
+    out = tmp_path / "rows.json"
+    settings = export.Settings(task="qa_feedback", db=str(earlier), out=str(out), policy="all")
+    assert export.export(settings) == 3
+    assert out.read_bytes() == (FIXTURES / "export_v1.json").read_bytes()
+
+
+def test_an_earlier_database_goes_on(earlier, tmp_path):
+    database = Database(earlier, "qa_feedback", per_item=2)
+    begun = database.next("anna", "annotation", 4)
+    revision, state = begun.draft
+    assert (begun.item.id, revision) == ("begun", 1)
+    assert annotation_problems(QA.schema, begun.item.row, state["doc"]) == [
+        ("feedback.corrected-prediction", "is the unchanged text: correct what is marked")
+    ]
+    assert database.next("ben", "annotation", 4).item.id == "old"
+    write_json(tmp_path / "items.json", [{**item.row, "id": item.id} for item in database.items()])
+    assert database.add_items(read_items(QA, tmp_path / "items.json")) == 0
+    database.close()

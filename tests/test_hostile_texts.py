@@ -16,42 +16,91 @@ from interface_html.pages import self_contained
 
 SCHEMA = QA.schema
 ALLOWED = {  # what the pages themselves are made of
-    "A", "ARTICLE", "BODY", "BUTTON", "DEL", "DIALOG", "DIV", "FIELDSET", "H1", "H2", "H3", "H4", "HEADER", "INPUT", "INS", "KBD", "LABEL",
-    "LEGEND", "LI", "MAIN", "NAV", "OL", "P", "Q", "SCRIPT", "SECTION", "SPAN", "TABLE", "TBODY", "TD", "TEXTAREA", "TH", "TR", "UL",
-}  # fmt: skip
+    "A",
+    "ARTICLE",
+    "BODY",
+    "BUTTON",
+    "DEL",
+    "DIALOG",
+    "DIV",
+    "FIELDSET",
+    "H1",
+    "H2",
+    "H3",
+    "H4",
+    "HEADER",
+    "INPUT",
+    "INS",
+    "KBD",
+    "LABEL",
+    "LEGEND",
+    "LI",
+    "MAIN",
+    "NAV",
+    "OL",
+    "P",
+    "Q",
+    "SCRIPT",
+    "SECTION",
+    "SPAN",
+    "TABLE",
+    "TBODY",
+    "TD",
+    "TEXTAREA",
+    "TH",
+    "TR",
+    "UL",
+}
 
 # Judges every item as its annotator would, with the item's hostile text in every field; gives what
 # went wrong.
 JUDGE = """async ([texts, rows, allowed, scripts]) => {
     const $ = (selector) => document.querySelector(selector), wrong = [];
-    const key = (at, name) => at.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true, cancelable: true }));
-    const type = (at, text) => { at.value = text; for (const kind of ["input", "change"]) at.dispatchEvent(new Event(kind, { bubbles: true })); };
-    const check = (what, found, expected) => { if (found !== expected) wrong.push([what, found, expected]); };
+    const key = (at, name) => {
+        const options = { key: name, bubbles: true, cancelable: true };
+        at.dispatchEvent(new KeyboardEvent("keydown", options));
+    };
+    const type = (at, text) => {
+        at.value = text;
+        for (const kind of ["input", "change"])
+            at.dispatchEvent(new Event(kind, { bubbles: true }));
+    };
+    const check = (what, shown, expected) => {
+        if (shown !== expected) wrong.push([what, shown, expected]);
+    };
     for (const [i, text] of texts.entries()) {
         const row = rows[i];
         check("question", $("#item-title").textContent, row.question);
         check("reference", $("#reference").textContent, row.gold);
-        const said = [...document.querySelectorAll(".sentence")].map((one) => one.textContent);
-        check("passages", JSON.stringify(said), JSON.stringify(row.passages.flat()));
+        const sentences = [...document.querySelectorAll(".sentence")];
+        const shown = sentences.map((sentence) => sentence.textContent);
+        check("passages", JSON.stringify(shown), JSON.stringify(row.passages.flat()));
         if ($("#text")) {
             check("text", $("#text").textContent, row["prediction 1"]);
             $("#text").focus();
             for (const name of ["Home", "1", "End", "2", "Escape", "6"]) key($("#text"), name);
             for (const field of document.querySelectorAll("[data-key$=-ids]")) type(field, text);
             type($("#correction"), text.replace(/\\r/g, "") + row["prediction 1"] + text);
-            check("correction", $("#correction").value.includes(text.replace(/\\r/g, "").split("\\n")[0]), true);
+            const start = text.replace(/\\r/g, "").split("\\n")[0];
+            check("correction", $("#correction").value.includes(start), true);
         } else {
-            const shown = [...document.querySelectorAll(".candidate .output")].map((one) => one.textContent);
+            const outputs = [...document.querySelectorAll(".candidate .output")];
+            const shown = outputs.map((output) => output.textContent);
             const answers = [1, 2, 3, 4].map((k) => row[`prediction ${k}`]);
             check("answers", JSON.stringify(shown.sort()), JSON.stringify(answers.sort()));
             for (const name of ["1", "2", "0"]) key($("#choices"), name);
         }
         $("#submit").click();
         const tags = [...document.body.querySelectorAll("*")];
-        for (const node of tags) if (!allowed.includes(node.tagName)) wrong.push(["element", text, node.outerHTML.slice(0, 80)]);
+        for (const node of tags)
+            if (!allowed.includes(node.tagName))
+                wrong.push(["element", text, node.outerHTML.slice(0, 80)]);
         check("scripts", tags.filter((node) => node.tagName === "SCRIPT").length, scripts);
-        for (const node of tags) for (const { name, value } of node.attributes)
-            if (name.startsWith("on") || name === "src" && node.tagName !== "SCRIPT" || name === "href" && !["#text", "#choices"].includes(value)) wrong.push([text, name, value]);
+        for (const node of tags) for (const { name, value } of node.attributes) {
+            const loads = name === "src" && node.tagName !== "SCRIPT";
+            const leaves = name === "href" && !["#text", "#choices"].includes(value);
+            if (name.startsWith("on") || loads || leaves) wrong.push([text, name, value]);
+        }
         if (!$("#next").disabled) $("#next").click();
         await null;
     }
@@ -115,9 +164,14 @@ def test_hostile_feedback_in_a_file_is_shown_as_text_or_refused(chromium, tmp_pa
             tab.input_value("#correction") == HOSTILE[12] and tab.locator("#diff ins").count() > 0
         )
         for wrong in (
-            {**said, "errors": [{**error, "error type": HOSTILE[12]}]}, {**said, "errors": [{**error, "start": "0"}]}, [], None,
-            {**said, "missing-info": [{"error type": "Redundant"}]}, {**said, "corrected-prediction": 1}, {**said, "errors": [None]},
-        ):  # fmt: skip
+            {**said, "errors": [{**error, "error type": HOSTILE[12]}]},
+            {**said, "errors": [{**error, "start": "0"}]},
+            [],
+            None,
+            {**said, "missing-info": [{"error type": "Redundant"}]},
+            {**said, "corrected-prediction": 1},
+            {**said, "errors": [None]},
+        ):
             write_json(tmp_path / "items.json", [{**item, "feedback": wrong}])
             tab.evaluate("FG.notice('')")
             tab.set_input_files("#file", tmp_path / "items.json")

@@ -85,7 +85,8 @@ def test_words_sentences_strip_hash_and_json(tab):
     found = tab.evaluate(
         """texts => texts.map((text) => {
         const p = FG.points(text);
-        return [FG.words(p), FG.sentences(p), FG.strip(text), FG.sha256(text), FG.pythonJson([{ text, list: [], object: {}, n: -1 }])];
+        const json = FG.pythonJson([{ text, list: [], object: {}, n: -1 }]);
+        return [FG.words(p), FG.sentences(p), FG.strip(text), FG.sha256(text), json];
     })""",
         some,
     )
@@ -180,7 +181,9 @@ def test_patches_go_back_and_forth_and_diffs_hold_both_texts(tab):
         """pairs => pairs.every(([a, b]) => {
         const x = { t: a, l: [a] }, y = { t: b, l: [b] }, patch = FG.patch(x, y), d = FG.diff(a, b);
         const join = (skip) => d.filter((p) => p.op !== skip).map((p) => p.text).join("");
-        return FG.same(FG.applyPatch(x, patch, false), y) && FG.same(FG.applyPatch(y, patch, true), x) && join("ins") === a && join("del") === b;
+        const forth = FG.same(FG.applyPatch(x, patch, false), y);
+        const back = FG.same(FG.applyPatch(y, patch, true), x);
+        return forth && back && join("ins") === a && join("del") === b;
     })""",
         pairs,
     )

@@ -163,7 +163,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         )
     write_json(tmp_path / "record.json", record)
     judged = agreement.judged_in_files(
-        SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+        QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
     )
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
         agreement.Comparison(EXPECTED, order) for order in orders
@@ -178,5 +178,5 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         write_json(tmp_path / "record.json", wrong)
         with pytest.raises(UserError, match="record.json"):
             agreement.judged_in_files(
-                SCHEMA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
+                QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
             )

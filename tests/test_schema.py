@@ -1,11 +1,13 @@
 """Schemas of the feedback pages: the shipped ones, and the message for each mistake in one."""
 
+import importlib
 import json
 
 import pytest
 from page_helpers import QA, TOXICITY
 
 from fgrlhf.errors import UserError
+from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, load_schema
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
@@ -81,9 +83,19 @@ def test_only_the_one_assignment_is_a_schema(tmp_path):
 
 @pytest.mark.parametrize("name", ["none", "../toxicity", "", "toxicity/x", "tasks", "a.b"])
 def test_tasks_without_pages_are_refused(name):
-    with pytest.raises(UserError, match="no such task with feedback pages. Give one of .*toxicity"):
+    with pytest.raises(UserError, match="no such task with feedback pages"):
         feedback_of(name)
 
 
-def test_a_task_may_be_named_as_a_module():
+def test_a_task_may_be_any_package(tmp_path, monkeypatch):
     assert feedback_of("tasks.toxicity").schema == TOXICITY.schema
+    folder = tmp_path / "elsewhere" / "summaries"
+    (folder / "interface_html").mkdir(parents=True)
+    changed(folder / "interface_html", lambda tree: tree.update(task="summaries"))
+    monkeypatch.syspath_prepend(tmp_path)
+    task = feedback_of("elsewhere.summaries")
+    assert (task.schema.task, task.folder) == ("summaries", folder / "interface_html")
+    assert isinstance(task.format, RowFormat)
+    (folder / "feedback_format.py").write_text("FORMAT = 'another format'")
+    importlib.invalidate_caches()
+    assert feedback_of("elsewhere.summaries").format == "another format"

@@ -2,12 +2,17 @@
 
 import http.client
 import json
+import os
 import socket
+import sqlite3
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 
 import pytest
 from page_helpers import ITEM
-from server_helpers import SCHEMA, Client, serving
+from server_helpers import ROOT, SCHEMA, Client, serving
 
 from fgrlhf.errors import UserError
 from interface_html import export
@@ -72,18 +77,27 @@ def test_drafts_come_back(client):
     assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
 
 
-@pytest.mark.parametrize("change, field", [
-    ({"text_sha256": "0" * 64}, "text_sha256"),
-    ({"guideline": "0"}, "guideline"),
-    ({"doc": {**DOC, "errors": [{**ERROR, "quote": "cat"}]}}, "feedback.errors[0].quote"),
-    ({"doc": {**DOC, "errors": [{k: v for k, v in ERROR.items() if k != "quote"}]}}, "feedback.errors[0].quote"),
-    ({"doc": {**DOC, "errors": [{**ERROR, "end": 10}]}}, "feedback.errors[0].end"),
-    ({"doc": {**DOC, "no-error": True}}, "feedback.no-error"),
-    ({"doc": {**DOC, "corrected-prediction": ITEM["prediction 1"]}}, "feedback.corrected-prediction"),
-    ({"uuid": "1"}, "body.uuid"),
-    ({"seconds": -1}, "body.seconds"),
-    ({"more": 1}, "body.more"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, field",
+    [
+        ({"text_sha256": "0" * 64}, "text_sha256"),
+        ({"guideline": "0"}, "guideline"),
+        ({"doc": {**DOC, "errors": [{**ERROR, "quote": "cat"}]}}, "feedback.errors[0].quote"),
+        (
+            {"doc": {**DOC, "errors": [{k: v for k, v in ERROR.items() if k != "quote"}]}},
+            "feedback.errors[0].quote",
+        ),
+        ({"doc": {**DOC, "errors": [{**ERROR, "end": 10}]}}, "feedback.errors[0].end"),
+        ({"doc": {**DOC, "no-error": True}}, "feedback.no-error"),
+        (
+            {"doc": {**DOC, "corrected-prediction": ITEM["prediction 1"]}},
+            "feedback.corrected-prediction",
+        ),
+        ({"uuid": "1"}, "body.uuid"),
+        ({"seconds": -1}, "body.seconds"),
+        ({"more": 1}, "body.more"),
+    ],
+)
 def test_every_rule_is_checked_again(client, change, field):
     status, told = client.call(
         "POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change})
@@ -109,11 +123,20 @@ def test_others_work_is_not_seen(client, server):
     assert other.call("POST", "/api/submissions", other.submission(given))[0] == 404
 
 
-@pytest.mark.parametrize("headers, status", [
-    ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
-    ({"Sec-Fetch-Site": "same-site"}, 403), ({"Content-Type": "text/plain"}, 415), ({"Host": "evil.example"}, 421),
-    ({"Content-Type": "application/x-www-form-urlencoded"}, 415), ({"Host": ""}, 421), ({"X-Annotator": "x" * 61}, 400),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Host": "evil.example"}, 421),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Host": ""}, 421),
+        ({"X-Annotator": "x" * 61}, 400),
+    ],
+)
 def test_requests_of_other_sites_and_hosts_are_refused(client, headers, status):
     assert client.call("POST", "/api/next", {"page": "annotation"}, headers)[0] == status
 
@@ -128,11 +151,24 @@ def test_the_page_itself_is_heard(client, server):
         assert client.call("POST", "/api/next", {"page": "annotation"}, headers)[0] == 200
 
 
-@pytest.mark.parametrize("body, status", [
-    (b'{"page":"annotation","x":"' + b"x" * MAX_BODY + b'"}', 413), (b"[" * 33 + b"]" * 33, 400), (b"[" * 100_000, 400),
-    (b'{"page":"\\ud800"}', 400), (b'{"page":NaN}', 400), (b'{"page":1e999}', 400), (b"{", 400), (b"\xff", 400),
-    (b'{"page":' + b"9" * 5000 + b"}", 400), (b"", 422), (b"[]", 422), (b'{"page":"other"}', 422), (b"null", 422),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, status",
+    [
+        (b'{"page":"annotation","x":"' + b"x" * MAX_BODY + b'"}', 413),
+        (b"[" * 33 + b"]" * 33, 400),
+        (b"[" * 100_000, 400),
+        (b'{"page":"\\ud800"}', 400),
+        (b'{"page":NaN}', 400),
+        (b'{"page":1e999}', 400),
+        (b"{", 400),
+        (b"\xff", 400),
+        (b'{"page":' + b"9" * 5000 + b"}", 400),
+        (b"", 422),
+        (b"[]", 422),
+        (b'{"page":"other"}', 422),
+        (b"null", 422),
+    ],
+)
 def test_bodies_that_are_refused(client, body, status):
     assert client.call("POST", "/api/next", raw=body)[0] == status
 
@@ -143,10 +179,21 @@ def test_depth_counts_brackets_outside_strings():
     assert "deeper" in json_problem(b"[" * 33 + b"]" * 33)
 
 
-@pytest.mark.parametrize("path", [
-    "/../../../etc/passwd", "/templates/../schema.py", "/templates/%2e%2e/database.py", "/templates/..%2f..%2fREADME.md",
-    "/templates/", "//etc/passwd", "/templates/annotation.html%00.js", "/schema.py", "/api", "/docs",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../etc/passwd",
+        "/templates/../schema.py",
+        "/templates/%2e%2e/database.py",
+        "/templates/..%2f..%2fREADME.md",
+        "/templates/",
+        "//etc/passwd",
+        "/templates/annotation.html%00.js",
+        "/schema.py",
+        "/api",
+        "/docs",
+    ],
+)
 def test_only_the_pages_are_files(client, path):
     status, told = client.call("GET", path)
     assert status == 404, told
@@ -210,6 +257,19 @@ def test_other_machines_need_tokens(tmp_path):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite")))
+
+
+def test_the_script_serves_the_task_of_its_environment(tmp_path):
+    environment = os.environ | {
+        "TASK": "toxicity",
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    script = ["bash", ROOT / "interface_html" / "serve.sh", f"db={tmp_path}/f.sqlite"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "f.sqlite has no items yet" in done.stderr) == (2, True), done.stderr
+    with sqlite3.connect(tmp_path / "f.sqlite") as sql:
+        assert sql.execute("SELECT value FROM meta").fetchall() == [("toxicity",)]
 
 
 def test_the_majority():

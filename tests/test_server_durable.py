@@ -99,9 +99,9 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
 def test_a_crowd_shares_the_items_fairly(tmp_path):
     lease, times, seen = 3.0, {"next": [], "draft": [], "submit": []}, {}
 
-    def timed(what, call):
+    def timed(what, client, *request):
         start = time.perf_counter()
-        answer = call()
+        answer = client.call(*request)
         times[what].append(time.perf_counter() - start)
         return answer
 
@@ -112,9 +112,8 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
             mine = seen.setdefault(number, [])
             idle = 0  # the bound is for items that nobody is given any more
             while sum(map(len, seen.values())) < 3 * ITEMS and idle < 400:
-                status, told = timed(
-                    "next", lambda: client.call("POST", "/api/next", {"page": "annotation"})
-                )
+                page = {"page": "annotation"}
+                status, told = timed("next", client, "POST", "/api/next", page)
                 assert status == 200, told
                 given = told["assignment"]
                 if given is None:  # others may still let theirs run out
@@ -127,15 +126,12 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
                 time.sleep(rng.uniform(*THINK) / 2)
                 last = given["draft"]["revision"] if given["draft"] else 0
                 draft = {"revision": last, "state": {"doc": "x" * 2000}}
-                status, told = timed(
-                    "draft", lambda: client.call("PUT", f"/api/drafts/{given['id']}", draft)
-                )
+                address = f"/api/drafts/{given['id']}"
+                status, told = timed("draft", client, "PUT", address, draft)
                 assert status == 200, told
                 time.sleep(rng.uniform(*THINK) / 2)
                 body = client.submission(given)
-                status, told = timed(
-                    "submit", lambda: client.call("POST", "/api/submissions", body)
-                )
+                status, told = timed("submit", client, "POST", "/api/submissions", body)
                 assert status in (201, 409), told
                 if status == 201:
                     mine.append(given["item"]["id"])
@@ -195,11 +191,11 @@ def test_random_requests_find_no_server_error(tmp_path):
     if not program.exists() and not shutil.which("schemathesis"):
         pytest.skip("schemathesis is not installed")
     with serving(tmp_path, items=5) as server:
-        done = subprocess.run(
-            [program if program.exists() else "schemathesis", "run", f"http://127.0.0.1:{server.port}/openapi.json",
-             "--checks", "not_a_server_error", "--max-examples", str(EXAMPLES), "--phases", "examples,fuzzing"],
-            cwd=tmp_path, capture_output=True, text=True,
-        )  # fmt: skip
+        command = [program if program.exists() else "schemathesis", "run"]
+        command += [f"http://127.0.0.1:{server.port}/openapi.json"]
+        command += ["--checks", "not_a_server_error", "--max-examples", str(EXAMPLES)]
+        command += ["--phases", "examples,fuzzing"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:]
         generated = int(re.search(r"(\d+) generated", done.stdout)[1])
         print(f"{generated} requests of schemathesis, no server error")

@@ -38,9 +38,31 @@ from tasks.qa_feedback.training.comparisons import make_comparisons, prompts_of
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 ODD = [
-    None, True, False, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", " ", "\ud83d", "x" * 5000, "{" * 5000, [], [[]], [None], {}, {"a": 1},
-    [1, "x", None, [], {}], {"wikipage": 3, "content": None}, ["Title"], "1" * 5000, "\x00",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    10**30,
+    1.5,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+    "\ud83d",
+    "x" * 5000,
+    "{" * 5000,
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+    [1, "x", None, [], {}],
+    {"wikipage": 3, "content": None},
+    ["Title"],
+    "1" * 5000,
+    "\x00",
+]
 
 
 def places(value, path=()):
@@ -480,7 +502,7 @@ def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
 
 def test_texts_of_one_repeated_word_are_not_aligned():
     before, after = "a " * 10_000, "a " * 5000 + "b " + "a " * 5000
-    assert 10_000**2 > MAX_EQUAL_PAIRS
+    assert MAX_EQUAL_PAIRS < 10_000**2
     assert [after[start:end] for start, end in new_words(before, after)] == ["b"]
     assert new_words(before, before) == () and new_words(before + "b", before) == ()
     ((start, end),) = new_words("x " + before, "y " + before + "z")

@@ -5,11 +5,13 @@ A key that holds text takes the text after `=` as it is; see `fgrlhf.config.valu
 
 import sys
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fgrlhf.config import StrictModel, describe, validate, value_from_text
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.task import Task, load_task
+
+if TYPE_CHECKING:
+    from fgrlhf.task import Task
 
 Model = TypeVar("Model", bound=StrictModel)
 
@@ -31,7 +33,7 @@ def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Mode
     return validate(model, settings, source="the command line")
 
 
-def task_and_rest(argv: Sequence[str] | None, usage: str) -> tuple[Task, list[str]]:
+def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[str]]":
     """The task that the first argument names, and the other arguments.
 
     Without any argument, or with `--help` alone, the usage is printed and the program ends.
@@ -40,4 +42,6 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> tuple[Task, list[st
     if not arguments or arguments[0] in ("-h", "--help"):
         print(f"{usage}\n`TASK --help` lists the keys for a task, such as tasks.qa_feedback")
         sys.exit(0 if arguments else 2)
+    from fgrlhf.task import load_task  # imports torch, which programs without a model do not need
+
     return load_task(arguments[0]), arguments[1:]

@@ -49,14 +49,14 @@ class DataError(UserError):
         has_lines = all(problem.place == "line" for problem in problems)
         places = "file, line" if has_lines else "file, row counted from 0"
         head = (
-            f"{_counted(len(problems), 'mistake')} in {_counted(len(rows), 'row')} of the data"
+            f"{counted(len(problems), 'mistake')} in {counted(len(rows), 'row')} of the data"
             f" ({places}, field, reason):"
         )
         lines = "\n  ".join([head, *first_problems([str(problem) for problem in problems])])
         super().__init__(f"{lines}\nCorrect or remove these rows; nothing was written.")
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -131,14 +131,17 @@ def annotation_page(out: Path) -> Stage:
         sys.executable,
         "-m",
         module,
+        "task=qa_feedback",
         f"items={out / 'generated' / 'sft-train' / 'samples.jsonl'}",
-        f"questions={out / 'data' / 'train.json'}",
+        f"prompts={out / 'data' / 'train.json'}",
         f"out={out / 'annotate.html'}",
         "first=20",
     )
-    reads = (f"{TASK}/interface_html/schema.js", "interface_html/templates/*")
+    folder = f"{TASK}/interface_html"
+    reads = (f"{folder}/schema.js", f"{folder}/format.js", "interface_html/templates/*")
+    modules = (module, "tasks.qa_feedback.feedback_format")
     return Stage(
-        "annotation_page", command, ("generate_train",), ("annotate.html",), reads, (module,)
+        "annotation_page", command, ("generate_train",), ("annotate.html",), reads, modules
     )
 
 

@@ -1,0 +1,227 @@
+"""The default rows of feedback: for toxicity, and for a task that asks for everything."""
+
+import copy
+import json
+import random
+
+import pytest
+from page_helpers import QA, TOXICITY, downloaded, opened
+from server_helpers import Client, serving
+from test_schema import changed
+
+from fgrlhf.data.problems import DataError
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
+from interface_html import agreement, export
+from interface_html.format import Item
+from interface_html.items import Settings, item_json, read_items, rows_text, write_items
+from interface_html.pages import self_contained
+from interface_html.row_format import RowFormat
+from interface_html.schema import load_schema
+from interface_html.tasks import FeedbackTask
+
+SAMPLE = {"id": "t", "prompt": "Say", "responses": ["Hello there. You fool! Bye."]}
+SPAN = {"start": 13, "end": 22, "label": "Insult"}
+MARKED = {"id": "t", "prompt": "Say", "response": SAMPLE["responses"][0], "spans": [SPAN]}
+
+TEXT = "The cat sat on the mat. It was 😀 red."
+FULL = {
+    "id": "f",
+    "prompt": "Who sat?",
+    "context": [["Cat", "A cat sat.", "It was blue."]],
+    "references": ["A cat."],
+    "response": TEXT,
+    "responses": [TEXT, "second", "third", "fourth"],
+    "spans": [
+        {
+            "start": 31,
+            "end": 37,
+            "label": "Wrong-Grounding",
+            "evidence": '{"passage_id":1,"sentence_id":[2]}',
+        },
+        {"start": 4, "end": 11, "label": "Irrelevant"},
+    ],
+    "missing": [{"label": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}],
+    "correction": "The cat.",
+    "preferences": [1, 1, 1, 0, 2, 1],
+    "source": "a key of the task",
+}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> FeedbackTask:
+    """A task with the default format that asks for all that a page can ask."""
+    folder = tmp_path_factory.mktemp("full")
+    schema = load_schema(changed(folder, lambda tree: tree.update(task="full")))
+    return FeedbackTask(schema, RowFormat(), folder)
+
+
+def write(path, rows):
+    write_json(path, rows)
+    return path
+
+
+def test_samples_become_items_become_rows(tmp_path):
+    write_jsonl(tmp_path / "samples.jsonl", [SAMPLE])
+    out = str(tmp_path / "items.json")
+    write_items(Settings(task="toxicity", source=str(tmp_path / "samples.jsonl"), out=out))
+    (item,) = read_items(TOXICITY, out)
+    assert item == Item("t", {"prompt": "Say", "generation": SAMPLE["responses"][0]})
+    unmarked = {key: value for key, value in MARKED.items() if key != "spans"}
+    assert item_json(TOXICITY, item) == unmarked
+
+
+@pytest.mark.parametrize("row", [MARKED, {**MARKED, "spans": []}, {**MARKED, "more": [1]}])
+def test_rows_of_one_response_come_back(tmp_path, row):
+    items = read_items(TOXICITY, write(tmp_path / "rows.json", [row]))
+    assert rows_text(item_json(TOXICITY, item) for item in items) == rows_text([row])
+
+
+def test_rows_with_everything_come_back(full, tmp_path):
+    (item,) = read_items(full, write(tmp_path / "rows.json", [FULL]))
+    assert item.row["passages"] == FULL["context"] and item.row["gold"] == "A cat."
+    assert item.preference == FULL["preferences"]
+    assert rows_text([item_json(full, item)]) == rows_text([FULL])
+
+
+def test_references_come_from_the_prompts_of_samples(full, tmp_path):
+    sample = {key: FULL[key] for key in ("id", "prompt", "context", "responses")}
+    prompts = write(tmp_path / "prompts.json", [{"id": "f", "references": ["Gold.", "x"]}])
+    (item,) = read_items(full, write(tmp_path / "rows.json", [sample]), prompts)
+    assert item.row["gold"] == "Gold."
+    with pytest.raises(UserError, match="row 0: `references` must be an array of strings"):
+        full.format.references(write(tmp_path / "prompts.json", [{"id": "f"}]))
+
+
+def changed_row(**changes) -> dict:
+    row = copy.deepcopy(FULL) | changes
+    return {key: value for key, value in row.items() if value is not ...}
+
+
+@pytest.mark.parametrize(
+    "row, field",
+    [
+        (changed_row(prompt=3), "prompt"),
+        (changed_row(responses=["a", "b"]), "responses"),
+        (changed_row(responses="abcd"), "responses"),
+        (changed_row(responses=..., response=...), "responses"),
+        (changed_row(context=...), "context"),
+        (changed_row(context=[[]]), "context[0]"),
+        (changed_row(references=[]), "references"),
+        (changed_row(gold="x"), "gold"),
+        (changed_row(feedback={}), "feedback"),
+        (changed_row(spans={}), "spans"),
+        (changed_row(spans=[3]), "spans[0]"),
+        (changed_row(spans=[{"start": 0, "end": 3}]), "spans[0].label"),
+        (changed_row(spans=[{"start": 0, "end": 2, "label": "Irrelevant"}]), "spans[0].end"),
+        (changed_row(spans=[SPAN]), "spans[0].label"),
+        (changed_row(missing=[{"label": "Missing-Answer"}]), "missing[0].passage_id"),
+        (changed_row(correction=TEXT), "correction"),
+        (changed_row(preferences=[1]), "preferences"),
+        (changed_row(preferences=[1, 2, 0, 1, 0, 0]), "preferences"),
+        (changed_row(preferences="x"), "preferences"),
+        (changed_row(response=..., responses=[" ", "b", "c", "d"], spans=...), "responses[0]"),
+    ],
+)
+def test_malformed_rows_are_named_by_their_own_keys(full, tmp_path, row, field):
+    with pytest.raises(DataError) as raised:
+        read_items(full, write(tmp_path / "rows.json", [FULL | {"id": "a"}, row]))
+    assert (1, field) in [(problem.row, problem.field) for problem in raised.value.problems]
+
+
+# ---- end to end ----------------------------------------------------------------------------------
+
+
+def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
+    """Items, a server's submission, the export, the agreement report, and the rows read back."""
+    samples = [{**SAMPLE, "id": name} for name in "ab"]
+    write_jsonl(tmp_path / "samples.jsonl", samples)
+    path = tmp_path / "samples.jsonl"
+    error = {"error type": "Insult", "explanation": "", "start": 13, "end": 22}
+    marked = {
+        "errors": [{**error, "quote": "You fool!"}],
+        "missing-info": [],
+        "corrected-prediction": "",
+        "no-error": False,
+    }
+    clean = {**marked, "errors": [], "no-error": True}
+    with serving(tmp_path, task="toxicity", items=path, per_item=2) as server:
+        for name, docs in (("anna", [marked, clean]), ("ben", [marked, marked])):
+            client = Client(server.port, name)
+            for doc in docs:
+                given = client.next()
+                assert set(given["item"]) == {"id", "prompt", "generation"}
+                body = client.submission(given, doc, task=TOXICITY)
+                assert client.call("POST", "/api/submissions", body)[0] == 201
+            assert client.next() is None and client.next("comparison") is None
+        assert client.call("GET", "/templates/annotation.html")[0] == 200
+        for address in ("/templates/comparison.html", "/format.js"):
+            assert client.call("GET", address)[0] == 404
+    out = tmp_path / "rows.json"
+    settings = export.Settings(task="toxicity", db=str(server.db), out=str(out), policy="first")
+    assert export.export(settings) == 2
+    rows = json.loads(out.read_text())
+    assert rows == [{**MARKED, "id": "a"}, {**MARKED, "id": "b", "spans": []}]
+    items = read_items(TOXICITY, out)
+    assert rows_text(item_json(TOXICITY, item) for item in items) == out.read_text()
+    report = agreement.Settings(task="toxicity", db=str(server.db))
+    figures = agreement.write_report(report)
+    assert figures["span F1, exact"].mean == pytest.approx(2 / 3)
+    assert figures["alpha, sentences"].mean == pytest.approx(figures["alpha, words"].mean, abs=0.5)
+    assert "preference alpha" not in figures
+
+
+# ---- the browser ---------------------------------------------------------------------------------
+
+
+def random_row(rng: random.Random) -> dict:
+    """`FULL` with keys removed, and more of others."""
+    row = copy.deepcopy(FULL)
+    for key in ("references", "response", "spans", "preferences", "source"):
+        if rng.random() < 0.3:
+            del row[key]
+    if rng.random() < 0.3:
+        del row["missing"], row["correction"]
+    row["more"] = rng.choice([None, 1, "😀", {"a": [1]}])
+    return row
+
+
+def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
+    rng = random.Random(0)
+    rows = [random_row(rng) for _ in range(200)]
+    page = tmp_path / "page.html"
+    items = read_items(full, write(tmp_path / "rows.json", [FULL]))
+    page.write_text(self_contained(full, "annotation", items))
+    with opened(chromium, where=page) as tab:
+        results = tab.evaluate(
+            """rows => rows.map((row) => {
+            const { id, ...rest } = row, item = { id, row: FG.format.itemRow(FG_SCHEMA, rest) };
+            return FG.pythonJson([item.row, FG.format.feedbackRow(FG_SCHEMA, item)]);
+        })""",
+            rows,
+        )
+        assert downloaded(tab).decode() == rows_text([FULL])
+    for row, result in zip(rows, results):
+        rest = {key: value for key, value in row.items() if key != "id"}
+        item = Item(row["id"], full.format.item_row(full.schema, rest, ""))
+        assert result == rows_text([item.row, full.format.feedback_row(full.schema, item)])
+
+
+def test_the_formats_of_a_task_are_the_same(chromium, qa_feedback, tmp_path):
+    """format.js of qa-feedback against feedback_format.py."""
+    rows = json.loads((qa_feedback / "dev_feedback.json").read_text())
+    annotated = [{**row, "id": str(i)} for i, row in enumerate(rows)]
+    annotated += [{key: row[key] for key in row if key != "feedback"} for row in annotated]
+    with opened(chromium, items=annotated[:1], tmp_path=tmp_path) as tab:
+        results = tab.evaluate(
+            """rows => rows.map(({ id, ...rest }) => {
+            const row = FG.format.itemRow(FG_SCHEMA, rest);
+            if (row.feedback) row.feedback["no-error"] = false;
+            return FG.pythonJson([FG.format.feedbackRow(FG_SCHEMA, { id, row })]);
+        })""",
+            annotated,
+        )
+    for row, result in zip(annotated, results):
+        rest = {key: value for key, value in row.items() if key != "id"}
+        item = Item(row["id"], QA.format.item_row(QA.schema, rest, ""))
+        assert result == rows_text([QA.format.feedback_row(QA.schema, item)]) == rows_text([rest])
