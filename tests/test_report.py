@@ -419,6 +419,7 @@ def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
         "reward": 0.4,
         "segments": {
             "relevance": [],
+            "style": None,
             "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}],
         },
     }
@@ -427,8 +428,8 @@ def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
         "prompt": "Say something.",
         "response": "",
         "tokens": ["</s>"],
-        "rewards": {"completeness": [0.4]},
-        "segments": {"completeness": row["segments"]["completeness"]},
+        "rewards": {"completeness": [0.4], "style": [0.0]},
+        "segments": {"completeness": row["segments"]["completeness"], "style": None},
         "kl": [0.0],
         "values": None,
         "advantages": [0.0],
@@ -517,6 +518,9 @@ def test_names_of_a_task_and_of_none():
         "reward: preference",
         "a · b",
     ]
+    assert DISPLAY.metric("reward/baseline_model/not_applicable") == (
+        "reward: preference, not applicable"
+    )
     assert Display().metric("oracle/gold") == "gold"
     assert Display().metric("kl") == "KL from the reference"
 

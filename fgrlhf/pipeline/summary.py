@@ -19,10 +19,10 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
 from fgrlhf.files import read_json, read_jsonl, write_json
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.metrics.paired import by_prompt, paired_difference
 from fgrlhf.report.display import TRUTH, Display
 from fgrlhf.reward_models.scoring import SPEC_FILE
 from fgrlhf.runs.runlog import versions
-from fgrlhf.stats import by_prompt, paired_by_prompt
 from fgrlhf.task import load_task
 
 USAGE = "usage: python -m fgrlhf.pipeline.summary TASK output_dir=DIR [split=test]"
@@ -91,7 +91,7 @@ def gains(
             metrics = [name for name in headline if name in shared]
         result[f"{a}_vs_{b}"] = {}
         for metric in metrics:
-            interval = paired_by_prompt(
+            interval = paired_difference(
                 by_prompt(policies[a], metric), by_prompt(policies[b], metric)
             )
             if interval is not None:

@@ -32,6 +32,7 @@ from fgrlhf.pipeline.experiments import (
     Run,
     learning_curve,
     parse_config,
+    seeds_text,
     split_arguments,
 )
 from fgrlhf.pipeline.stages import stop_with_signals
@@ -259,6 +260,7 @@ def page(result: Sweep, display: Display) -> str:
         style=stylesheet(),
         sweep=result,
         metric=metric,
+        seeds=seeds_text(result.seeds),
         keys=_keys(result),
         scores=Markup(intervals(f"Best {metric} on dev", marks)),
         curves=Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None,
@@ -270,7 +272,7 @@ def table(result: Sweep, display: Display) -> str:
     metric = display.metric(result.metric)
     keys = _keys(result)
     lines = [
-        f"{len(result.seeds)} seeds, best {metric} on dev in training.",
+        f"{seeds_text(result.seeds)}, best {metric} on dev in training.",
         "",
         f"| {' | '.join(keys)} | {metric} | by seed | KL |",
         "|---" * (len(keys) + 3) + "|",
