@@ -231,9 +231,9 @@ def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> Swe
     evaluated = [line for line in lines if line.get(f"eval/{metric}") is not None]
     if not evaluated:
         names = dict.fromkeys(key for line in lines for key in line if key.startswith("eval/"))
-        known = ", ".join(name.removeprefix("eval/") for name in names) or "no dev metrics"
+        metrics = ", ".join(name.removeprefix("eval/") for name in names) or "no dev metrics"
         raise UserError(
-            f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {known}. Choose"
+            f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {metrics}. Choose"
             " another metric=..."
         )
     near = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]

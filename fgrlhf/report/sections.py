@@ -316,8 +316,8 @@ def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
     cards = []
     for place, (folder, model) in enumerate(outputs.reward_models.items()):
         name = display.name(folder)
-        known = truth.get(folder) or truth.get(name.lower()) or {}
-        cards.append(_model_card(name, model, known, colour=2 + place))
+        numbers = truth.get(folder) or truth.get(name.lower()) or {}
+        cards.append(_model_card(name, model, numbers, colour=2 + place))
     return cards
 
 
