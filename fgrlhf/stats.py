@@ -5,12 +5,11 @@ responses to one question are alike, and treating them as independent would make
 narrow. Efron & Tibshirani (1993), chapter 13.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import root_scalar
 from scipy.stats import norm, t
 
 LEVEL = 0.95
@@ -81,26 +80,6 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -
             f"paired values must be of the same questions: {first.size} and {second.size} given"
         )
     return bootstrap(first - second, n=n, seed=seed)
-
-
-def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
-    """Mean of a metric over the responses to each prompt, by the prompt's id.
-
-    Responses without the metric are left out, and so are those whose value is None.
-    """
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        if row.get(metric) is not None:
-            values.setdefault(row["id"], []).append(row[metric])
-    return {prompt: float(np.mean(samples)) for prompt, samples in values.items()}
-
-
-def paired_by_prompt(a: Mapping[str, float], b: Mapping[str, float]) -> Interval | None:
-    """`paired_bootstrap` over the prompts that both mappings have; None where there are none."""
-    shared = [prompt for prompt in a if prompt in b]
-    if not shared:
-        return None
-    return paired_bootstrap([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
 
 
 def ratio_bootstrap(
@@ -214,13 +193,7 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     smallest = -300.0
     if half_width(10**smallest) <= mean:
         return 0.0
-    root = root_scalar(
-        lambda log_p: half_width(10**log_p) - mean,
-        bracket=(smallest, 0.0),
-        method="brentq",
-        xtol=1e-12,
-    )
-    return float(10**root.root)
+    return 10 ** brentq(lambda log_p: half_width(10**log_p) - mean, smallest, 0.0, xtol=1e-12)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

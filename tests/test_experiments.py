@@ -63,6 +63,12 @@ def test_a_run_depends_on_the_files_that_its_config_names(folder):
     assert stage.command[-1] == "train.seed=3"
 
 
+def test_what_its_own_stages_write_is_no_reason_to_run_again(folder):
+    """The first time such a file does not exist yet, the second time it does."""
+    experiment = Experiment("t", folder, {"HERE": str(folder)})
+    assert experiment.named_files(str(folder / "c.yml")) == []
+
+
 def test_values_of_a_config(folder):
     experiment = Experiment("t", folder, {"HERE": "h"})
     config = str(folder / "c.yml")

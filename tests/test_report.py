@@ -5,6 +5,7 @@ import math
 import random
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fgrlhf.report.records import Segment
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from tasks.qa_feedback.display import DISPLAY
 
+ROOT = Path(__file__).parents[1]
 ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}
 CLAUSES = (
     "The 1994 film Amber Harbor was directed by Lena Okafor,",
@@ -419,6 +421,7 @@ def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
         "reward": 0.4,
         "segments": {
             "relevance": [],
+            "style": None,
             "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}],
         },
     }
@@ -427,8 +430,8 @@ def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
         "prompt": "Say something.",
         "response": "",
         "tokens": ["</s>"],
-        "rewards": {"completeness": [0.4]},
-        "segments": {"completeness": row["segments"]["completeness"]},
+        "rewards": {"completeness": [0.4], "style": [0.0]},
+        "segments": {"completeness": row["segments"]["completeness"], "style": None},
         "kl": [0.0],
         "values": None,
         "advantages": [0.0],
@@ -517,6 +520,9 @@ def test_names_of_a_task_and_of_none():
         "reward: preference",
         "a · b",
     ]
+    assert DISPLAY.metric("reward/baseline_model/not_applicable") == (
+        "reward: preference, not applicable"
+    )
     assert Display().metric("oracle/gold") == "gold"
     assert Display().metric("kl") == "KL from the reference"
 
@@ -600,6 +606,15 @@ def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, caps
     assert shown()
     with pytest.raises(UserError, match="no task `tasks.gone`"):
         report_page.main([str(tmp_path), "task=tasks.gone"])
+
+
+def test_the_display_of_the_guide_runs():
+    guide = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", guide, flags=re.M | re.S)
+    names: dict = {}
+    exec(block, names)
+    view = split_prompt("Move 3 discs.\nOne at a time.", names["DISPLAY"])
+    assert view.title == "Move 3 discs." and list(view.parts) == ["rules"]
 
 
 def test_the_command_line(tmp_path, capsys):

@@ -328,6 +328,10 @@ def test_real_rows_have_no_oracle(outputs):
 
 def test_without_evaluations_there_is_nothing_to_sum_up(outputs):
     write_json(outputs / "dev.json", [mini_world.make_row(0, "dev", 0)])
+    write_jsonl(outputs / "eval" / "mine-train" / "rows.jsonl", [])
+    write_json(outputs / "train.json", [mini_world.make_row(0, "train", 0)])
+    with pytest.raises(UserError, match="has none of sft, holistic, baseline, fine_grained on tr"):
+        summarise(settings(outputs, split="train"))
     with pytest.raises(UserError, match="holds no evaluation on dev"):
         summarise(settings(outputs, split="dev"))
 

@@ -150,12 +150,12 @@ def with_settings(run: Run, file: str | None) -> Run:
     """The run with the overrides that a YAML file {run: {key: value}} has for it."""
     if file is None:
         return run
-    own = read_yaml(file).get(run.name) or {}
-    if not isinstance(own, dict):
+    settings = read_yaml(file).get(run.name) or {}
+    if not isinstance(settings, dict):
         raise UserError(f"{file}: `{run.name}` must be a mapping of keys to values")
     more = [
         f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in own.items()
+        for key, value in settings.items()
     ]
     return replace(run, overrides=(*run.overrides, *more))
 

@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fgrlhf.pipeline.comparison import Comparison, Difference
-from fgrlhf.pipeline.experiments import Point
+from fgrlhf.pipeline.experiments import Point, seeds_text
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import Band, panels
@@ -78,6 +78,7 @@ def page(comparison: Comparison, display: Display) -> str:
         comparison=comparison,
         metric=metric,
         reference=reference,
+        seeds=seeds_text(comparison.seeds),
         rows=rows(comparison),
         others=comparison.others(),
         explained=explained(comparison),
@@ -117,7 +118,7 @@ def table(comparison: Comparison, display: Display) -> str:
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     lines = [
-        f"{len(comparison.seeds)} seeds, {metric} on the {comparison.split} prompts; {reference}"
+        f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
         f" {comparison.reference_score:.3f}. 95% intervals over prompts and seeds."
         f" {explained(comparison)}",
         "",

@@ -19,9 +19,9 @@ from pydantic import Field, field_validator
 from fgrlhf.config import FilePath, StrictModel, read_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
+from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.runs.stage import WEIGHTS
-from fgrlhf.stats import by_prompt
 
 # program -> (its module, whether its first argument is the task)
 PROGRAMS = {
@@ -90,6 +90,11 @@ def seed_list(text: str) -> list[int]:
             f"{shorten(text)} names a seed twice: it would count as two independent runs"
         )
     return seeds
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """`1 seed`, `3 seeds`."""
+    return "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
 
 
 @dataclass(frozen=True)
@@ -278,12 +283,14 @@ class Experiment:
     def named_files(self, config: str, overrides: Iterable[str] = ()) -> list[str]:
         """The files and checkpoints that a config or its overrides name, if they exist.
 
-        A run depends on their contents. Raises `UserError` where the config cannot be read.
+        A run depends on their contents; what the experiment's own stages write is left out, since
+        they are among its needs. Raises `UserError` where the config cannot be read.
         """
         tree = read_yaml(config)
         tree.pop("logging", None)
         texts = [*_texts(tree), *(override.partition("=")[2] for override in overrides)]
-        return sorted({file for text in texts if text for file in _files(self._filled(text))})
+        files = {file for text in texts if text for file in _files(self._filled(text))}
+        return sorted(file for file in files if not Path(file).is_relative_to(self.out))
 
     def _filled(self, text: str) -> str:
         return Template(text).safe_substitute({**os.environ, **self.environment})

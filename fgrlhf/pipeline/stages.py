@@ -77,7 +77,7 @@ class Stage:
 
     `needs` are names of stages that come before. `outputs` are paths in the outputs folder that
     only this stage writes. `reads` are glob patterns in the repository, of files whose contents
-    decide the result. `modules` are the modules the command runs; what they import is followed.
+    decide the result. `modules` are the modules the command runs; their imports are followed.
     """
 
     name: str

@@ -17,12 +17,13 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel, describe
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
-from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.metrics.paired import by_prompt, paired_difference
+from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.display import TRUTH, Display
 from fgrlhf.reward_models.scoring import SPEC_FILE
 from fgrlhf.runs.runlog import versions
-from fgrlhf.stats import by_prompt, paired_by_prompt
 from fgrlhf.task import load_task
 
 USAGE = "usage: python -m fgrlhf.pipeline.summary TASK output_dir=DIR [split=test]"
@@ -40,8 +41,8 @@ class SummarySettings(StrictModel):
 # ---- policies ------------------------------------------------------------------------------------
 
 
-def policy_rows(output: Path, split: str, display: Display) -> dict[str, Rows]:
-    """The evaluation rows of every policy, in the task's order.
+def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
+    """The policies with an evaluation on the split, in the task's order.
 
     Raises:
       UserError: nothing was evaluated on the split.
@@ -54,10 +55,7 @@ def policy_rows(output: Path, split: str, display: Display) -> dict[str, Rows]:
         raise UserError(
             f"{output}/eval holds no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
         )
-    return {
-        name: read_jsonl(output / "eval" / f"{name}{ending}" / "rows.jsonl")
-        for name in sorted(names, key=display.rank)
-    }
+    return sorted(names, key=display.rank)
 
 
 def policy_summary(rows: Rows) -> dict[str, Any]:
@@ -91,7 +89,7 @@ def gains(
             metrics = [name for name in headline if name in shared]
         result[f"{a}_vs_{b}"] = {}
         for metric in metrics:
-            interval = paired_by_prompt(
+            interval = paired_difference(
                 by_prompt(policies[a], metric), by_prompt(policies[b], metric)
             )
             if interval is not None:
@@ -148,18 +146,19 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
       UserError: nothing was evaluated on the split, or a file is missing or broken.
     """
     output = Path(settings.output_dir)
-    rows = policy_rows(output, settings.split, display)
+    policies = evaluated_policies(output, settings.split, display)
+    rows = {name: evaluation_rows(output, name, settings.split) for name in policies}
     folders = {path.parent.name: path.parent for path in output.glob(f"*/{SPEC_FILE}")}
     ordered = {name: folders[name] for name in sorted(folders, key=display.rank)}
     summary = {
         "task": task,
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
-        "gains": gains(rows, against_first(list(rows)), display.headline),
+        "gains": gains(rows, against_first(policies), display.headline),
         "reward_models": reward_models_on_dev(ordered),
         "stages": stages(output),
         "versions": versions(),
         "processor": processor_name(),
-        "seed": seed_of(output, list(reversed(rows))),
+        "seed": seed_of(output, policies[::-1]),
         "scale": settings.scale,
         "data": data_of(rows, task, settings.split),
     }

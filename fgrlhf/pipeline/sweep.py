@@ -32,6 +32,7 @@ from fgrlhf.pipeline.experiments import (
     Run,
     learning_curve,
     parse_config,
+    seeds_text,
     split_arguments,
 )
 from fgrlhf.pipeline.stages import stop_with_signals
@@ -230,9 +231,9 @@ def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> Swe
     evaluated = [line for line in lines if line.get(f"eval/{metric}") is not None]
     if not evaluated:
         names = dict.fromkeys(key for line in lines for key in line if key.startswith("eval/"))
-        known = ", ".join(name.removeprefix("eval/") for name in names) or "no dev metrics"
+        metrics = ", ".join(name.removeprefix("eval/") for name in names) or "no dev metrics"
         raise UserError(
-            f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {known}. Choose"
+            f"{folder / 'metrics.jsonl'} has no dev metric `{metric}`; it has {metrics}. Choose"
             " another metric=..."
         )
     near = [line for line in evaluated if (line.get("eval/kl") or 0.0) <= kl_threshold]
@@ -259,6 +260,7 @@ def page(result: Sweep, display: Display) -> str:
         style=stylesheet(),
         sweep=result,
         metric=metric,
+        seeds=seeds_text(result.seeds),
         keys=_keys(result),
         scores=Markup(intervals(f"Best {metric} on dev", marks)),
         curves=Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None,
@@ -270,7 +272,7 @@ def table(result: Sweep, display: Display) -> str:
     metric = display.metric(result.metric)
     keys = _keys(result)
     lines = [
-        f"{len(result.seeds)} seeds, best {metric} on dev in training.",
+        f"{seeds_text(result.seeds)}, best {metric} on dev in training.",
         "",
         f"| {' | '.join(keys)} | {metric} | by seed | KL |",
         "|---" * (len(keys) + 3) + "|",

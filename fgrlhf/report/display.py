@@ -18,6 +18,7 @@ ASPECT_METRICS = {  # the last part of `<aspect>/<part>`
     "ratio": "share without error by its model",
     "score": "z-score by its model",
 }
+NOT_APPLICABLE = "/not_applicable"  # ending of the share of responses a metric does not apply to
 TRUTH = "oracle/"  # prefix of the metrics that a task knows to be true
 
 PromptPart = tuple[str, str]  # (heading, text)
@@ -64,6 +65,8 @@ class Display:
             return self.metrics[key]
         if key in METRIC_NAMES:
             return METRIC_NAMES[key]
+        if key.endswith(NOT_APPLICABLE):
+            return f"{self.metric(key.removesuffix(NOT_APPLICABLE))}, not applicable"
         first, _, rest = key.partition("/")
         if rest in ASPECT_METRICS:
             return f"{self.name(first)}, {ASPECT_METRICS[rest]}"

@@ -26,6 +26,10 @@ class Segment(Record):
     label: str = ""
 
 
+# by reward; None where it does not apply to the response
+Segments = dict[str, list[Segment] | None]
+
+
 class Rollout(Record):
     """A row of `samples/step-*.jsonl`: a rollout with its token rewards."""
 
@@ -33,7 +37,7 @@ class Rollout(Record):
     response: str
     tokens: list[str]
     rewards: dict[str, list[float]]
-    segments: dict[str, list[Segment]]
+    segments: Segments
     reward: float
     kl: list[float] | None = None
     values: list[float] | None = None
@@ -47,7 +51,7 @@ class EvaluationRow(Record):
     prompt: str
     response: str
     references: list[str] = []
-    segments: dict[str, list[Segment]] = {}
+    segments: Segments = {}
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -230,7 +230,7 @@ def _first_per_prompt(rows: Sequence[EvaluationRow]) -> dict[str | int, Evaluati
 
 def _response(row: EvaluationRow, scale: Mapping[str, float], display: Display) -> ResponseView:
     aspects = {
-        aspect: segment_pieces(row.response, segments, scale.get(aspect, 0.0))
+        aspect: segment_pieces(row.response, segments or [], scale.get(aspect, 0.0))
         for aspect, segments in row.segments.items()
     }
     return ResponseView(row.response, _chips(row, display), aspects)
@@ -254,7 +254,7 @@ def _rollout(
 ) -> RolloutView:
     aspects: Pieces = {}
     for name, values in row.rewards.items():
-        segments = row.segments.get(name, [])
+        segments = row.segments.get(name) or []
         top = scale.get(name, 0.0)
         aspects[name] = token_pieces(row.response, row.tokens, values, top, segments)
     extras: Pieces = {}
@@ -277,7 +277,7 @@ def _segment_scale(rows: Iterable[EvaluationRow]) -> dict[str, float]:
     top: dict[str, float] = {}
     for row in rows:
         for aspect, segments in row.segments.items():
-            for segment in segments:
+            for segment in segments or []:
                 top[aspect] = max(top.get(aspect, 0.0), abs(segment.value))
     return top
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from fgrlhf.metrics.paired import by_prompt, paired_difference
 from fgrlhf.report.data import Outputs, Run
-from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
+from fgrlhf.report.display import ASPECT_METRICS, NOT_APPLICABLE, TRUTH, Display
 from fgrlhf.report.plots import Mark, Series, calibration, curves, intervals
 from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics
 from fgrlhf.report.samples import minus, signed
-from fgrlhf.stats import by_prompt, paired_by_prompt
 
 POLICY_CURVES = {
     "kl": "KL from the reference, per response",
@@ -94,7 +94,7 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
     for name in others:
         metrics = {}
         for metric in display.headline:
-            interval = paired_by_prompt(
+            interval = paired_difference(
                 by_prompt(rows[name], metric), by_prompt(rows[first], metric)
             )
             if interval is not None:
@@ -187,7 +187,7 @@ def _flat(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Inter
 
 def _is_share(key: str, policies: Iterable[Mapping[str, Interval]]) -> bool:
     """Whether a metric is a share between 0 and 1, going by its name and its values."""
-    if key == "kl" or key.startswith("reward") or key.endswith("/score"):
+    if key == "kl" or key.startswith("reward") or key.endswith(("/score", NOT_APPLICABLE)):
         return False
     values = [metrics[key] for metrics in policies if key in metrics]
     return all(value.mean is not None and 0 <= value.mean <= 1 for value in values)
@@ -284,7 +284,9 @@ def _dev_metrics(logged: Sequence[str], display: Display) -> list[str]:
     others = [
         metric
         for metric in metrics
-        if metric not in (*truth, *judged, "kl") and metric.split("/")[0] != "reward"
+        if metric not in (*truth, *judged, "kl")
+        and metric.split("/")[0] != "reward"
+        and not metric.endswith(NOT_APPLICABLE)
     ]
     headline = [metric for metric in display.headline if metric in others]
     return list(dict.fromkeys([*(truth or judged), *headline, *others]))
@@ -314,8 +316,8 @@ def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
     cards = []
     for place, (folder, model) in enumerate(outputs.reward_models.items()):
         name = display.name(folder)
-        known = truth.get(folder) or truth.get(name.lower()) or {}
-        cards.append(_model_card(name, model, known, colour=2 + place))
+        numbers = truth.get(folder) or truth.get(name.lower()) or {}
+        cards.append(_model_card(name, model, numbers, colour=2 + place))
     return cards
 
 

@@ -212,7 +212,7 @@ def stages(out: Path) -> list[Stage]:
         script(
             "report",
             f"{TRAINING}/report.sh",
-            modules=("fgrlhf.report.page",),
+            modules=("fgrlhf.report.page", "tasks.qa_feedback.display"),
             needs=("summary",),
             outputs=("report.html",),
             reads=("fgrlhf/report/report.html.j2", "fgrlhf/report/report.css"),

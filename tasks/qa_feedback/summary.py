@@ -21,10 +21,11 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import processor_name
-from fgrlhf.pipeline import summary as pipeline_summary
+from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.pipeline.summary import (
     Rows,
     data_of,
+    evaluated_policies,
     gains,
     policy_summary,
     reward_models_on_dev,
@@ -43,11 +44,12 @@ from tasks.qa_feedback.feedback import load_examples, rm_prefix
 from tasks.qa_feedback.summary_table import table
 from tasks.qa_feedback.task import oracle
 
+# policy -> its possible names in eval/
 POLICIES = {
     "sft": ("sft",),
     "holistic": ("holistic", "baseline"),
     "fine_grained": ("fine_grained",),
-}  # -> names in eval/
+}
 COMPARED = (("fine_grained", "sft"), ("holistic", "sft"), ("fine_grained", "holistic"))
 REWARD_MODELS = {
     "relevance": "rel_rm",
@@ -71,13 +73,23 @@ class Settings(StrictModel):
 
 
 def policy_rows(settings: Settings) -> dict[str, Rows]:
-    """The evaluation rows of the policies that were evaluated on the split."""
-    evaluated = pipeline_summary.policy_rows(Path(settings.output_dir), settings.split, DISPLAY)
+    """The evaluation rows of the policies that were evaluated on the split.
+
+    Raises:
+      UserError: there is none.
+    """
+    output = Path(settings.output_dir)
+    evaluated = evaluated_policies(output, settings.split, DISPLAY)
     rows = {}
     for policy, names in POLICIES.items():
         existing = [name for name in names if name in evaluated]
         if existing:
-            rows[policy] = evaluated[existing[0]]
+            rows[policy] = evaluation_rows(output, existing[0], settings.split)
+    if not rows:
+        wanted = ", ".join(name for names in POLICIES.values() for name in names)
+        raise UserError(
+            f"{output}/eval has none of {wanted} on {settings.split}: evaluate one of them first"
+        )
     return rows
 
 
@@ -98,12 +110,12 @@ def segment_metrics(
     """
     predicted = []
     true = []
-    for labels, known in zip(scorer.score(prompts, texts), wrong, strict=True):
+    for labels, truth in zip(scorer.score(prompts, texts), wrong, strict=True):
         p_error_S = labels.probabilities_SL[:, labels.labels.index(scorer.spec.error_label)]
         for span, p_error, judged in zip(labels.spans, p_error_S.tolist(), labels.judged):
-            if judged and span in known:
+            if judged and span in truth:
                 predicted.append(p_error)
-                true.append(known[span])
+                true.append(truth[span])
     if not predicted:
         raise UserError(
             "the reward model judged no segment that the oracle knows: does it use another"

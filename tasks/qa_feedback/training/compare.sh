@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Algorithms and seeds beside each other at mini scale, after `make demo`: $OUTPUT_DIR/compare/{summary.json,index.html}.
+# Compare algorithms over several seeds at mini scale, after `make demo`: $OUTPUT_DIR/compare/{summary.json,index.html}.
 #   compare.sh [algorithms=ppo,grpo] [seeds=0,1,2] [steps=40]      --help lists the keys
 export SCALE=mini
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"

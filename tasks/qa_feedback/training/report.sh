@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# Report on whatever the stages have written to $OUTPUT_DIR so far: $OUTPUT_DIR/report.html, one self-contained file.
+# $OUTPUT_DIR/report.html: the results of the stages so far in one self-contained file.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-python -m fgrlhf.report.page "$OUTPUT_DIR" "$@"
+python -m fgrlhf.report.page "$OUTPUT_DIR" task=tasks.qa_feedback "$@"

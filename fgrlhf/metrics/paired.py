@@ -1,0 +1,27 @@
+"""A metric of two policies compared on the same prompts, from their evaluation rows."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fgrlhf.stats import Interval, paired_bootstrap
+
+
+def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
+    """Mean of a metric over the responses to each prompt, by the prompt's id.
+
+    Responses to which the metric does not apply (None) are left out, as are rows without it.
+    """
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        if row.get(metric) is not None:
+            values.setdefault(row["id"], []).append(row[metric])
+    return {prompt: float(np.mean(samples)) for prompt, samples in values.items()}
+
+
+def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interval | None:
+    """Mean of a - b over the prompts in both, with its interval; None where there are none."""
+    shared = [prompt for prompt in a if prompt in b]
+    if not shared:
+        return None
+    return paired_bootstrap([a[prompt] for prompt in shared], [b[prompt] for prompt in shared])
