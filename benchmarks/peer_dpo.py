@@ -24,8 +24,9 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.peer_common import Clock, Words, gpt2_checkpoint
 from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
-from fgrlhf.data.comparisons import Answer, encode_comparisons
+from fgrlhf.data.comparisons import Answer
 from fgrlhf.data.comparisons import Comparison as Compared
+from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
 from fgrlhf.policy import load_policy

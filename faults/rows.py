@@ -130,9 +130,10 @@ def read_pairs(path: Path, bench: Bench) -> int:
 
 def read_answers(path: Path, bench: Bench) -> int:
     """As SFT reads it, up to token ids."""
-    from sft.data import encode, read_examples
+    from fgrlhf.data.formats import DEMONSTRATIONS
+    from sft.data import encode
 
-    rows = read_examples(path)
+    rows = DEMONSTRATIONS.read(path)
     encode(_policy(bench), rows[:8], 8)
     return len(rows)
 

@@ -1,15 +1,17 @@
-"""Direct preference optimisation: learns from compared answers, without samples of its own and
-without a reward model.
+"""Direct preference optimisation: learns from compared answers.
 
-    h(y) = sum_t w_t (log pi(y_t) - log pi_ref(y_t))        m = h(better) - h(worse)        L =
-    loss(beta m)
+It needs no samples from the policy and no reward model.
 
-w_t is 1, or `dpo.span_weight` on tokens of marked spans (docs/algorithms.md derives it). The
-reference is the policy as it is before the first step: its log-probabilities are computed once, so
-no second model is held.
+    h(y) = sum_t w_t (log pi(y_t) - log pi_ref(y_t))
+    m = h(better) - h(worse)
+    L = loss(beta m)
+
+w_t is 1, or `dpo.span_weight` on tokens of marked characters (docs/algorithms.md derives it). The
+reference is the policy before the first step: its log-probabilities are computed once, so no second
+model is held in memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import torch
@@ -21,7 +23,10 @@ from tqdm import tqdm
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
 from fgrlhf.base_trainer import BaseTrainer
-from fgrlhf.data.comparisons import ComparisonBatch, TokenComparison, collate
+from fgrlhf.config import suggestion
+from fgrlhf.data.comparisons import Comparison, ComparisonSource
+from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
 from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
@@ -30,8 +35,53 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
+from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
+
+
+def load_comparisons(
+    config: DPOConfig,
+    sources: Mapping[str, ComparisonSource],
+    read_prompts: Callable[[str | None, str], Sequence[Prompt]],
+) -> list[Comparison]:
+    """The comparisons to train on: rows of the library's format, or those of a task's source.
+
+    Args:
+      config: `data.pairs` names the source.
+      sources: the task's, by name.
+      read_prompts: (file or None, split) -> prompts, for a task's source: `Task.prompts`.
+
+    Raises:
+      UserError: there is no such source; it has no pairs; or `dpo.span_weight` is not 1 and no
+        characters are marked.
+    """
+    data = config.data
+    if data.pairs == COMPARISONS.name:
+        rows = COMPARISONS.read(data.feedback_file, data.columns)
+        comparisons = [comparison for comparison in rows if comparison.pairs]
+        if not comparisons:
+            raise UserError(
+                f"{data.feedback_file} has no pairs to learn from: all of its {len(rows)} rows are"
+                " ties. Give another file with data.feedback_file=..."
+            )
+    elif data.pairs in sources:
+        prompts = read_prompts(data.train_file, "train")
+        comparisons = sources[data.pairs](data.feedback_file, prompts)
+    else:
+        raise UserError(
+            f"data.pairs: there is no source of pairs `{data.pairs}`;"
+            f" {suggestion(data.pairs, [COMPARISONS.name, *sources])}"
+        )
+    if config.dpo.span_weight != 1 and not any(
+        answer.marked for comparison in comparisons for answer in comparison.answers
+    ):
+        raise UserError(
+            f"dpo.span_weight is {config.dpo.span_weight:g}, but data.pairs={data.pairs} marks no"
+            f" characters in the answers of {data.feedback_file}: set dpo.span_weight=1, or choose"
+            " another data.pairs"
+        )
+    return comparisons
 
 
 class DPOTrainer(BaseTrainer):
@@ -59,18 +109,15 @@ class DPOTrainer(BaseTrainer):
     ):
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
-        self.ref_logprobs: list[list[Tensor]] | None = (
-            None  # of every answer's tokens; before the first step
-        )
+        # of every answer's tokens, under the policy before the first step; None: not yet computed
+        self.ref_logprobs: list[list[Tensor]] | None = None
         self._pass: tuple[int, list[list[int]]] = (-1, [])  # an epoch and its batches
         self._check_sizes()
 
     # ---- the loop --------------------------------------------------------------------------------
 
     def train(self, until: int | None = None) -> None:
-        """Run to `until` (default: the end), from the last complete checkpoint where there is
-        one.
-        """
+        """Run to step `until` (default: the end), from the last complete checkpoint if any."""
         with hold(self.config.logging.save_dir):
             self._train(until)
 
@@ -110,52 +157,57 @@ class DPOTrainer(BaseTrainer):
 
     @torch.no_grad()
     def reference_logprobs(self) -> list[list[Tensor]]:
-        """log pi(y_t) of every answer under the policy as it is now, comparison by comparison; the
-        ranks share the work.
+        """log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
+
+        The processes share the work, and each receives all of it.
         """
         self.actor_critic.eval()
-        size, found = self.config.train.training_batch_size_per_card, []
-        mine = share_of(
+        size = self.config.train.training_batch_size_per_card
+        share = share_of(
             range(len(self.comparisons)),
             self.accelerator.process_index,
             self.accelerator.num_processes,
         )
-        order = sorted(mine, key=lambda i: self.comparisons[i].lengths)
+        order = sorted(share, key=lambda i: self.comparisons[i].lengths)
         bar = tqdm(
-            total=len(order), desc="reference", unit="question", leave=False, disable=self._quiet()
+            total=len(order), desc="reference", unit="prompt", leave=False, disable=self._quiet()
         )
+        by_place: list[tuple[int, list[Tensor]]] = []
         for start in range(0, len(order), size):
             places = order[start : start + size]
-            rows = [self.comparisons[i] for i in places]
-            batch = self._collate(rows, None)
+            comparisons = [self.comparisons[i] for i in places]
+            batch = self._collate(comparisons, None)
             with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
-            per_answer = iter(
-                row_T[: int(n)].clone()
-                for row_T, n in zip(logprobs_BT, batch.response_mask_BT.sum(1))
-            )
-            found += [
-                (i, [next(per_answer) for _ in row.answer_ids]) for i, row in zip(places, rows)
-            ]
-            bar.update(len(rows))
+            row = 0  # of the batch: the answers of a comparison are side by side
+            for i, comparison in zip(places, comparisons):
+                per_answer = []
+                for ids in comparison.answer_ids:
+                    per_answer.append(logprobs_BT[row, : len(ids)].clone())
+                    row += 1
+                by_place.append((i, per_answer))
+            bar.update(len(comparisons))
         bar.close()
-        found = gather_object(found) if self.accelerator.num_processes > 1 else found
-        return [logprobs for _, logprobs in sorted(found, key=lambda one: one[0])]
+        if self.accelerator.num_processes > 1:
+            by_place = gather_object(by_place)
+        return [per_answer for _, per_answer in sorted(by_place, key=lambda item: item[0])]
 
     def update(self, places: Sequence[int]) -> dict[str, float]:
-        """One optimiser step on the mean loss over all pairs of these comparisons, whatever
-        micro-batches and ranks they are split into.
+        """One optimiser step on the mean loss over all pairs of the comparisons at `places`.
+
+        Micro-batches and processes split the work and do not change the mean.
         """
-        train, world = self.config.train, self.accelerator.num_processes
+        if self.ref_logprobs is None:
+            raise ValueError("call train(), which computes the reference's log-probabilities first")
+        train = self.config.train
+        world = self.accelerator.num_processes
         self.actor_critic.train(train.dropout)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * self.lr_factor(self.step)
         n_pairs = sum(len(self.comparisons[i].pairs) for i in places)
-        mine = share_of(places, self.accelerator.process_index, world)
-        micro_batches = [
-            mine[i : i + train.training_batch_size_per_card]
-            for i in range(0, len(mine), train.training_batch_size_per_card)
-        ]
+        share = share_of(places, self.accelerator.process_index, world)
+        size = train.training_batch_size_per_card
+        micro_batches = [share[start : start + size] for start in range(0, len(share), size)]
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         for i, micro in enumerate(micro_batches):
@@ -166,24 +218,21 @@ class DPOTrainer(BaseTrainer):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
-                (
-                    losses_N.sum() * world / n_pairs
-                ).backward()  # DDP averages gradients over ranks, hence `world`
+                # DDP averages gradients over processes, hence `world`
+                (losses_N.sum() * world / n_pairs).backward()
             for name, metric_N in metrics.items():
                 totals[name] = totals.get(name, 0) + metric_N.sum() / n_pairs
             if i == 0:
                 self._write_samples(micro, logprobs_BT.detach(), batch)
-        return (
-            self._summed(totals)
-            | self._clip_and_step()
-            | {"lr": self.optimizer.param_groups[0]["lr"]}
-        )
+        metrics = self._summed(totals) | self._clip_and_step()
+        return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def pair_losses(
         self, logprobs_BT: Tensor, batch: ComparisonBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of every pair and what is logged of it. beta h is the reward that the policy
-        implies (Rafailov et al. 2023, eq. 5).
+        """The loss of every pair, and per-pair metrics to log.
+
+        beta h is the reward that the policy implies (Rafailov et al. 2023, eq. 5).
         """
         settings = self.config.dpo
         ratios_B = weighted_log_ratio(logprobs_BT, batch.ref_logprobs_BT, batch.weights_BT)
@@ -210,30 +259,22 @@ class DPOTrainer(BaseTrainer):
         return max(round(self.config.train.epochs * self.steps_per_epoch), 1)
 
     def batch(self, step: int) -> list[int]:
-        """Places of the comparisons of a step: like lengths together, passes shuffled apart."""
+        """Places of the comparisons of a step. Similar lengths are together; every pass has an
+        order of its own.
+        """
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._pass[0] != epoch:
-            lengths = [c.lengths for c in self.comparisons]
-            self._pass = (
-                epoch,
-                shuffled_batches(
-                    len(lengths),
-                    self.config.train.batch_size,
-                    self.config.train.seed,
-                    epoch,
-                    lengths,
-                ),
-            )
+            train = self.config.train
+            lengths = [comparison.lengths for comparison in self.comparisons]
+            batches = shuffled_batches(len(lengths), train.batch_size, train.seed, epoch, lengths)
+            self._pass = (epoch, batches)
         return self._pass[1][place]
 
     @property
     def episodes_per_step(self) -> float:
         """Answers read in a step: what an RL run would have had to sample."""
-        return (
-            self.config.train.batch_size
-            * sum(len(c.answer_ids) for c in self.comparisons)
-            / len(self.comparisons)
-        )
+        answers = sum(len(comparison.answer_ids) for comparison in self.comparisons)
+        return self.config.train.batch_size * answers / len(self.comparisons)
 
     # ---- small parts -----------------------------------------------------------------------------
 
@@ -265,28 +306,30 @@ class DPOTrainer(BaseTrainer):
     def _write_samples(
         self, places: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch
     ) -> None:
-        """The step's first answers with the reward that the policy implies on each token, as RL
-        runs write theirs.
+        """Write the step's first answers with the reward that the policy implies on each token, in
+        the form of an RL run's samples.
         """
-        due = self.step % self.config.train.eval_interval == 0 or self.step + 1 == self.total_steps
-        if not due or not self.config.logging.n_samples:
+        is_due = self.step % self.config.train.eval_interval == 0
+        is_last = self.step + 1 == self.total_steps
+        if not (is_due or is_last) or not self.config.logging.n_samples:
             return
-        rewards_BT = self.config.dpo.beta * batch.weights_BT * (logprobs_BT - batch.ref_logprobs_BT)
-        answers = [
-            (self.comparisons[i], k)
-            for i in places
-            for k in range(len(self.comparisons[i].answer_ids))
-        ]
-        rows = [
-            sample_row(self.policy.tokenizer, comparison, k, rewards_T, kl_T)
-            for (comparison, k), rewards_T, kl_T in zip(
-                answers, rewards_BT, logprobs_BT - batch.ref_logprobs_BT
-            )
-        ]
+        log_ratios_BT = logprobs_BT - batch.ref_logprobs_BT
+        rewards_BT = self.config.dpo.beta * batch.weights_BT * log_ratios_BT
+        rows = []
+        for i in places:
+            comparison = self.comparisons[i]
+            for k in range(len(comparison.answer_ids)):
+                row = len(rows)  # of the batch: the answers of a comparison are side by side
+                rows.append(
+                    sample_row(
+                        self.policy.tokenizer, comparison, k, rewards_BT[row], log_ratios_BT[row]
+                    )
+                )
         self.log.samples(self.step, rows[: self.config.logging.n_samples])
 
     def _check_sizes(self) -> None:
-        size, world = self.config.train.batch_size, self.accelerator.num_processes
+        size = self.config.train.batch_size
+        world = self.accelerator.num_processes
         if size % world:
             raise UserError(
                 f"train.batch_size={size} cannot be shared out over {world} processes: make it a"
@@ -299,11 +342,14 @@ class DPOTrainer(BaseTrainer):
 def sample_row(
     tokenizer, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
 ) -> dict:
-    """Answer k as a JSON-able row, with the keys that a rollout's row has (metrics.sample_rows)."""
-    ids, source = list(comparison.answer_ids[k]), comparison.source.answers[k]
+    """Answer k as a row of samples.jsonl, with the keys that a rollout's row has."""
+    ids = list(comparison.answer_ids[k])
+    marked = comparison.source.answers[k].marked
     text, ends = char_ends(tokenizer, ids)
-    tokens = [text[start:end] for start, end in zip((0, *ends), ends)]
-    tokens = [token or tokenizer.convert_ids_to_tokens(ids[t]) for t, token in enumerate(tokens)]
+    tokens = []
+    for token_id, start, end in zip(ids, (0, *ends), ends):
+        # a token that completes no character, such as the end, is shown by its name
+        tokens.append(text[start:end] or tokenizer.convert_ids_to_tokens(token_id))
 
     def per_token(values_T: Tensor) -> list[float]:
         return [round(value, 5) for value in values_T[: len(ids)].tolist()]
@@ -315,7 +361,8 @@ def sample_row(
         "rewards": {"implied": per_token(rewards_T)},
         "segments": {
             "implied": [
-                {"start": a, "end": b, "value": 1.0, "label": "marked"} for a, b in source.marked
+                {"start": start, "end": end, "value": 1.0, "label": "marked"}
+                for start, end in marked
             ]
         },
         "kl": per_token(kl_T),

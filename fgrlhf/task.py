@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import create_model, model_validator
 
-from fgrlhf.data.prompts import read_prompts
+from fgrlhf.data.formats import read_prompts
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward

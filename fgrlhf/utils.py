@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 # ---- shapes --------------------------------------------------------------------------------------
 
 

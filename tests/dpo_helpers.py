@@ -6,7 +6,8 @@ import tiny
 from accelerate import Accelerator
 
 from fgrlhf.config import validate
-from fgrlhf.data.comparisons import Answer, Comparison, encode_comparisons
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
@@ -29,12 +30,18 @@ def config(folder: Path, **changes) -> DPOConfig:
         "dpo": {"beta": 0.5},
         "env": {"max_generated_len": 12},
         "train": {
-            "epochs": 5, "batch_size": 4, "training_batch_size_per_card": 4, "lr": 1e-3, "n_warmup_steps": 2, "eval_interval": 1000,
-            "save_interval": 1000, "adam_eps": 1e-4,
+            "epochs": 5,
+            "batch_size": 4,
+            "training_batch_size_per_card": 4,
+            "lr": 1e-3,
+            "n_warmup_steps": 2,
+            "eval_interval": 1000,
+            "save_interval": 1000,
+            "adam_eps": 1e-4,
         },
-        "data": {"dev_file": "none"},
+        "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {"save_dir": str(folder), "n_samples": 4},
-    }  # fmt: skip
+    }
     for path, value in changes.items():
         section, key = path.split("__")
         tree[section][key] = value
@@ -63,8 +70,13 @@ def fours() -> list[Comparison]:
         ((0, 3),),
     ]
     return [
-        Comparison(Prompt(str(i), TEXTS[i]), tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4]), several[i]) for i in range(5)
-    ]  # fmt: skip
+        Comparison(
+            Prompt(str(i), TEXTS[i]),
+            tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4]),
+            several[i],
+        )
+        for i in range(5)
+    ]
 
 
 def trainer(

@@ -163,7 +163,9 @@ def test_real_preferences(qa_feedback, source):
         for split in ("train", "dev")
         for item in read_items(QA, qa_feedback / f"{split}_feedback.json")
     ]
-    judged = [Judged(item, {}, {"published": Comparison(item.row["preference"], None)}) for item in items]
+    judged = [
+        Judged(item, {}, {"published": Comparison(item.row["preference"], None)}) for item in items
+    ]
     figures = report(QA, judged)
     assert figures["share won by the output shown first"].low > 0.5
     assert figures["no ranking with ties"].mean == pytest.approx(

@@ -10,7 +10,6 @@ from page_helpers import (
     ITEM,
     QA,
     TEXT,
-    TOXICITY,
     downloaded,
     drag,
     opened,

@@ -5,7 +5,9 @@ import tiny
 import torch
 from dpo_helpers import fours, pairs
 
-from fgrlhf.data.comparisons import Answer, Comparison, collate, encode_comparisons, token_weights
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.formats import Demonstration
+from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_weights
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.types import Prompt
@@ -153,11 +155,11 @@ def test_one_token_ends_a_response_everywhere(policy):
     )
     (row,) = encode_comparisons(policy, one(Answer("a dog"), Answer("the")), 12)
     assert [ids[-1] for ids in row.answer_ids] == [policy.end_id] * 2
-    (example,) = encode(policy, [Prompt("0", "the cat", ("a dog",))], 12)
+    (example,) = encode(policy, [Demonstration(Prompt("0", "the cat"), "a dog")], 12)
     assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0]
     cut = "a dog sees the bird"
     (row,) = encode_comparisons(policy, one(Answer(cut), Answer("the")), 3)
-    (example,) = encode(policy, [Prompt("0", "the cat", (cut,))], 3)
+    (example,) = encode(policy, [Demonstration(Prompt("0", "the cat"), cut)], 3)
     assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[
         0
     ] and policy.end_id not in row.answer_ids[0]

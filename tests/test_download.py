@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.data import download as module
+from fgrlhf.data.download import DownloadConfig, blob_id
 from fgrlhf.errors import UserError, run_main
-from tasks.qa_feedback.data import download as module
-from tasks.qa_feedback.data.download import DownloadConfig, blob_id, download
+from tasks.qa_feedback.data import download as qa_feedback
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
 
@@ -19,13 +20,11 @@ class Server(ThreadingHTTPServer):
     """Serves `contents`; `cut` bytes into a file the connection breaks; requests are noted."""
 
     def __init__(self):
-        self.contents, self.ranges, self.cut, self.continues, self.busy = (
-            dict(CONTENTS),
-            [],
-            {},
-            True,
-            0,
-        )
+        self.contents = dict(CONTENTS)
+        self.ranges = []
+        self.cut = {}
+        self.continues = True
+        self.busy = 0
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -73,15 +72,15 @@ def server():
         server.shutdown()
 
 
-@pytest.fixture(autouse=True)
-def published(monkeypatch, tmp_path):
-    """Two small files stand for the published ones."""
-    ids = {}
-    for name, contents in CONTENTS.items():
-        (tmp_path / "original").write_bytes(contents)
-        ids[name] = blob_id(tmp_path / "original")
-    (tmp_path / "original").unlink()
-    monkeypatch.setattr(module, "BLOB_IDS", ids)
+# what git gives the two files (`git hash-object`), which stand for published ones
+BLOB_IDS = {
+    "a.json": "85ca3d5aeed19f818566b9244ef5ad7d1d11174a",
+    "b.json": "fe51488c7066f6687ef680d6bfaa4f7768ef205c",
+}
+
+
+def download(settings):
+    return module.download(settings, BLOB_IDS)
 
 
 def config(server, folder, **changes):
@@ -214,10 +213,9 @@ def test_offline_is_one_clear_message_and_exit_code_2(tmp_path, monkeypatch, cap
         "attempts=2",
         "timeout=0.1",
     ]
-    monkeypatch.undo()  # the published names
     monkeypatch.setattr(sys, "argv", ["download", *arguments])
     with pytest.raises(SystemExit) as stopped:
-        run_main(module.main)
+        run_main(qa_feedback.main)
     printed = capsys.readouterr().err
     assert stopped.value.code == 2
     assert printed.startswith("error: http://127.0.0.1:9/data/train.json cannot be fetched: ")
@@ -277,8 +275,21 @@ def test_a_full_disk_is_no_network_error(server, tmp_path, monkeypatch):
 def test_settings_that_cannot_work_are_refused(tmp_path, changes, reason):
     arguments = [f"{key}={value}" for key, value in {"data_dir": tmp_path / "d", **changes}.items()]
     with pytest.raises(UserError, match=reason):
-        settings_from(DownloadConfig, arguments)
+        settings_from(qa_feedback.Settings, arguments)
     assert names(tmp_path / "d") == []
+
+
+def test_the_published_address_is_the_default():
+    settings = settings_from(qa_feedback.Settings, ["data_dir=d"])
+    assert settings.base_url.endswith("/FineGrainedRLHF/a1469d4/tasks/qa_feedback/data")
+    assert sorted(qa_feedback.BLOB_IDS) == [
+        "dev.json",
+        "dev_feedback.json",
+        "test.json",
+        "train.json",
+        "train_1k.json",
+        "train_feedback.json",
+    ]
 
 
 def test_a_host_that_cannot_be_looked_up(tmp_path):

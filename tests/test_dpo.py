@@ -96,9 +96,16 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
     comparisons = {"pairs": pairs(), "spans": pairs(marked=True), "fours": fours()}[which]
     made = trainer(
         config(
-            tmp_path, dpo__loss=loss, dpo__span_weight=3.0 if which == "spans" else 1.0, train__batch_size=5, train__clip_grad=False,
-            train__training_batch_size_per_card=2),
-        kind, comparisons)  # fmt: skip
+            tmp_path,
+            dpo__loss=loss,
+            dpo__span_weight=3.0 if which == "spans" else 1.0,
+            train__batch_size=5,
+            train__clip_grad=False,
+            train__training_batch_size_per_card=2,
+        ),
+        kind,
+        comparisons,
+    )
     reference = copy.deepcopy(made.policy).double().eval()
     made.ref_logprobs = made.reference_logprobs()
     with torch.no_grad():  # away from the reference, where all losses are alike
@@ -212,8 +219,18 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         for i, text in enumerate(["one", "two", "three"])
     ]
     made = trainer(
-        config(tmp_path, dpo__loss=loss, dpo__beta=0.1, train__epochs=150, train__batch_size=3, train__lr=1e-2, train__max_grad_norm=100.0),
-        kind, comparisons)  # fmt: skip
+        config(
+            tmp_path,
+            dpo__loss=loss,
+            dpo__beta=0.1,
+            train__epochs=150,
+            train__batch_size=3,
+            train__lr=1e-2,
+            train__max_grad_norm=100.0,
+        ),
+        kind,
+        comparisons,
+    )
     made.train()
     rows = metrics(tmp_path)
     assert (
@@ -257,8 +274,10 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
     own.
     """
     apart = [
-        replace(c, answers=(c.answers[i], c.answers[j]), pairs=((0, 1),)) for c in fours() for i, j in c.pairs
-    ]  # fmt: skip
+        replace(c, answers=(c.answers[i], c.answers[j]), pairs=((0, 1),))
+        for c in fours()
+        for i, j in c.pairs
+    ]
     grads = []
     for comparisons in (fours(), apart):
         made = trainer(

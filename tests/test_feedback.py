@@ -332,7 +332,10 @@ def test_prefix_by_hand():
         {"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."},
         {"wikipage": "", "content": ""},
     ]
-    words = "question: Who sat? context: wikipage: A Cat text: It sat. It ran. wikipage: text: answer:".split()
+    text = (
+        "question: Who sat? context: wikipage: A Cat text: It sat. It ran. wikipage: text: answer:"
+    )
+    words = text.split()
     assert rm_words_prefix(" Who  sat? ", raw) == words
     assert rm_words_prefix("Who sat?", [["A Cat", "It sat.", "It ran."], [""]]) == words
     for passages in (None, []):

@@ -50,7 +50,11 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert (
             export(
-                Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(data / f"{split}_feedback.json"))
+                Settings(
+                    task="qa_feedback",
+                    db=str(tmp_path / "f.sqlite"),
+                    out=str(data / f"{split}_feedback.json"),
+                )
             )
             == count
         )

@@ -11,14 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from fgrlhf.config import load_config
+from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.types import Prompt
 from sft import run_sft
-from sft.data import Cuts, Order, count_cuts, encode, read_examples
+from sft.data import Cuts, Order, count_cuts, encode
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
 ANSWERS = {
@@ -277,7 +278,10 @@ def test_two_processes_train_as_one(world, grouped):
 
 
 def test_encode():
-    examples = [Prompt("0", "the red cat", ("one two three .", "blue")), Prompt("1", "a", ("dog",))]
+    examples = [
+        Demonstration(Prompt("0", "the red cat"), "one two three ."),
+        Demonstration(Prompt("1", "a"), "dog"),
+    ]
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
@@ -293,7 +297,9 @@ def test_encode():
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [
         row_ids[: sum(mask)]
-        for row_ids, mask in zip(*(x.tolist() for x in t5.encode([e.text for e in examples])))
+        for row_ids, mask in zip(
+            *(x.tolist() for x in t5.encode([e.prompt.text for e in examples]))
+        )
     ]
 
     joined = encode(tiny.gpt2(), examples, max_generated_len=10)[1]
@@ -302,9 +308,9 @@ def test_encode():
 
 def test_a_chat_model_is_trained_as_it_is_asked():
     policy = tiny.chat()
-    (row,) = encode(policy, [Prompt("0", "the red cat", ("a dog",))], max_generated_len=10)
-    written = "<s> <|user|> ▁the ▁red ▁cat <|end|> <|assistant|> ▁a ▁dog <|end|>".split()
-    assert policy.tokenizer.convert_ids_to_tokens(row["input_ids"]) == written
+    (row,) = encode(policy, [Demonstration(Prompt("0", "the red cat"), "a dog")], 10)
+    written = " ".join(policy.tokenizer.convert_ids_to_tokens(row["input_ids"]))
+    assert written == "<s> <|user|> ▁the ▁red ▁cat <|end|> <|assistant|> ▁a ▁dog <|end|>"
     assert row["labels"] == [-100] * 7 + row["input_ids"][7:]
 
 
@@ -315,23 +321,22 @@ def test_bad_rows_are_all_named(world):
         [
             {"text": "a", "answer": ["b"]},
             {"text": "", "answer": ["b"]},
-            {"text": "a", "answer": "b"},
+            {"text": "a", "answer": [""]},
             3,
         ],
     )
     with pytest.raises(UserError) as error:
-        read_examples(path)
+        DEMONSTRATIONS.read(path)
     message = str(error.value)
     assert str(path) in message and "row 0" not in message
-    assert (
-        "row 1, `text`" in message and "row 2, `answer`" in message and "row 3, `text`" in message
-    )
+    for place in ("row 1, `text`", "row 2, `answer[0]`", "row 3: must be an object"):
+        assert place in message
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"text": ["a"], "answer": ["b"]}, "row 1, `text`: must be a text, it is a list"),
+        ({"text": {"a": 1}, "answer": ["b"]}, "row 1, `text`: must be a text, it is an object"),
         ({"text": "\ud83d a", "answer": ["b"]}, "half of a surrogate pair"),
         ({"text": "a", "answer": ["b", "x\udc00"]}, "half of a surrogate pair"),
         (
@@ -340,35 +345,59 @@ def test_bad_rows_are_all_named(world):
         ),
         ({"text": "a", "answer": [None]}, r"row 1, `answer\[0\]`: must be a text, it is null"),
         ({"text": "a", "answer": []}, "row 1, `answer`: must be a list of one or more texts"),
-        ({"text": "a"}, "row 1, `answer`"),
+        ({"text": "a"}, "row 1, `response`: missing; the row has text"),
         ({"text": True, "answer": ["b"]}, "row 1, `text`: must be a text, it is true or false"),
-        ([], "row 1, `text`, `answer`: a row must be an object"),
+        ([], "row 1: must be an object, it is a list"),
     ],
 )
 def test_a_malformed_row_is_named(tmp_path, row, message):
     (tmp_path / "rows.json").write_text(json.dumps([{"text": "a", "answer": ["b"]}, row]))
     with pytest.raises(UserError, match=message):
-        read_examples(tmp_path / "rows.json")
+        DEMONSTRATIONS.read(tmp_path / "rows.json")
 
 
 def test_twenty_problems_are_shown(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([{"text": "x" * 10_000}] * 50))
     with pytest.raises(UserError) as error:
-        read_examples(tmp_path / "rows.json")
+        DEMONSTRATIONS.read(tmp_path / "rows.json")
     lines = str(error.value).splitlines()
     assert len(lines) == 22 and lines[-1] == "  ... and 30 more" and max(map(len, lines)) < 200
+
+
+def test_rows_under_other_names_give_the_same_model(world):
+    """The keys of a user's own file, named in `data.columns`, change nothing but the file."""
+    whole = train(config(world, "train.max_steps=2"))
+    for split in ("train", "dev"):
+        renamed = [
+            {"source": row["text"], "target": row["answer"][0]}
+            for row in read_json(world / f"{split}.json")
+        ]
+        write_jsonl(world / f"{split}.jsonl", renamed)
+    other = train(
+        config(
+            world,
+            "train.max_steps=2",
+            f"data.train_file={world}/train.jsonl",
+            f"data.dev_file={world}/dev.jsonl",
+            "data.columns.prompt=source",
+            "data.columns.response=target",
+            f"logging.save_dir={world}/other",
+        )
+    )
+    assert equal(weights(whole), weights(other))
+    assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(other / "metrics.jsonl")
 
 
 def test_other_contents_are_refused(tmp_path):
     path = tmp_path / "rows.json"
     write_json(path, {"a": 1})
-    with pytest.raises(UserError, match="JSON list"):
-        read_examples(path)
+    with pytest.raises(UserError, match="one JSON array of rows, it holds an object"):
+        DEMONSTRATIONS.read(path)
     path.write_bytes('[{"text": "é"}]'.encode("latin-1"))
     with pytest.raises(UserError, match="not valid JSON|not UTF-8"):
-        read_examples(path)
+        DEMONSTRATIONS.read(path)
     write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
-    assert [e.id for e in read_examples(path, limit=2)] == ["0", "1"]
+    assert [e.prompt.id for e in DEMONSTRATIONS.read(path, limit=2)] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -469,13 +498,13 @@ SHORT = [
     "place, options",
     [
         ("SFTTrainer._load_best_model", []),
-        ("place_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
+        ("install_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
         ("finish", ["evaluation.metric=loss"]),
         (
-            "place_model",
+            "install_model",
             ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"],
         ),
-        ("place_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
+        ("install_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
         ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
     ],
 )
@@ -517,7 +546,7 @@ def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
     )
     whole = train(config(world, *SHORT))
     with monkeypatch.context() as patch:
-        killed_at(patch, "place_model")
+        killed_at(patch, "install_model")
         with pytest.raises(Killed):
             train(config(world, *SHORT, f"logging.save_dir={world}/before"))
     (world / "before").rename(world / "after")

@@ -169,5 +169,8 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         press(b, "n", "Control+Enter")
         for tab in (a, b):
             tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(one.annotator for one in read_database(server.db, "qa_feedback")[1]) == ["anna", "ben"]
+        assert sorted(one.annotator for one in read_database(server.db, "qa_feedback")[1]) == [
+            "anna",
+            "ben",
+        ]
         assert Client(server.port, "anna").next() is None

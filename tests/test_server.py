@@ -48,7 +48,12 @@ def test_an_item_from_beginning_to_file(tmp_path):
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
             assert (
-                export.export(export.Settings(task="qa_feedback", db=str(server.db), out=str(out), policy=policy)) == 1
+                export.export(
+                    export.Settings(
+                        task="qa_feedback", db=str(server.db), out=str(out), policy=policy
+                    )
+                )
+                == 1
             )
             (row,) = read_feedback(out)
             assert (row.corrected, row.preference) == ("The mat.", (0, 1, 1, 1, 1, 0))

@@ -9,10 +9,13 @@ import pytest
 import tiny
 from rl_helpers import metrics
 
+from fgrlhf.cli import data
 from fgrlhf.cli import dpo as train_dpo
 from fgrlhf.config import load_config
+from fgrlhf.data.comparisons import new_words
+from fgrlhf.dpo import load_comparisons
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, write_json
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.types import Prompt
@@ -29,7 +32,6 @@ from tasks.qa_feedback.training import corrected_examples as corrected_program
 from tasks.qa_feedback.training.comparisons import (
     corrected_examples,
     make_comparisons,
-    new_words,
     prompts_of,
 )
 
@@ -59,8 +61,15 @@ def test_new_words(before, after, new):
     assert words(after, new_words(before, after)) == new
 
 
-def row(corrected="A cat. It sat.", prediction="A dog. It sat.", errors=(ErrorSpan("Irrelevant", 7, 14), ErrorSpan("Unverifiable", 0, 5)),
-        preference=(1, 2, 0, 0, 1, 0)):  # fmt: skip
+ERRORS = (ErrorSpan("Irrelevant", 7, 14), ErrorSpan("Unverifiable", 0, 5))
+
+
+def row(
+    corrected="A cat. It sat.",
+    prediction="A dog. It sat.",
+    errors=ERRORS,
+    preference=(1, 2, 0, 0, 1, 0),
+):
     passages = [["Cat", "A cat sat.", "It was red."]]
     return FeedbackRow.make(
         "Who sat?",
@@ -231,6 +240,53 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     assert "questions" in capsys.readouterr().out
 
 
+ROWS_OF_THE_LIBRARY = [
+    "data.pairs=comparisons",
+    "data.train_file=null",
+    "env.max_generated_len=40",
+    "train.epochs=1",
+]
+
+
+def library_rows(world, **changes):
+    """The feedback of the world in the library's own format, with its conversion's settings."""
+    out = world / "rows.jsonl"
+    columns = "{prompt: question, responses: [prediction 1, prediction 2, prediction 3,"
+    columns += " prediction 4], preferences: preference}"
+    data.main(
+        ["convert", f"{world}/train_feedback.json", str(out), "format=comparisons"]
+        + [f"columns={columns}"]
+    )
+    rows = [row | changes for row in read_jsonl(out)]
+    write_jsonl(out, rows)
+    return out
+
+
+def test_rows_of_the_library_train(world):
+    """DPO needs no task where the rows hold prompts, responses and preferences."""
+    tiny.t5("bpe").save(world / "sft")
+    settings = [*ROWS_OF_THE_LIBRARY, f"data.feedback_file={library_rows(world)}"]
+    config = load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", settings)
+    comparisons = load_comparisons(config, {}, no_prompts)
+    rows = read_feedback(world / "train_feedback.json")
+    expected = make_comparisons(rows, load_examples(world / "train.json"), "preference", "f")
+    assert [c.pairs for c in comparisons] == [c.pairs for c in expected]
+    assert [c.answers for c in comparisons] == [c.answers for c in expected]
+    assert [c.prompt.text for c in comparisons] == [row.question for row in rows]
+
+
+def no_prompts(path):
+    raise AssertionError(f"{path} is not to be read")
+
+
+def test_rows_without_a_decision_are_refused(world):
+    path = library_rows(world, preferences=[])
+    settings = [*ROWS_OF_THE_LIBRARY, f"data.feedback_file={path}"]
+    config = load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", settings)
+    with pytest.raises(UserError, match="rows.jsonl has no pairs to learn from: all of its 4 rows"):
+        load_comparisons(config, {}, no_prompts)
+
+
 @pytest.mark.parametrize(
     "argument, message",
     [
@@ -238,13 +294,24 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
         ("dpo.span_weight=0.5", "dpo.span_weight: input should be greater than or equal to 1"),
         (
             "data.pairs=preference",
-            (
-                "dpo.span_weight is 5, but data.pairs=preference compares whole answers, which"
-                " marks no spans"
-            ),
+            "dpo.span_weight is 5, but data.pairs=preference marks no characters in the answers of",
         ),
         ("dpo.loss=kto", "dpo.loss: input should be 'sigmoid', 'hinge' or 'ipo'"),
         ("train.total_episodes=5", "train.total_episodes: unknown key"),
+        (
+            "data.pairs=votes",
+            "no source of pairs `votes`; known: comparisons, corrected, preference",
+        ),
+        ("data.pairs=correct", "no source of pairs `correct`; did you mean `corrected`"),
+        (
+            "data.pairs=comparisons",
+            "data.train_file: .* is not read, since the rows of data.pairs=comparisons hold",
+        ),
+        (
+            "data.train_file=null",
+            "data.train_file: missing; data.pairs=corrected needs the prompts",
+        ),
+        ("data.columns.prompt=x", "data.columns: .* is not read, since data.pairs=corrected has"),
     ],
 )
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):

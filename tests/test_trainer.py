@@ -309,7 +309,9 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    made = trainer(config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2))
+    made = trainer(
+        config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2)
+    )
     made.train()
     rows = metrics(tmp_path)
     expected = 0.2

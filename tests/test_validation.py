@@ -10,6 +10,7 @@ import pytest
 from test_feedback import row, span
 
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.data.comparisons import MAX_EQUAL_PAIRS, new_words
 from fgrlhf.data.problems import shown
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
@@ -33,12 +34,7 @@ from tasks.qa_feedback.feedback import (
 from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as RMSettings
 from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
 from tasks.qa_feedback.training import corrected_examples as corrected_program
-from tasks.qa_feedback.training.comparisons import (
-    MAX_EQUAL_PAIRS,
-    make_comparisons,
-    new_words,
-    prompts_of,
-)
+from tasks.qa_feedback.training.comparisons import make_comparisons, prompts_of
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
 ODD = [

@@ -12,10 +12,10 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.cli.command_line import task_and_rest
 from fgrlhf.cli.rl import dev_evaluation
 from fgrlhf.config import parse_cli
-from fgrlhf.data.comparisons import encode_comparisons
 from fgrlhf.data.prompts import check_prompts_fit
-from fgrlhf.dpo import DPOTrainer
-from fgrlhf.errors import UserError, run_main, suggestion
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.dpo import DPOTrainer, load_comparisons
+from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -33,20 +33,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
       UserError: pairs, files or checkpoints are missing or broken. Nothing has been written by then.
     """
     data = config.data
-    if data.pairs not in task.comparisons:
-        raise UserError(
-            f"data.pairs: the task `{task.name}` has no comparisons `{data.pairs}`;"
-            f" {suggestion(data.pairs, sorted(task.comparisons))}"
-        )
-    train_prompts = task.prompts(data.train_file, "train")
-    comparisons = task.comparisons[data.pairs](data.feedback_file, train_prompts)
-    if config.dpo.span_weight != 1 and not any(
-        answer.marked for comparison in comparisons for answer in comparison.answers
-    ):
-        raise UserError(
-            f"dpo.span_weight is {config.dpo.span_weight:g}, but data.pairs={data.pairs} compares"
-            " whole responses and marks no spans: set dpo.span_weight=1, or choose other pairs"
-        )
+    comparisons = load_comparisons(config, task.comparisons, task.prompts)
     dev_prompts = task.prompts(data.dev_file, "dev")
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
@@ -60,7 +47,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
     dev_used = dev_prompts[: config.train.eval_examples]
     quiet = not accelerator.is_main_process
-    check_prompts_fit(policy, asked, task.core_text, data.train_file or "train", quiet)
+    check_prompts_fit(policy, asked, task.core_text, data.train_file or data.feedback_file, quiet)
     check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
     evaluate = dev_evaluation(
         task, config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator

@@ -9,11 +9,17 @@ from fgrlhf.errors import UserError, first_problems
 _TYPE_NAMES = {
     dict: "an object",
     list: "a list",
+    str: "a text",
     bool: "true or false",
     int: "a number",
     float: "a number",
     type(None): "null",
 }
+
+
+def type_name(value: Any) -> str:
+    """What JSON calls the type of a value, with an article: `a list`, `null`."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
@@ -23,7 +29,7 @@ def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
     it and no file in UTF-8 can hold it.
     """
     if not isinstance(value, str):
-        return f"must be a text, it is {_TYPE_NAMES.get(type(value), type(value).__name__)}"
+        return f"must be a text, it is {type_name(value)}"
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -36,9 +42,13 @@ def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
     return None
 
 
-def refuse_rows(path: str | Path, problems: Sequence[str]) -> None:
-    """Raise a `UserError` that lists the first problems of a training file; nothing happens where
-    there are none.
+def refuse_rows(source: str | Path, problems: Sequence[str], use: str = "trained on") -> None:
+    """Raise a `UserError` with the first problems of a training file, if there are any.
+
+    Args:
+      source: the file.
+      problems: one line for each malformed row.
+      use: what the rows cannot be used for, to end the sentence "FILE cannot be ...".
     """
     if problems:
-        raise UserError("\n  ".join([f"{path} cannot be trained on:", *first_problems(problems)]))
+        raise UserError("\n  ".join([f"{source} cannot be {use}:", *first_problems(problems)]))

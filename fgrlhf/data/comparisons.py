@@ -1,22 +1,24 @@
-"""Answers compared with each other: what people said, as tokens, weights of tokens, and batches.
+"""Compared answers: human judgements of several answers to one prompt, before any tokenizer.
 
-A comparison is one prompt with several answers and the pairs of them in which one is better. Every
-answer goes through the network once, however many pairs it is in, and the prompt once for all of
-them. An answer can have marked characters, those that decided the comparison; the tokens they are
-part of weigh more (docs/algorithms.md).
+An answer can have marked characters, those that decided the comparison. DPO gives the tokens they
+are part of a larger weight (docs/algorithms.md). Judgements become pairs here: from an outcome for
+every two answers, from scores or ranks, or from a correction of an answer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
-import torch
-from torch import Tensor
-
-from fgrlhf.errors import UserError
-from fgrlhf.policy import Policy
 from fgrlhf.types import Prompt
 
-PROMPTS_AT_ONCE = 64
+TIE, FIRST, SECOND = 0, 1, 2  # outcome of a comparison of two answers
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+# About a second. An answer of 200 words and its correction have about a thousand.
+MAX_EQUAL_PAIRS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`pairs` are (better, worse) places in `answers`."""
+    """`pairs` are (better, worse) places in `answers`. The same pair may be there several times:
+    one for each vote.
+    """
 
     prompt: Prompt
     answers: tuple[Answer, ...]
@@ -40,179 +44,94 @@ class Comparison:
             raise ValueError(f"pairs {self.pairs} of {len(self.answers)} answers")
 
 
-@dataclass(frozen=True)
-class TokenComparison:
-    """A comparison as the policy reads it: ids of the prompt and of every answer, and a weight per
-    answer token.
-    """
-
-    source: Comparison
-    prompt_ids: Sequence[int]
-    answer_ids: Sequence[Sequence[int]]
-    weights: Sequence[Sequence[float]]
-    pairs: Sequence[tuple[int, int]]
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Sort key: comparisons of like length need little padding beside each other."""
-        return len(self.prompt_ids), max(map(len, self.answer_ids))
+# Where a task's comparisons come from: (file of judgements, prompts that the task has read) ->
+# comparisons. It raises `UserError` where the file has none.
+ComparisonSource = Callable[[str, Sequence[Prompt]], list[Comparison]]
 
 
-@dataclass(frozen=True)
-class ComparisonBatch:
-    """Padded comparisons, the answers of one prompt side by side. B answers, N pairs; weights are 0
-    on padding.
-    """
-
-    prompt_ids_BP: Tensor
-    prompt_mask_BP: Tensor
-    response_ids_BT: Tensor
-    response_mask_BT: Tensor
-    weights_BT: Tensor
-    ref_logprobs_BT: Tensor
-    better_N: Tensor  # rows
-    worse_N: Tensor
-
-    def __post_init__(self):
-        shape = self.response_ids_BT.shape
-        for name in ("response_mask_BT", "weights_BT", "ref_logprobs_BT"):
-            if getattr(self, name).shape != shape:
-                raise ValueError(
-                    f"ComparisonBatch.{name} has shape {tuple(getattr(self, name).shape)}, expected"
-                    f" {tuple(shape)}"
-                )
-        if self.better_N.shape != self.worse_N.shape:
-            raise ValueError("every pair has a better and a worse answer")
-
-    def to(self, device: torch.device) -> "ComparisonBatch":
-        return ComparisonBatch(
-            **{item.name: getattr(self, item.name).to(device) for item in fields(self)}
-        )
+# ---- pairs from judgements -----------------------------------------------------------------------
 
 
-def token_weights(
-    offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int, int]], weight: float
-) -> list[float]:
-    """`weight` for a token that shares a character with a marked range, 1 for every other.
+def pairs_of_outcomes(n_answers: int, outcomes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The decided pairs of outcomes for every two answers.
 
     Args:
-      offsets: for each token its characters [start, end), as the tokenizer tells them.
+      n_answers: K.
+      outcomes: K (K - 1) / 2 of `FIRST`, `SECOND` or `TIE`, in the order 1v2, 1v3, ..., 2v3, ...
     """
-    return [
-        weight if any(start < to and at < end for at, to in marked) else 1.0
-        for start, end in offsets
+    pairs = []
+    for (i, j), outcome in zip(combinations(range(n_answers), 2), outcomes, strict=True):
+        if outcome == FIRST:
+            pairs.append((i, j))
+        elif outcome == SECOND:
+            pairs.append((j, i))
+    return tuple(pairs)
+
+
+def pairs_of_scores(scores: Sequence[float]) -> tuple[tuple[int, int], ...]:
+    """A pair for every two answers with different scores. The higher score is better."""
+    outcomes = [
+        TIE if first == second else FIRST if first > second else SECOND
+        for first, second in combinations(scores, 2)
     ]
+    return pairs_of_outcomes(len(scores), outcomes)
 
 
-def encode_comparisons(
-    policy: Policy,
-    comparisons: Sequence[Comparison],
-    max_generated_len: int,
-    span_weight: float = 1.0,
-) -> list[TokenComparison]:
-    """Comparisons as token ids. An answer ends with the token that ends a response
-    (`Policy.end_id`), unless it is longer than
-    `max_generated_len`: a cut answer has no end. Pairs whose answers are the same tokens are left
-      out, and comparisons without any other.
-
-    Raises:
-      UserError: nothing is left; a prompt has no tokens; or tokens are to be weighted and the
-        tokenizer cannot say which characters they are.
-    """
-    if span_weight != 1 and not policy.tokenizer.is_fast:
-        raise UserError(
-            f"dpo.span_weight={span_weight:g} weighs the tokens of marked characters, but"
-            f" {type(policy.tokenizer).__name__} does not tell a token's characters: use a"
-            " checkpoint with a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
-        )
-    prompts = _prompt_ids(policy, [c.prompt.text for c in comparisons])
-    found = []
-    for comparison in comparisons:
-        encoded = [
-            _encode_answer(policy, answer, max_generated_len, span_weight)
-            for answer in comparison.answers
-        ]
-        ids, weights = [i for i, _ in encoded], [w for _, w in encoded]
-        pairs = [(i, j) for i, j in comparison.pairs if ids[i] != ids[j]]
-        if pairs:
-            found.append(
-                TokenComparison(comparison, prompts[comparison.prompt.text], ids, weights, pairs)
-            )
-    if not found:
-        raise UserError(
-            f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
-            " is nothing to learn from: check the feedback file, or raise"
-            f" env.max_generated_len={max_generated_len} if answers differ only after that many"
-            " tokens"
-        )
-    return found
+# ---- corrections ---------------------------------------------------------------------------------
 
 
-def _encode_answer(
-    policy: Policy, answer: Answer, max_generated_len: int, span_weight: float
-) -> tuple[list[int], list[float]]:
-    weighted = bool(answer.marked) and span_weight != 1
-    read = policy.tokenizer(
-        text_target=answer.text, add_special_tokens=False, return_offsets_mapping=weighted
-    )
-    ids = [*read["input_ids"], policy.end_id][:max_generated_len]
-    if not weighted:
-        return ids, [1.0] * len(ids)
-    return (
-        ids,
-        [*token_weights(read["offset_mapping"], answer.marked, span_weight), 1.0][: len(ids)],
-    )
+def correction(
+    prompt: Prompt, answer: str, corrected: str, wrong: Sequence[tuple[int, int]] = ()
+) -> Comparison | None:
+    """A corrected answer, better than the answer it corrects; None where nothing was corrected.
 
-
-def _prompt_ids(policy: Policy, texts: Sequence[str]) -> dict[str, list[int]]:
-    """Ids of each different prompt, as the policy encodes it for sampling."""
-    found, different = {}, list(dict.fromkeys(texts))
-    for start in range(0, len(different), PROMPTS_AT_ONCE):
-        part = different[start : start + PROMPTS_AT_ONCE]
-        ids_BP, mask_BP = policy.encode(part)
-        found |= {
-            text: ids_P[mask_P.bool()].tolist()
-            for text, ids_P, mask_P in zip(part, ids_BP, mask_BP)
-        }
-    return found
-
-
-def collate(
-    rows: Sequence[TokenComparison],
-    ref_logprobs: Sequence[Sequence[Tensor]] | None,
-    pad_id: int,
-    left: bool,
-) -> ComparisonBatch:
-    """A padded batch.
+    Marked are the wrong characters of the answer and the new words of the corrected one.
 
     Args:
-      ref_logprobs: of every token of every answer of `rows`; None for zeros.
-      left: whether prompts are padded on the left.
+      wrong: half-open ranges of characters of `answer`.
     """
-    answers = [(row, k) for row in rows for k in range(len(row.answer_ids))]
-    first, pairs = 0, []
-    for row in rows:
-        pairs += [(first + i, first + j) for i, j in row.pairs]
-        first += len(row.answer_ids)
-    prompts, ids = [row.prompt_ids for row, _ in answers], [row.answer_ids[k] for row, k in answers]
-    if ref_logprobs is None:
-        reference = [[0.0] * len(answer) for answer in ids]
+    corrected = corrected.strip()
+    if not corrected or corrected == answer.strip():
+        return None
+    better = Answer(corrected, new_words(answer, corrected))
+    worse = Answer(answer, tuple(sorted(wrong)))
+    return Comparison(prompt, (better, worse), ((0, 1),))
+
+
+def new_words(before: str, after: str) -> tuple[tuple[int, int], ...]:
+    """Ranges of characters of `after` whose words are not in the longest alignment with `before`.
+
+    Punctuation marks are words, and the case of letters does not count. An alignment compares every
+    pair of equal words. Texts with more than `MAX_EQUAL_PAIRS` of them (thousands of words that
+    repeat) are not aligned: what lies between their common beginning and their common end is new.
+    """
+    matches = list(_WORD.finditer(after))
+    old_words = [word.casefold() for word in _WORD.findall(before)]
+    words = [match[0].casefold() for match in matches]
+    counts = Counter(old_words)
+    if sum(counts[word] for word in words) > MAX_EQUAL_PAIRS:
+        ranges = [_changed_middle(old_words, words)]
     else:
-        reference = [logprobs.tolist() for few in ref_logprobs for logprobs in few]
-    better, worse = zip(*pairs)
-    return ComparisonBatch(
-        prompt_ids_BP=_padded(prompts, pad_id, left),
-        prompt_mask_BP=_padded([[1] * len(p) for p in prompts], 0, left),
-        response_ids_BT=_padded(ids, pad_id),
-        response_mask_BT=_padded([[1] * len(answer) for answer in ids], 0),
-        weights_BT=_padded([row.weights[k] for row, k in answers], 0.0),
-        ref_logprobs_BT=_padded(reference, 0.0),
-        better_N=torch.tensor(better),
-        worse_N=torch.tensor(worse),
+        alignment = difflib.SequenceMatcher(None, old_words, words, autojunk=False)
+        ranges = [
+            (first, end)
+            for change, _, _, first, end in alignment.get_opcodes()
+            if change in ("insert", "replace")
+        ]
+    return tuple(
+        (matches[first].start(), matches[end - 1].end()) for first, end in ranges if first < end
     )
 
 
-def _padded(rows: Sequence[Sequence], fill: float, left: bool = False) -> Tensor:
-    width = max(len(row) for row in rows)
-    filled = [[fill] * (width - len(row)) for row in rows]
-    return torch.tensor([[*pad, *row] if left else [*row, *pad] for row, pad in zip(rows, filled)])
+def _changed_middle(old_words: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
+    """[first, end) of `words` without the words that both lists begin with, then without those that
+    both end with.
+    """
+    shorter = min(len(old_words), len(words))
+    first = 0
+    while first < shorter and old_words[first] == words[first]:
+        first += 1
+    same_end = 0
+    while same_end < shorter - first and old_words[-1 - same_end] == words[-1 - same_end]:
+        same_end += 1
+    return first, len(words) - same_end

@@ -1,50 +1,11 @@
-"""Prompts: reading them from files, and checking them against the policy's limit."""
+"""Files of prompts, and prompts against the policy's limit."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.types import Prompt
-
-
-def read_prompts(path: str | Path) -> list[Prompt]:
-    """Rows {prompt|text, references|answer?, id?, ...} of a JSON or JSONL file as prompts.
-
-    Raises:
-      UserError: the file cannot be read or is empty, or every malformed row.
-    """
-    rows = read_jsonl(path) if str(path).endswith(".jsonl") else read_json(path)
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f"{path} holds no prompts: it must be a list of rows, and it is empty")
-    problems = []
-    prompts = []
-    for number, row in enumerate(rows):
-        prompt, problem = _prompt_of(row, number)
-        if problem is not None:
-            problems.append(f"row {number}: {problem}")
-        if prompt is not None:
-            prompts.append(prompt)
-    refuse_rows(path, problems)
-    return prompts
-
-
-def _prompt_of(row: Any, number: int) -> tuple[Prompt | None, str | None]:
-    if not isinstance(row, dict):
-        return None, f"it must be an object, it is a {type(row).__name__}"
-    key = "prompt" if "prompt" in row else "text"
-    problem = text_problem(row.get(key))
-    if problem is not None:
-        return None, f"{key}: {problem}"
-    references = row.get("references", row.get("answer", []))
-    references = [references] if isinstance(references, str) else references
-    if not isinstance(references, list) or any(text_problem(text) for text in references):
-        return None, "references: a list of texts is needed"
-    meta = {name: row[name] for name in row if name not in (key, "id", "references", "answer")}
-    return Prompt(str(row.get("id", number)), row[key], tuple(references), meta), None
 
 
 def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:

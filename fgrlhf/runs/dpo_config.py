@@ -1,5 +1,6 @@
-"""The config of an offline run on comparisons. Sections and keys that mean the same as in an RL run
-(rl_config.py) have its names.
+"""The config of an offline run on comparisons.
+
+Sections and keys that mean the same as in an RL run (rl_config.py) have the same names.
 """
 
 from typing import Literal
@@ -12,7 +13,6 @@ from fgrlhf.config import (
     Epsilon,
     FilePath,
     Kernels,
-    Name,
     NonNegativeCount,
     Positive,
     Rate,
@@ -22,6 +22,7 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
+from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
 
 
@@ -34,31 +35,31 @@ class DPOPolicyConfig(StrictModel):
 class DPOModelConfig(StrictModel):
     policy_model: DPOPolicyConfig
     dtype: Literal["fp32", "bf16"] = Field(
-        "fp32", description="forward passes; weights in training stay fp32"
+        default="fp32", description="forward passes; weights in training stay fp32"
     )
     kernels: Kernels = "auto"
 
 
 class DPOEnvConfig(StrictModel):
     max_input_len: Tokens = 1024
-    max_generated_len: Tokens = Field(200, description="tokens; longer answers are cut")
+    max_generated_len: Tokens = Field(default=200, description="tokens; longer answers are cut")
 
 
 class DPOSettings(StrictModel):
     loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     beta: Positive = 0.1
     span_weight: float = Field(
-        1.0, ge=1, le=1e6, description="of a token in a marked span; 1: ordinary DPO"
+        default=1.0, ge=1, le=1e6, description="of a token of marked characters; 1: ordinary DPO"
     )
 
 
 class DPOTrainConfig(StrictModel):
-    epochs: float = Field(1.0, ge=1e-4, le=1e6)
+    epochs: float = Field(default=1.0, ge=1e-4, le=1e6)
     batch_size: BatchSize = Field(
-        16, description="questions per optimiser step, over all processes; all their pairs"
+        default=16, description="prompts per optimiser step, over all processes; all their pairs"
     )
     training_batch_size_per_card: BatchSize = Field(
-        4, description="questions per forward/backward pass and process"
+        default=4, description="prompts per forward/backward pass and process"
     )
     lr: Rate = 1e-6
     lr_schedule: Literal["linear", "constant"] = "linear"
@@ -68,16 +69,19 @@ class DPOTrainConfig(StrictModel):
     max_grad_norm: Positive = 1.0
     dropout: bool = False
     gradient_checkpointing: bool = Field(
-        False,
-        description="compute layers twice instead of keeping what they computed: slower, smaller",
+        default=False,
+        description="compute layers twice instead of storing activations: slower, less memory",
     )
-    eval_interval: Count = Field(50, description="optimiser steps between evaluations on dev")
+    eval_interval: Count = Field(
+        default=50, description="optimiser steps between evaluations on dev"
+    )
     eval_examples: Count | None = Field(
-        None, description="dev prompts used, the first ones; null: all"
+        default=None, description="dev prompts used, the first ones; null: all"
     )
-    save_interval: Count = Field(50, description="optimiser steps between checkpoints")
+    save_interval: Count = Field(default=50, description="optimiser steps between checkpoints")
     best_metric: str = Field(
-        "rougeLsum", description="dev metric that picks the best checkpoint, higher is better"
+        default="rougeLsum",
+        description="dev metric that picks the best checkpoint, higher is better",
     )
     seed: Seed = 42
 
@@ -95,15 +99,31 @@ class DPOTrainConfig(StrictModel):
 
 
 class DPODataConfig(StrictModel):
-    feedback_file: FilePath = Field(description="feedback or comparisons, as the task reads them")
-    pairs: Name = Field("preference", description="which of the task's sources of pairs")
+    feedback_file: FilePath = Field(description="judgements of responses, in the form of `pairs`")
+    pairs: str = Field(
+        default=COMPARISONS.name,
+        description="comparisons: rows of that format; or a source of pairs that the task has",
+    )
+    columns: dict[str, str | list[str]] = Field(
+        default={}, description="keys of a comparison -> keys of feedback_file"
+    )
     train_file: FilePath | None = Field(
-        None,
-        description="the prompts of feedback_file, as the policy reads them; null: generated",
+        default=None,
+        description="prompts of feedback_file, as the policy reads them, for a task's source; null: generated",
     )
     dev_file: FilePath | None = Field(
-        None, description="prompts to evaluate on; null: the task generates them"
+        default=None, description="prompts to evaluate on; null: the task generates them"
     )
+
+    @model_validator(mode="after")
+    def _keys_of_the_source(self):
+        if self.pairs == COMPARISONS.name:
+            reason = "since the rows of data.pairs=comparisons hold their prompts: leave it out"
+            refuse(unread_keys(self, ["train_file"], reason))
+        else:
+            reason = f"since data.pairs={self.pairs} has keys of its own: leave it out"
+            refuse(unread_keys(self, ["columns"], reason))
+        return self
 
 
 class DPOConfig(StrictModel):

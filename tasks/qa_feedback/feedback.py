@@ -14,9 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from fgrlhf.data.problems import DataError, json_name
+from fgrlhf.data.problems import DataError
+from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, read_jsonl, write_text
+from fgrlhf.files import read_jsonl, write_text
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
@@ -168,14 +169,7 @@ def _read_rows(path: str | Path) -> list:
             " (data_dir=... of a Python program). tasks/qa_feedback/data/download.sh fetches the"
             f" published files, make_mini.sh beside it writes those of a small world{feedback}"
         )
-    rows = read_json(path)
-    if not isinstance(rows, list):
-        raise UserError(f"{path} must hold one JSON array of rows, it holds {json_name(rows)}")
-    if not rows:
-        raise UserError(
-            f"{path} holds no rows: it is an empty JSON array. Give a file with at least one row"
-        )
-    return rows
+    return read_rows(path)
 
 
 def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:

@@ -10,7 +10,7 @@ from tasks.qa_feedback.data.oracle import Facts, oracle_metrics
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.feedback import load_examples, rm_prefix, rm_prefix_of_words
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
-from tasks.qa_feedback.training.comparisons import SOURCES, source
+from tasks.qa_feedback.training.comparisons import SOURCES
 from tasks.qa_feedback.training.oracle_reward import OracleGold
 from tasks.qa_feedback.training.reward import KINDS, REWARD_KINDS
 
@@ -50,7 +50,7 @@ TASK = Task(
     rm_pairs=read_pairs,
     core_text=up_to_question,
     metrics=oracle,
-    comparisons={name: source(name) for name in SOURCES},
+    comparisons=SOURCES,
     sample_row=sample_row,
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=DISPLAY,

@@ -1,101 +1,47 @@
-"""Feedback rows as what offline training reads: compared answers, and corrected answers to imitate.
+"""Feedback rows for offline training: compared answers, and corrected answers to imitate.
 
-corrected    the annotator's corrected answer is better than prediction 1. Marked are the error
-spans of the prediction and, in the
-             corrected answer, the words that are not the prediction's
-preference   the decided ones of the six comparisons between the four predictions. Nothing is marked
+corrected     the annotator's corrected answer is better than prediction 1. Marked are the
+              error spans of the prediction and the new words of the corrected answer.
+preference    the decided ones of the six comparisons of the four predictions. Nothing is marked.
 """
 
-import difflib
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.comparisons import (
+    Answer,
+    Comparison,
+    ComparisonSource,
+    correction,
+    pairs_of_outcomes,
+)
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.feedback import PAIRS, FeedbackRow, read_feedback
-
-WORD = re.compile(r"\w+|[^\w\s]")
-MAX_EQUAL_PAIRS = (
-    2_000_000  # about a second; an answer of 200 words and its correction have about a thousand
-)
-
-
-def new_words(before: str, after: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of characters of `after` whose words are not in the longest alignment with `before`;
-    punctuation marks are words, and the case of letters does not count.
-
-    An alignment compares every pair of equal words. Texts with more than `MAX_EQUAL_PAIRS` of them
-    (thousands of words that repeat) are not aligned: what lies between their common beginning and
-    their common end is new.
-    """
-    matches = list(WORD.finditer(after))
-    olds, news = (
-        [word.casefold() for word in WORD.findall(before)],
-        [match[0].casefold() for match in matches],
-    )
-    counts = Counter(olds)
-    if sum(counts[word] for word in news) > MAX_EQUAL_PAIRS:
-        ranges = [_changed_middle(olds, news)]
-    else:
-        opcodes = difflib.SequenceMatcher(None, olds, news, autojunk=False).get_opcodes()
-        ranges = [
-            (first, end) for kind, _, _, first, end in opcodes if kind in ("insert", "replace")
-        ]
-    return tuple(
-        (matches[first].start(), matches[end - 1].end()) for first, end in ranges if first < end
-    )
-
-
-def _changed_middle(olds: Sequence[str], news: Sequence[str]) -> tuple[int, int]:
-    """[first, end) of `news` without the words that both lists begin with, then without those that
-    both end with.
-    """
-    shorter = min(len(olds), len(news))
-    first = 0
-    while first < shorter and olds[first] == news[first]:
-        first += 1
-    same_end = 0
-    while same_end < shorter - first and olds[-1 - same_end] == news[-1 - same_end]:
-        same_end += 1
-    return first, len(news) - same_end
+from tasks.qa_feedback.feedback import FeedbackRow, read_feedback
 
 
 def corrected_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
     """None where there is no corrected answer, or nothing to correct."""
-    corrected, predicted = row.corrected.strip(), row.predictions[0]
-    if not corrected or corrected == predicted.strip():
-        return None
-    wrong = tuple(sorted((error.start, error.end) for error in row.errors))
-    return Comparison(
-        prompt,
-        (Answer(corrected, new_words(predicted, corrected)), Answer(predicted, wrong)),
-        ((0, 1),),
-    )
+    wrong = [(error.start, error.end) for error in row.errors]
+    return correction(prompt, row.predictions[0], row.corrected, wrong)
 
 
 def preference_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
     """None where all six comparisons are ties."""
-    pairs = tuple((i, j) if p == 1 else (j, i) for (i, j), p in zip(PAIRS, row.preference) if p)
-    return (
-        Comparison(prompt, tuple(Answer(text) for text in row.predictions), pairs)
-        if pairs
-        else None
-    )
+    pairs = pairs_of_outcomes(len(row.predictions), row.preference)
+    if not pairs:
+        return None
+    return Comparison(prompt, tuple(Answer(text) for text in row.predictions), pairs)
 
 
-SOURCES = {"corrected": corrected_comparison, "preference": preference_comparison}
-
-
-def source(name: str):
-    """A `ComparisonSource`: (feedback file, prompts) -> comparisons."""
-
-    def read(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
-        return make_comparisons(read_feedback(file), prompts, name, file)
-
-    return read
+_COMPARISON_OF: dict[str, Callable[[Prompt, FeedbackRow], Comparison | None]] = {
+    "corrected": corrected_comparison,
+    "preference": preference_comparison,
+}
+_WHY_NONE = {
+    "corrected": "no row has a corrected answer that differs from prediction 1",
+    "preference": "all comparisons between predictions are ties",
+}
 
 
 def make_comparisons(
@@ -106,22 +52,34 @@ def make_comparisons(
     Raises:
       UserError: there is none; or a question is not among `prompts`.
     """
-    found = [
-        made
-        for prompt, row in zip(prompts_of(rows, prompts, file), rows)
-        if (made := SOURCES[source](prompt, row))
-    ]
-    if not found:
-        other = next(name for name in SOURCES if name != source)
-        reason = {
-            "corrected": "no row has a corrected answer that differs from prediction 1",
-            "preference": "all comparisons between predictions are ties",
-        }[source]
+    comparisons = []
+    for prompt, row in zip(prompts_of(rows, prompts, file), rows):
+        comparison = _COMPARISON_OF[source](prompt, row)
+        if comparison is not None:
+            comparisons.append(comparison)
+    if not comparisons:
+        other = next(name for name in _COMPARISON_OF if name != source)
         raise UserError(
-            f"{file} has no pairs to learn from: it has {len(rows)} rows, and {reason}. "
+            f"{file} has no pairs to learn from: it has {len(rows)} rows, and {_WHY_NONE[source]}. "
             f"Give another file with data.feedback_file=..., or set data.pairs={other}"
         )
-    return found
+    return comparisons
+
+
+def read_corrected(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
+    """Corrected answers over the answers they correct; see `make_comparisons`."""
+    return make_comparisons(read_feedback(file), prompts, "corrected", file)
+
+
+def read_preferences(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
+    """Decided comparisons of the four predictions; see `make_comparisons`."""
+    return make_comparisons(read_feedback(file), prompts, "preference", file)
+
+
+SOURCES: dict[str, ComparisonSource] = {
+    "corrected": read_corrected,
+    "preference": read_preferences,
+}
 
 
 def corrected_examples(
@@ -133,18 +91,17 @@ def corrected_examples(
     Raises:
       UserError: no row has a corrected answer; or a question is not among `prompts`.
     """
-    pairs = zip(prompts_of(rows, prompts, file, setting="questions"), rows)
-    found = [
-        {"text": prompt.text, "answer": [row.corrected.strip()]}
-        for prompt, row in pairs
-        if row.corrected.strip()
-    ]
-    if not found:
+    examples = []
+    for prompt, row in zip(prompts_of(rows, prompts, file, setting="questions"), rows):
+        corrected = row.corrected.strip()
+        if corrected:
+            examples.append({"text": prompt.text, "answer": [corrected]})
+    if not examples:
         raise UserError(
             f"{file} has no corrected answer in any of its {len(rows)} rows, so there is nothing to"
             " imitate. Give another file"
         )
-    return found
+    return examples
 
 
 def prompts_of(
@@ -161,26 +118,35 @@ def prompts_of(
       prompts: of the file that the user gave with `setting`.
 
     Raises:
-      UserError: some rows ask what no prompt asks.
+      UserError: some rows have a question that no prompt has.
     """
     by_content = {_content(prompt.meta): prompt for prompt in prompts}
-    found = [by_content.get(_content(row.raw)) for row in rows]
-    strange = [i for i, prompt in enumerate(found) if prompt is None]
-    if strange:
+    matches = []
+    unknown = []
+    for i, row in enumerate(rows):
+        prompt = by_content.get(_content(row.raw))
+        if prompt is None:
+            unknown.append(i)
+        else:
+            matches.append(prompt)
+    if unknown:
         raise UserError(
-            f"{file}: {len(strange)} of {len(rows)} rows have a question or passages that no row of"
-            f" `{setting}` has (the first is row {strange[0]},"
-            f" {shorten(repr(rows[strange[0]].question))}), so the policy's prompt is not known."
+            f"{file}: {len(unknown)} of {len(rows)} rows have a question or passages that no row of"
+            f" `{setting}` has (the first is row {unknown[0]},"
+            f" {shorten(repr(rows[unknown[0]].question))}), so the policy's prompt is not known."
             f" Give the file that the questions came from: {setting}=..."
         )
-    return found
+    return matches
 
 
 def _content(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Question and passages without white space: the same whether sentences stand alone, as in
+    """Question and passages without white space: the same whether sentences are apart, as in
     feedback, or joined.
     """
-    passages = [
-        [p["wikipage"], p["content"]] if isinstance(p, Mapping) else p for p in row["passages"]
-    ]
-    return tuple("".join("".join(part).split()) for part in [row["question"], *passages])
+    texts = [row["question"]]
+    for passage in row["passages"]:
+        if isinstance(passage, Mapping):
+            texts.append(passage["wikipage"] + passage["content"])
+        else:
+            texts.append("".join(passage))
+    return tuple("".join(text.split()) for text in texts)

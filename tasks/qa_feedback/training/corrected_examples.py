@@ -1,7 +1,7 @@
 """Corrected answers of a feedback file as {text, answer} rows for supervised fine-tuning.
 
-python -m tasks.qa_feedback.training.corrected_examples feedback=.../train_feedback.json
-questions=.../train.json out=...
+python -m tasks.qa_feedback.training.corrected_examples \\
+    feedback=.../train_feedback.json questions=.../train.json out=...
 """
 
 from pathlib import Path
@@ -24,10 +24,8 @@ class Settings(StrictModel):
 
 def main() -> None:
     settings = settings_from(Settings)
-    if Path(settings.out).resolve() in (
-        Path(settings.feedback).resolve(),
-        Path(settings.questions).resolve(),
-    ):
+    inputs = (Path(settings.feedback).resolve(), Path(settings.questions).resolve())
+    if Path(settings.out).resolve() in inputs:
         raise UserError(
             f"{settings.out} is read by this program, so it cannot be its output too: give another"
             " out=..."

@@ -1,0 +1,237 @@
+"""Look at, check and convert rows of training data.
+
+    fgrlhf data show FILE                            its keys, its first rows, the formats it fits
+    fgrlhf data check FILE format=comparisons        whether every row is well formed, and counts
+    fgrlhf data convert IN OUT format=comparisons    rows with the format's own keys
+
+FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
+(fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import Count, StrictModel, describe, suggestion
+from fgrlhf.data.checks import type_name
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.formats import (
+    COMPARISONS,
+    DEMONSTRATIONS,
+    FORMATS,
+    PROMPTS,
+    SPANS,
+    STEPS,
+    Demonstration,
+    SpanFeedback,
+    StepFeedback,
+)
+from fgrlhf.data.read import check_output, read_rows, write_rows
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.types import Prompt
+
+FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
+
+ROWS_TRIED = 100  # to tell which formats a file fits
+MOST_SHOWN = 400  # characters of a row
+MOST_LABELS = 10
+
+
+class FormatSettings(StrictModel):
+    format: FormatName = Field(description="what each row holds")
+    columns: dict[str, str | list[str]] = Field(
+        default={},
+        description="the format's keys -> the file's, e.g. columns={prompt: instruction}",
+    )
+    limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+class ShowSettings(StrictModel):
+    rows: Count = Field(default=3, description="how many of the first rows are printed")
+
+
+# ---- show ----------------------------------------------------------------------------------------
+
+
+def show(source: str, settings: ShowSettings) -> None:
+    """Print the keys of a file with their types, the formats that it fits, and its first rows."""
+    rows = read_rows(source)
+    print(f"{source}: {len(rows):,} rows")
+    for key, types in _types_by_key(rows).items():
+        counts = ", ".join(f"{name} {count:,}" for name, count in types.most_common())
+        print(f"  {shorten(key, 60)}: {counts}")
+    fits = [name for name in FORMATS if _fits(name, rows[:ROWS_TRIED])]
+    print(f"formats: {', '.join(fits) or 'none without columns={...}'}")
+    for number, row in enumerate(rows[: settings.rows]):
+        print(f"row {number}: {shorten(json.dumps(row, ensure_ascii=False), MOST_SHOWN)}")
+
+
+def _types_by_key(rows: Sequence[Any]) -> dict[str, Counter[str]]:
+    """How often each key has a value of each type."""
+    types: dict[str, Counter[str]] = {}
+    for row in rows:
+        for key, value in row.items() if isinstance(row, Mapping) else [("(no object)", row)]:
+            types.setdefault(key, Counter())[type_name(value)] += 1
+    return types
+
+
+def _fits(name: str, rows: Sequence[Any]) -> bool:
+    try:
+        for number, values in enumerate(rows):
+            if not isinstance(values, Mapping):
+                return False
+            FORMATS[name].parse(Row(values, {}), number)
+    except RowError:
+        return False
+    return True
+
+
+# ---- check ---------------------------------------------------------------------------------------
+
+
+def check(source: str, settings: FormatSettings) -> None:
+    """Read every row in a format and print what the rows hold."""
+    items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
+    print(f"{source}: {len(items):,} rows of {settings.format}, all well formed")
+    for line in _SUMMARIES[settings.format](items):
+        print(f"  {line}")
+
+
+def _about_prompts(prompts: Sequence[Prompt]) -> list[str]:
+    lines = [f"different prompts: {len({prompt.text for prompt in prompts}):,}"]
+    with_references = sum(bool(prompt.references) for prompt in prompts)
+    if with_references:
+        lines.append(f"with references: {with_references:,}")
+    return lines
+
+
+def _about_demonstrations(demonstrations: Sequence[Demonstration]) -> list[str]:
+    words = [len(demonstration.response.split()) for demonstration in demonstrations]
+    return [
+        *_about_prompts([demonstration.prompt for demonstration in demonstrations]),
+        f"mean words of a response: {sum(words) / len(words):.1f}",
+    ]
+
+
+def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
+    sizes = Counter(len(comparison.answers) for comparison in comparisons)
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    lines = _about_prompts([comparison.prompt for comparison in comparisons])
+    for size, count in sorted(sizes.items()):
+        lines.append(f"with {size} responses: {count:,}")
+    lines.append(f"decided pairs: {len(pairs):,}")
+    undecided = sum(not comparison.pairs for comparison in comparisons)
+    if undecided:
+        lines.append(f"without a decided pair, so training leaves them out: {undecided:,}")
+    # A pair {chosen, rejected} is written better first; of other pairs the share tells a habit.
+    first_is_better = sum(better < worse for better, worse in pairs)
+    if pairs and first_is_better < len(pairs):
+        share = first_is_better / len(pairs)
+        lines.append(f"pairs whose first-listed response is better: {share:.1%}")
+    blank = sum(
+        not comparison.answers[better].text.strip()
+        for comparison in comparisons
+        for better, _ in comparison.pairs
+    )
+    if blank:
+        lines.append(
+            f"pairs whose better response is blank: {blank:,} (a policy would learn to say nothing;"
+            " leave these rows out if that is not the intention)"
+        )
+    return lines
+
+
+def _about_spans(feedback: Sequence[SpanFeedback]) -> list[str]:
+    labels = Counter(span.label for item in feedback for span in item.spans)
+    without = sum(not item.spans for item in feedback)
+    lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
+    return [*lines, *_counted_labels(labels)]
+
+
+def _about_steps(feedback: Sequence[StepFeedback]) -> list[str]:
+    steps = [step for item in feedback for step in item.steps]
+    lines = [*_about_prompts([item.prompt for item in feedback]), f"steps: {len(steps):,}"]
+    scores = [step.score for step in steps if step.score is not None]
+    if scores:
+        mean = sum(scores) / len(scores)
+        lines.append(
+            f"with a score: {len(scores):,} ({min(scores):g} to {max(scores):g}, mean {mean:.3f})"
+        )
+    return [*lines, *_counted_labels(Counter(step.label for step in steps if step.label))]
+
+
+def _counted_labels(labels: Counter[str]) -> list[str]:
+    lines = [
+        f"with label {shorten(label, 60)}: {count:,}"
+        for label, count in labels.most_common(MOST_LABELS)
+    ]
+    if len(labels) > MOST_LABELS:
+        lines.append(f"other labels: {len(labels) - MOST_LABELS}")
+    return lines
+
+
+_SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
+    PROMPTS.name: _about_prompts,
+    DEMONSTRATIONS.name: _about_demonstrations,
+    COMPARISONS.name: _about_comparisons,
+    SPANS.name: _about_spans,
+    STEPS.name: _about_steps,
+}
+
+
+# ---- convert -------------------------------------------------------------------------------------
+
+
+def convert(source: str, out: str, settings: FormatSettings) -> None:
+    """Read rows in a format and write them with the format's own keys."""
+    if Path(source).resolve() == Path(out).resolve():
+        raise UserError(f"{out} is read by this program, so it cannot be its output: name another")
+    check_output(out)
+    row_format = FORMATS[settings.format]
+    items = row_format.read(source, settings.columns, settings.limit)
+    write_rows(out, [row_format.to_row(item) for item in items])
+    print(f"{out}: {len(items):,} rows of {settings.format}")
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+USAGE = """usage: fgrlhf data show FILE [rows=3]
+       fgrlhf data check FILE format=... [columns=...] [limit=...]
+       fgrlhf data convert IN OUT format=... [columns=...] [limit=...]"""
+ACTIONS = ("show", "check", "convert")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """An action, its files, and key=value settings."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
+        print("\n".join([USAGE, "keys:", *describe(ShowSettings), *describe(FormatSettings)]))
+        sys.exit(0 if arguments else 2)
+    action, *rest = arguments
+    if action not in ACTIONS:
+        raise UserError(
+            f"`{shorten(action)}` is no action of fgrlhf data; {suggestion(action, ACTIONS)}"
+        )
+    n_files = 2 if action == "convert" else 1
+    files, settings = rest[:n_files], rest[n_files:]
+    if len(files) < n_files or any("=" in file and not Path(file).exists() for file in files):
+        raise UserError(
+            f"fgrlhf data {action} needs {'IN and OUT' if n_files > 1 else 'FILE'}.\n{USAGE}"
+        )
+    if action == "show":
+        show(files[0], settings_from(ShowSettings, settings))
+    elif action == "check":
+        check(files[0], settings_from(FormatSettings, settings))
+    else:
+        convert(files[0], files[1], settings_from(FormatSettings, settings))
+
+
+if __name__ == "__main__":
+    run_main(main)

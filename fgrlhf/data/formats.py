@@ -1,0 +1,552 @@
+"""Row formats: what a row of training data may hold, for any task.
+
+    prompts           {prompt, references?}
+    demonstrations    {prompt, response, references?}
+    comparisons       {prompt, responses, preferences | ranking | scores, marked?}
+                      or {prompt?, chosen, rejected}
+    spans             {prompt?, response, spans: [{start, end, label}, ...]}
+    steps             {prompt, steps: [{text, label | score}, ...]}
+
+Every row may also have an `id`; without one its number is its id. All other keys are the task's own
+(`Prompt.meta`). docs/data_formats.md describes each format and the published shapes that are read
+as one of them. Where a file has other keys, `columns` translates them (fgrlhf/data/rows.py).
+
+Offsets count Unicode code points from 0, and an end is exclusive.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from fgrlhf.data.checks import refuse_rows, type_name
+from fgrlhf.data.comparisons import (
+    Answer,
+    Comparison,
+    pairs_of_outcomes,
+    pairs_of_scores,
+)
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import (
+    Columns,
+    Row,
+    RowError,
+    check_columns,
+    check_list,
+    check_number,
+    check_object,
+    check_place,
+    check_text,
+    check_texts,
+    look_up,
+)
+from fgrlhf.data.shapes import (
+    chosen_completion,
+    conversation_text,
+    messages_of,
+    split_answer,
+    split_dialogs,
+    split_marked_steps,
+)
+from fgrlhf.types import Prompt
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A response to imitate. `prompt.references` are the texts that a policy's response is compared
+    with.
+    """
+
+    prompt: Prompt
+    response: str
+
+
+@dataclass(frozen=True)
+class LabelledSpan:
+    """Characters [start, end) of a response, and what was said about them."""
+
+    start: int
+    end: int
+    label: str
+
+
+@dataclass(frozen=True)
+class SpanFeedback:
+    """A response with labelled spans, in the order of the file. Spans may overlap."""
+
+    prompt: Prompt
+    response: str
+    spans: tuple[LabelledSpan, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a solution, with a label, a score, or both."""
+
+    text: str
+    label: str | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class StepFeedback:
+    """A solution step by step (process supervision)."""
+
+    prompt: Prompt
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Format(Generic[Item]):
+    """A row format.
+
+    Args:
+      names: the keys that `columns` may give another name.
+      parse: (row, its number) -> what it holds. Raises `RowError`.
+      to_row: the inverse: the row that `parse` reads back.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    parse: Callable[[Row, int], Item]
+    to_row: Callable[[Item], dict[str, Any]]
+
+    def read(
+        self, source: str | Path, columns: Columns | None = None, limit: int | None = None
+    ) -> list[Item]:
+        """What the rows of a file or data set hold, in their order (fgrlhf/data/read.py).
+
+        Args:
+          columns: this format's names -> the file's keys, where they differ.
+          limit: only the first rows, that many; the others are not checked.
+
+        Raises:
+          UserError: the source cannot be read; or rows are malformed: the first of them with their
+            number (from 0), key and reason.
+        """
+        columns = columns or {}
+        check_columns(columns, self.names, str(source))
+        items, problems = [], []
+        for number, values in enumerate(read_rows(source)[:limit]):
+            if not isinstance(values, Mapping):
+                problems.append(f"row {number}: must be an object, it is {type_name(values)}")
+                continue
+            try:
+                items.append(self.parse(Row(values, columns), number))
+            except RowError as error:
+                problems.append(f"row {number}, {error}")
+        refuse_rows(source, problems, f"read as {self.name}")
+        return items
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+def _parse_prompt(row: Row, number: int) -> Prompt:
+    text = _prompt_text(row, "prompt", "text")
+    return _prompt(row, number, text, _references(row, "references", "answer"))
+
+
+def _prompt(row: Row, number: int, text: str, references: Sequence[str]) -> Prompt:
+    """The prompt of a row. Call it last: what no other name has read becomes `meta`."""
+    return Prompt(_id(row, number), text, tuple(references), row.rest())
+
+
+def _id(row: Row, number: int) -> str:
+    value = row.get("id")
+    if value is None:
+        return str(number)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return row.text("id")
+
+
+def _prompt_text(row: Row, *names: str) -> str:
+    """The prompt, a text or a conversation, under the first of these names that the row has."""
+    name = row.first_of(*names)
+    value = row.get(name)
+    if isinstance(value, list):
+        key = row.key(name)
+        return conversation_text(key, messages_of(key, value))
+    return row.text(name)
+
+
+def _references(row: Row, *names: str) -> tuple[str, ...]:
+    """The references, one text or several, under the first of these names that the row has."""
+    for name in names:
+        value = row.get(name)
+        if isinstance(value, str):
+            return (row.text(name),)
+        if value is not None:
+            references = check_texts(row.key(name), value)
+            if not references:
+                raise RowError(row.key(name), "must be a list of one or more texts")
+            return references
+    return ()
+
+
+def _prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The row of a prompt, with a format's own values; these win over keys of the task."""
+    row: dict[str, Any] = {"id": prompt.id, "prompt": prompt.text, **(values or {})}
+    if prompt.references:
+        row["references"] = list(prompt.references)
+    return row | {key: value for key, value in prompt.meta.items() if key not in row}
+
+
+# ---- demonstrations ------------------------------------------------------------------------------
+
+
+def _parse_demonstration(row: Row, number: int) -> Demonstration:
+    references = _references(row, "references", "answer")
+    if row.has("response") or row.has("completion"):
+        text = _prompt_text(row, "prompt", "text")
+        response = _response(row, "response", "completion")
+    elif row.has("messages"):
+        key = row.key("messages")
+        messages, response = split_answer(key, messages_of(key, row.get("messages")))
+        text = conversation_text(key, messages)
+        check_text(key, response)
+    else:
+        text = _prompt_text(row, "prompt", "text")
+        response = references[0] if references else row.first_of("response")
+    return Demonstration(_prompt(row, number, text, references or (response,)), response)
+
+
+def _response(row: Row, *names: str) -> str:
+    """The response under the first of these names: a text, or a conversation of the assistant's one
+    message.
+    """
+    name = row.first_of(*names)
+    value = row.get(name)
+    if isinstance(value, list):
+        key = row.key(name)
+        _, response = split_answer(key, messages_of(key, value))
+        return check_text(key, response)
+    return row.text(name)
+
+
+def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
+    return _prompt_row(demonstration.prompt, {"response": demonstration.response})
+
+
+# ---- comparisons ---------------------------------------------------------------------------------
+
+
+def _parse_comparison(row: Row, number: int) -> Comparison:
+    if row.has("responses"):
+        text = _prompt_text(row, "prompt")
+        texts = _compared_texts(row)
+        pairs = _pairs(row, len(texts))
+    else:
+        row.first_of("responses", "chosen")
+        row.first_of("rejected")
+        text, *texts = _chosen_and_rejected(row)
+        pairs = ((0, 1),)
+    marked = _marked(row, texts)
+    answers = tuple(Answer(answer, ranges) for answer, ranges in zip(texts, marked))
+    prompt = _prompt(row, number, text, _references(row, "references"))
+    return Comparison(prompt, answers, pairs)
+
+
+def _compared_texts(row: Row) -> list[str]:
+    """The responses: texts, blank ones too, or conversations that end with the response."""
+    key = row.key("responses")
+    texts = []
+    for i, value in enumerate(check_list(key, row.get("responses"))):
+        name = f"{key}[{i}]"
+        if isinstance(value, list):
+            _, value = split_answer(name, messages_of(name, value))
+        texts.append(check_text(name, value, may_be_blank=True))
+    if len(texts) < 2:
+        raise RowError(key, f"a comparison needs two or more responses, there are {len(texts)}")
+    return texts
+
+
+def _pairs(row: Row, n_answers: int) -> tuple[tuple[int, int], ...]:
+    """(better, worse) places from `preferences`, `ranking` or `scores`, the first that there is."""
+    name = row.first_of("preferences", "ranking", "scores")
+    key = row.key(name)
+    values = check_list(key, row.get(name))
+    if name == "preferences":
+        return _preferred_pairs(key, values, n_answers)
+    if len(values) != n_answers:
+        raise RowError(key, f"has {len(values)} values for {n_answers} responses")
+    numbers = [check_number(f"{key}[{i}]", value) for i, value in enumerate(values)]
+    if name == "ranking":  # 1 is the best
+        return pairs_of_scores([-rank for rank in numbers])
+    return pairs_of_scores(numbers)
+
+
+def _preferred_pairs(
+    key: str, values: Sequence[Any], n_answers: int
+) -> tuple[tuple[int, int], ...]:
+    """Pairs [better, worse], or an outcome 0, 1 or 2 for every two responses."""
+    if values and not isinstance(values[0], list):
+        expected = n_answers * (n_answers - 1) // 2
+        if len(values) != expected:
+            raise RowError(
+                key,
+                f"has {len(values)} outcomes; {n_answers} responses have {expected} pairs: 1v2,"
+                " 1v3, ..., 2v3, ...",
+            )
+        outcomes = [
+            check_place(f"{key}[{i}]", value, 3, "an outcome is 1 (first), 2 (second) or 0 (tie)")
+            for i, value in enumerate(values)
+        ]
+        return pairs_of_outcomes(n_answers, outcomes)
+    pairs = []
+    for i, value in enumerate(values):
+        pair = check_list(f"{key}[{i}]", value)
+        if len(pair) != 2:
+            raise RowError(f"{key}[{i}]", "must be [better, worse]: two places in the responses")
+        better, worse = (
+            check_place(
+                f"{key}[{i}][{k}]",
+                place,
+                n_answers,
+                f"there are {n_answers} responses, counted from 0",
+            )
+            for k, place in enumerate(pair)
+        )
+        if better == worse:
+            raise RowError(f"{key}[{i}]", f"compares response {better} with itself")
+        pairs.append((better, worse))
+    return tuple(pairs)
+
+
+def _chosen_and_rejected(row: Row) -> tuple[str, str, str]:
+    """Prompt, better and worse response of a pair in one of the forms that are common on the hub.
+
+    Texts with a prompt; whole dialogs without one; or conversations, which may begin with the
+    prompt's messages.
+    """
+    chosen, rejected = row.get("chosen"), row.get("rejected")
+    if isinstance(chosen, list) or isinstance(rejected, list):
+        better_start, better = split_answer(
+            row.key("chosen"), messages_of(row.key("chosen"), chosen)
+        )
+        worse_start, worse = split_answer(
+            row.key("rejected"), messages_of(row.key("rejected"), rejected)
+        )
+        if better_start != worse_start:
+            raise RowError(
+                row.key("rejected"),
+                f"begins with other messages than `{row.key('chosen')}`: both must answer one"
+                " prompt",
+            )
+        if better_start:
+            row.get("prompt")  # the same prompt once more, so it is not the task's own
+            return conversation_text(row.key("chosen"), better_start), better, worse
+        return _prompt_text(row, "prompt"), better, worse
+    better = row.text("chosen", may_be_blank=True)
+    worse = row.text("rejected", may_be_blank=True)
+    if row.has("prompt"):
+        return _prompt_text(row, "prompt"), better, worse
+    return split_dialogs(better, worse)
+
+
+def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]:
+    """For each response the ranges of characters that decided the comparison."""
+    if not row.has("marked"):
+        return [()] * len(texts)
+    key = row.key("marked")
+    lists = check_list(key, row.get("marked"))
+    if len(lists) != len(texts):
+        raise RowError(key, f"has {len(lists)} lists for {len(texts)} responses")
+    marked = []
+    for i, (ranges, text) in enumerate(zip(lists, texts)):
+        name = f"{key}[{i}]"
+        marked.append(
+            tuple(
+                _range(f"{name}[{k}]", check_list(f"{name}[{k}]", pair), text)
+                for k, pair in enumerate(check_list(name, ranges))
+            )
+        )
+    return marked
+
+
+def _range(key: str, pair: Sequence[Any], text: str) -> tuple[int, int]:
+    if len(pair) != 2:
+        raise RowError(key, "must be [start, end]")
+    return _span(key, pair[0], pair[1], text)
+
+
+def _span(key: str, start: Any, end: Any, text: str) -> tuple[int, int]:
+    """A range of characters, [start, end), that is in the text and is not empty."""
+    length = f"the response has {len(text)} characters"
+    start = check_place(f"{key}.start", start, len(text), length)
+    end = check_place(f"{key}.end", end, len(text) + 1, length)
+    if start >= end:
+        raise RowError(key, f"is empty: it starts at {start} and ends at {end}")
+    return start, end
+
+
+def _comparison_row(comparison: Comparison) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "responses": [answer.text for answer in comparison.answers],
+        "preferences": [list(pair) for pair in comparison.pairs],
+    }
+    if any(answer.marked for answer in comparison.answers):
+        values["marked"] = [list(map(list, answer.marked)) for answer in comparison.answers]
+    return _prompt_row(comparison.prompt, values)
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def _parse_spans(row: Row, number: int) -> SpanFeedback:
+    text = _prompt_text(row, "prompt") if row.has("prompt") else ""
+    response = _response(row, "response", "completion")
+    key = row.key(row.first_of("spans"))
+    spans = []
+    for i, value in enumerate(check_list(key, row.get("spans"))):
+        name = f"{key}[{i}]"
+        span = check_object(name, value)
+        start, end = (_inside(row, "spans", part, name, span) for part in ("start", "end"))
+        label = check_text(f"{name}.label", _inside(row, "spans", "label", name, span))
+        spans.append(LabelledSpan(*_span(name, start, end, response), label))
+    prompt = _prompt(row, number, text, _references(row, "references"))
+    return SpanFeedback(prompt, response, tuple(spans))
+
+
+def _inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
+    """A value of an element of the list `name`, under the key that the user gives it.
+
+    Raises:
+      RowError: the user mapped it to a key that the element does not have.
+    """
+    path = row.columns.get(f"{name}.{part}")
+    if path is None:
+        return element.get(part)
+    try:
+        return look_up(element, str(path))
+    except RowError as error:
+        raise RowError(f"{place}.{error.key}", error.reason) from None
+
+
+def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
+    spans = [{"start": span.start, "end": span.end, "label": span.label} for span in feedback.spans]
+    row = _prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
+    if not feedback.prompt.text:
+        del row["prompt"]
+    return row
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+def _parse_steps(row: Row, number: int) -> StepFeedback:
+    if not row.has("steps") and row.has("input"):  # Math-Shepherd
+        text, marked = split_marked_steps(row.text("input"), row.text("label"))
+        steps = [Step(step, score=float(is_good)) for step, is_good in marked]
+    else:
+        text = _prompt_text(row, "prompt")
+        name = row.first_of("steps", "completions")
+        values = check_list(row.key(name), row.get(name))
+        if not values or isinstance(values[0], Mapping):
+            steps = _step_objects(row, row.key(name), values)
+        else:
+            steps = _step_texts(row, check_texts(row.key(name), values))
+    prompt = _prompt(row, number, text, _references(row, "references"))
+    return StepFeedback(prompt, tuple(steps))
+
+
+def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
+    """Steps as objects {text, label | score}, or with rated completions (PRM800K)."""
+    steps = []
+    for i, value in enumerate(values):
+        name = f"{key}[{i}]"
+        step = check_object(name, value)
+        if "completions" in step:
+            completion = chosen_completion(name, step)
+            if completion is None:
+                break
+            steps.append(Step(completion.text, score=completion.rating))
+            if not completion.goes_on:
+                break
+            continue
+        text = check_text(f"{name}.text", _inside(row, "steps", "text", name, step))
+        label = _inside(row, "steps", "label", name, step)
+        score = _inside(row, "steps", "score", name, step)
+        steps.append(_step(name, text, label, score))
+    return steps
+
+
+def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
+    """Steps as texts, with a list of labels or of scores beside them."""
+    name = row.first_of("labels", "scores")
+    key = row.key(name)
+    values = check_list(key, row.get(name))
+    if len(values) != len(texts):
+        raise RowError(key, f"has {len(values)} values for {len(texts)} steps")
+    return [_step(f"{key}[{i}]", text, values[i], None) for i, text in enumerate(texts)]
+
+
+def _step(key: str, text: str, label: Any, score: Any) -> Step:
+    """A step; a label that is a number, true or false is its score."""
+    if label is not None and not isinstance(label, str):
+        score, label = label, None
+    if label is None and score is None:
+        raise RowError(key, "must have a label or a score")
+    if label is not None:
+        check_text(f"{key}.label", label)
+    return Step(text, label, None if score is None else check_number(f"{key}.score", score))
+
+
+def _steps_row(feedback: StepFeedback) -> dict[str, Any]:
+    steps = []
+    for step in feedback.steps:
+        values = {"text": step.text, "label": step.label, "score": step.score}
+        steps.append({key: value for key, value in values.items() if value is not None})
+    return _prompt_row(feedback.prompt, {"steps": steps})
+
+
+# ---- the formats ---------------------------------------------------------------------------------
+
+PROMPTS = Format(
+    "prompts", ("id", "prompt", "text", "references", "answer"), _parse_prompt, _prompt_row
+)
+DEMONSTRATIONS = Format(
+    "demonstrations",
+    ("id", "prompt", "text", "response", "completion", "messages", "references", "answer"),
+    _parse_demonstration,
+    _demonstration_row,
+)
+COMPARISONS = Format(
+    "comparisons",
+    (
+        *("id", "prompt", "responses", "preferences", "ranking", "scores", "marked"),
+        *("chosen", "rejected", "references"),
+    ),
+    _parse_comparison,
+    _comparison_row,
+)
+SPANS = Format(
+    "spans",
+    (
+        *("id", "prompt", "response", "completion", "spans"),
+        *("spans.start", "spans.end", "spans.label", "references"),
+    ),
+    _parse_spans,
+    _spans_row,
+)
+STEPS = Format(
+    "steps",
+    (
+        *("id", "prompt", "steps", "steps.text", "steps.label", "steps.score"),
+        *("completions", "labels", "scores", "input", "label", "references"),
+    ),
+    _parse_steps,
+    _steps_row,
+)
+FORMATS: dict[str, Format[Any]] = {
+    row_format.name: row_format
+    for row_format in (PROMPTS, DEMONSTRATIONS, COMPARISONS, SPANS, STEPS)
+}
+
+
+def read_prompts(source: str | Path) -> list[Prompt]:
+    """The prompts of a file or data set, `{prompt, references?}` or `{text, answer}`."""
+    return PROMPTS.read(source)

@@ -1,0 +1,296 @@
+"""Rows of a file or of a published data set, whatever its format.
+
+    rows.json        one JSON array of objects, or JSON lines
+    rows.jsonl       JSON lines: one object on each line; blank lines are skipped
+    rows.json.gz     either of them compressed, rows.jsonl.gz as well
+    rows.parquet     a Parquet file: one object for each row, with the columns as keys
+    hub:org/name     a data set in the cache of the `datasets` library, its split `train`;
+                     hub:org/name:split and hub:org/name:config:split name others
+
+Data sets are read without a network, and Python code of a data set is never run.
+"""
+
+import datetime
+import decimal
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from fgrlhf.data.checks import type_name
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import parse_json, read_text, write_json, write_jsonl
+
+HUB = "hub:"
+SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
+MOST_ROWS = 20_000_000  # of a Parquet file: a few bytes can claim any number of equal rows
+BLOCK = 1 << 20
+# A compressed file that grows more than this is no text: rows of text grow by a factor of 3 to 10.
+MOST_GROWTH = 200
+FREE_GROWTH = 16 * BLOCK  # bytes that any compressed file may have unpacked
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+){0,2}")
+
+
+def read_rows(source: str | Path) -> list[Any]:
+    """The rows of a file or of a data set, in their order. The suffix of a file decides how it is
+    read.
+
+    Rows are JSON values; the readers of a row format check them (fgrlhf/data/formats.py). In
+    Parquet files and data sets, dates and decimal numbers become text, and binary values null.
+
+    Raises:
+      UserError: the source does not exist, cannot be read, has an unknown suffix, or has no rows.
+    """
+    name = str(source)
+    if name.startswith(HUB):
+        rows = _read_hub(name.removeprefix(HUB))
+    else:
+        rows = _READERS[_suffix(name)](Path(source))
+    if not rows:
+        raise UserError(
+            f"{shorten(name)} holds no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
+            " file with at least one row"
+        )
+    return rows
+
+
+def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows to a .json, .jsonl or .parquet file, whole or not at all.
+
+    Raises:
+      UserError: another suffix; or a Parquet file is asked for and a key has values of different
+        types.
+    """
+    check_output(path)
+    suffix = _suffix(str(path))
+    if suffix == ".json":
+        write_json(path, rows)
+    elif suffix == ".jsonl":
+        write_jsonl(path, rows)
+    else:
+        _write_parquet(Path(path), rows)
+
+
+def check_output(path: str | Path) -> None:
+    """Raise `UserError` where `write_rows` cannot write a file of this name."""
+    if _suffix(str(path)) not in WRITTEN:
+        raise UserError(f"{path} cannot be written: give a name that ends in {', '.join(WRITTEN)}")
+
+
+WRITTEN = (".json", ".jsonl", ".parquet")
+_EMPTY = {".json": "it is an empty JSON array"}
+
+
+def _suffix(name: str) -> str:
+    """The suffix that decides how a file is read; of a data set `hub:`."""
+    if name.startswith(HUB):
+        return HUB
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if name.endswith(suffix):
+            return suffix
+    raise UserError(
+        f"{shorten(name)} has no suffix that tells its format: give a file that ends in"
+        f" {', '.join(SUFFIXES)}, or the name of a data set, hub:org/name"
+    )
+
+
+# ---- JSON and JSON lines -------------------------------------------------------------------------
+
+
+def _read_json(path: Path) -> list[Any]:
+    return _json_rows(path, _existing_text(path))
+
+
+def _read_jsonl(path: Path) -> list[Any]:
+    return _json_lines(path, _existing_text(path))
+
+
+def _read_json_gz(path: Path) -> list[Any]:
+    return _json_rows(path, _unpacked_text(path))
+
+
+def _read_jsonl_gz(path: Path) -> list[Any]:
+    return _json_lines(path, _unpacked_text(path))
+
+
+def _existing_text(path: Path) -> str:
+    _check_exists(path)
+    return read_text(path)
+
+
+def _json_rows(path: Path, text: str) -> list[Any]:
+    """The rows of a JSON array. A file of JSON lines is often named .json too."""
+    try:
+        rows = parse_json(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and text.lstrip().startswith("{"):
+            return _json_lines(path, text)
+        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {shorten(error)}") from None
+    if not isinstance(rows, list):
+        raise UserError(f"{path} must hold one JSON array of rows, it holds {type_name(rows)}")
+    return rows
+
+
+def _json_lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(parse_json(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
+    return rows
+
+
+def _unpacked_text(path: Path) -> str:
+    """The text of a compressed file. A file made to fill the memory is refused while it grows."""
+    _check_exists(path)
+    blocks, size = [], 0
+    try:
+        most = max(path.stat().st_size * MOST_GROWTH, FREE_GROWTH)
+        with gzip.open(path) as file:
+            while block := file.read(BLOCK):
+                blocks.append(block)
+                size += len(block)
+                if size > most:
+                    raise UserError(
+                        f"{path} unpacks to more than {MOST_GROWTH} times its size, which no text"
+                        " does: it is damaged, or made to fill the memory"
+                    )
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} cannot be unpacked: {shorten(error)}. Fetch the file again"
+        ) from None
+    try:
+        return b"".join(blocks).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: byte {error.start} cannot be read") from None
+
+
+def _check_exists(path: Path) -> None:
+    try:
+        missing = not path.exists()
+    except (OSError, ValueError):  # a name that is too long or holds a NUL: the reader names it
+        return
+    if missing:
+        raise UserError(
+            f"{shorten(path)} does not exist: check the path, and set DATA_DIR to the folder of"
+            " the data where the config uses it"
+        )
+
+
+# ---- Parquet -------------------------------------------------------------------------------------
+
+
+def _read_parquet(path: Path) -> list[Any]:
+    import pyarrow  # seconds to import, for this format alone
+    import pyarrow.parquet
+
+    _check_exists(path)
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            number = file.metadata.num_rows
+            if number > MOST_ROWS:
+                raise UserError(
+                    f"{path} has {number:,} rows, more than {MOST_ROWS:,}: split the file"
+                )
+            rows = [_plain(row) for batch in file.iter_batches() for row in batch.to_pylist()]
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UserError(
+            f"{shorten(path)} is not a readable Parquet file: {shorten(error)}"
+        ) from None
+    return rows
+
+
+def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    try:
+        columns = {key: [row.get(key) for row in rows] for key in keys}
+        table = pyarrow.table(columns)
+    except (pyarrow.ArrowException, TypeError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be written: {shorten(error)}. A column of a Parquet file has one type;"
+            " write a .jsonl file instead"
+        ) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pyarrow.parquet.write_table(table, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a Parquet file or data set as JSON has it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool) else None
+
+
+# ---- data sets -----------------------------------------------------------------------------------
+
+
+def _read_hub(name: str) -> list[Any]:
+    """Rows of a data set in the cache: `org/name`, `org/name:split` or `org/name:config:split`."""
+    if not _HUB_NAME.fullmatch(name):
+        raise UserError(
+            f"`{HUB}{shorten(name)}` is not the name of a data set: write hub:org/name,"
+            " hub:org/name:split or hub:org/name:config:split"
+        )
+    import datasets  # seconds to import, for this source alone
+
+    path, *parts = name.split(":")
+    split = parts.pop() if parts else "train"
+    config = parts.pop() if parts else None
+    try:
+        with _without_network():
+            dataset = datasets.load_dataset(path, config, split=split)
+        batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
+        return [_plain(row) for batch in batches for row in batch.to_pylist()]
+    except Exception as error:  # the library raises errors of many kinds
+        arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
+        raise UserError(
+            f"the data set {path} (split {split}, config {config or 'default'}) cannot be read from"
+            f" the cache ({type(error).__name__}: {shorten(error)}). Check its name, config and"
+            " split. Fetch it once, where there is a network, with"
+            f' python -c "import datasets; datasets.load_dataset({arguments})"'
+        ) from None
+
+
+@contextmanager
+def _without_network() -> Iterator[None]:
+    """The `datasets` library reads its cache alone: at once, and the same rows every time."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+_READERS = {
+    ".json": _read_json,
+    ".jsonl": _read_jsonl,
+    ".json.gz": _read_json_gz,
+    ".jsonl.gz": _read_jsonl_gz,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,201 @@
+"""One row of a file: its values under the names of a row format, with every problem named.
+
+A user's file may have other keys than the format. A mapping from the format's names to the file's
+keys translates them:
+
+    columns: {prompt: instruction, responses: [answer_a, answer_b], scores: ratings.overall}
+
+A dot leads into an object, and through a list to the key of each of its elements. A list of keys
+gives the list of their values. `spans.label: type` names a key inside each element of `spans`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fgrlhf.config import suggestion
+from fgrlhf.data.checks import text_problem, type_name
+from fgrlhf.errors import UserError, shorten
+
+Columns = Mapping[str, str | Sequence[str]]
+
+MOST_KEYS_SHOWN = 8  # of a row, in a message
+
+
+class RowError(ValueError):
+    """Why a row does not fit its format: the key, as the user's file has it, and the reason."""
+
+    def __init__(self, key: str, reason: str):
+        self.key = key
+        self.reason = reason
+        super().__init__(f"`{shorten(key, 80)}`: {reason}")
+
+
+class Row:
+    """The values of one JSON object under a format's names.
+
+    Args:
+      values: the object.
+      columns: the format's names -> the object's keys, where they differ.
+    """
+
+    def __init__(self, values: Mapping[str, Any], columns: Columns):
+        self.values = values
+        self.columns = columns
+        # keys that a column gives another name, so that they do not also count under their own
+        self._renamed = {key for path in columns.values() for key in _keys(path)}
+        self._used: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether the row has a value under this name; null counts as none."""
+        return self.get(name) is not None
+
+    def get(self, name: str) -> Any:
+        """The value under this name; None where there is none.
+
+        Raises:
+          RowError: the user mapped the name to a key that the row does not have.
+        """
+        if name in self.columns:
+            path = self.columns[name]
+            self._used.update(key for key in _keys(path) if key in self.values)
+            if isinstance(path, str):
+                return look_up(self.values, path)
+            return [look_up(self.values, key) for key in path]
+        if name in self._renamed:
+            return None
+        self._used.add(name)
+        return self.values.get(name)
+
+    def first_of(self, *names: str) -> str:
+        """The first of these names that the row has a value for.
+
+        Raises:
+          RowError: it has none of them.
+        """
+        for name in names:
+            if self.has(name):
+                return name
+        for name in names:
+            if name in self.columns:
+                raise RowError(self.key(name), "must not be null")
+        keys = [shorten(key, 40) for key in list(self.values)[:MOST_KEYS_SHOWN]]
+        more = ", ..." if len(self.values) > MOST_KEYS_SHOWN else ""
+        raise RowError(
+            names[0],
+            f"missing; the row has {', '.join(keys) or 'no keys'}{more}."
+            f" Name its key with columns.{names[0]}=...",
+        )
+
+    def key(self, name: str) -> str:
+        """Where the value under this name is in the user's file, for messages."""
+        path = self.columns.get(name, name)
+        return path if isinstance(path, str) else f"columns.{name}"
+
+    def text(self, name: str, may_be_blank: bool = False) -> str:
+        """The text under this name. Raises `RowError` where it is not a text."""
+        return check_text(self.key(name), self.get(name), may_be_blank)
+
+    def rest(self) -> dict[str, Any]:
+        """The values that no name of the format has used: the task's own."""
+        return {key: value for key, value in self.values.items() if key not in self._used}
+
+
+def look_up(value: Any, path: str) -> Any:
+    """The value at a path of keys with dots between them; of a list, the values of its elements.
+
+    A key that itself holds dots is found as it is.
+
+    Raises:
+      RowError: there is no such key.
+    """
+    return _look_up(value, path, path)
+
+
+def _look_up(value: Any, rest: str, path: str) -> Any:
+    """The value at `rest`, the end of `path` that is still to be followed."""
+    if isinstance(value, Mapping) and rest in value:
+        return value[rest]
+    if isinstance(value, list):
+        return [_look_up(check_object(path, item), rest, path) for item in value]
+    key, _, below = rest.partition(".")
+    if below and isinstance(value, Mapping) and key in value:
+        return _look_up(value[key], below, path)
+    raise RowError(path, "missing")
+
+
+def _keys(path: str | Sequence[str]) -> list[str]:
+    return [path] if isinstance(path, str) else list(path)
+
+
+def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
+    """Refuse a mapping with a name that the format does not have, or with an empty key.
+
+    Raises:
+      UserError: such a mapping.
+    """
+    for name, path in columns.items():
+        if name not in names:
+            raise UserError(
+                f"columns.{shorten(name, 80)} is no key of this row format;"
+                f" {suggestion(name, names)}"
+            )
+        if not _keys(path) or not all(key.strip() for key in _keys(path)):
+            raise UserError(f"columns.{name} names no key of {source}: give one, or leave it out")
+
+
+# ---- checks of values ----------------------------------------------------------------------------
+
+
+def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
+    """`value`, a text. Raises `RowError` naming `key` where it is not one."""
+    problem = text_problem(value, may_be_blank)
+    if problem is not None:
+        raise RowError(key, problem)
+    return value
+
+
+def check_texts(key: str, value: Any, may_be_blank: bool = False) -> tuple[str, ...]:
+    """`value`, a list of texts. Raises `RowError` naming the element where one is not a text."""
+    items = check_list(key, value)
+    return tuple(check_text(f"{key}[{i}]", item, may_be_blank) for i, item in enumerate(items))
+
+
+def check_list(key: str, value: Any) -> list[Any]:
+    """`value`, a list. Raises `RowError` where it is not one."""
+    if not isinstance(value, list):
+        raise RowError(key, f"must be a list, it is {type_name(value)}")
+    return value
+
+
+def check_object(key: str, value: Any) -> Mapping[str, Any]:
+    """`value`, an object. Raises `RowError` where it is not one."""
+    if not isinstance(value, Mapping):
+        raise RowError(key, f"must be an object, it is {type_name(value)}")
+    return value
+
+
+def check_number(key: str, value: Any) -> float:
+    """`value`, a finite number; true is 1, false is 0. Raises `RowError` where it is not one."""
+    if not isinstance(value, int | float):
+        raise RowError(key, f"must be a number, it is {type_name(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RowError(key, "must be a finite number")
+    return number
+
+
+def check_place(key: str, value: Any, below: int, bound: str) -> int:
+    """`value`, a whole number from 0 to `below` - 1; `bound` explains that range in messages.
+
+    Raises:
+      RowError: it is not one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RowError(key, f"must be a whole number, it is {type_name(value)}")
+    if not 0 <= value < below:
+        raise RowError(key, f"is {shorten(value, 40)}, but {bound}")
+    return value

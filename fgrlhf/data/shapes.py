@@ -1,0 +1,186 @@
+"""Shapes in which published data sets hold conversations and rated steps.
+
+A policy reads one text as its prompt. A conversation of one user message is that message; one with
+more turns, or with a system message, is written out as a dialog:
+
+    System: ...
+
+    User: ...
+
+    Assistant: ...
+
+    User: ...
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any
+
+from fgrlhf.data.rows import (
+    RowError,
+    check_list,
+    check_number,
+    check_object,
+    check_place,
+    check_text,
+)
+
+USER, ASSISTANT = "user", "assistant"
+ROLES = ("system", USER, ASSISTANT)
+DIALOG_MARK = "\n\nAssistant:"  # before an answer in dialogs such as those of HH-RLHF
+STEP_MARK = "ки"  # after each step of a Math-Shepherd row
+FIRST_STEP = "Step 1:"
+GOOD_STEP, BAD_STEP = "+", "-"
+
+Message = tuple[str, str]  # role and text
+
+
+# ---- conversations -------------------------------------------------------------------------------
+
+
+def messages_of(key: str, value: Any) -> list[Message]:
+    """A conversation `[{role, content}, ...]` as (role, text) pairs.
+
+    Raises:
+      RowError: it is not one, or is empty.
+    """
+    messages = []
+    for i, item in enumerate(check_list(key, value)):
+        message = check_object(f"{key}[{i}]", item)
+        role = message.get("role")
+        if role not in ROLES:
+            raise RowError(f"{key}[{i}].role", f"must be one of {', '.join(ROLES)}")
+        content = check_text(f"{key}[{i}].content", message.get("content"), may_be_blank=True)
+        messages.append((role, content))
+    if not messages:
+        raise RowError(key, "must be a conversation of at least one message")
+    return messages
+
+
+def split_answer(key: str, messages: Sequence[Message]) -> tuple[list[Message], str]:
+    """The messages before the last one, and the text of the last one.
+
+    Raises:
+      RowError: the last message is not the assistant's.
+    """
+    role, answer = messages[-1]
+    if role != ASSISTANT:
+        raise RowError(
+            f"{key}[{len(messages) - 1}].role", "the last message must be the assistant's"
+        )
+    return list(messages[:-1]), answer
+
+
+def conversation_text(key: str, messages: Sequence[Message]) -> str:
+    """The prompt that a conversation is; see the module's docstring.
+
+    Raises:
+      RowError: there is no message, or the prompt is blank.
+    """
+    if len(messages) == 1 and messages[0][0] == USER:
+        text = messages[0][1]
+    else:
+        text = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in messages)
+    return check_text(key, text)
+
+
+# ---- pairs without a prompt ----------------------------------------------------------------------
+
+
+def split_dialogs(chosen: str, rejected: str) -> tuple[str, str, str]:
+    """Prompt and both answers of two dialogs that begin alike, as in HH-RLHF.
+
+    The prompt is what both begin with, up to the last `DIALOG_MARK` in it. White space around the
+    answers is left out.
+
+    Raises:
+      RowError: the dialogs share no such beginning.
+    """
+    shared = commonprefix([chosen, rejected])
+    place = shared.rfind(DIALOG_MARK)
+    if place < 0:
+        raise RowError(
+            "prompt",
+            "missing, and `chosen` and `rejected` do not begin with the same dialog up to"
+            " `Assistant:`. Name its key with columns.prompt=...",
+        )
+    end = place + len(DIALOG_MARK)
+    return shared[:end], chosen[end:].strip(), rejected[end:].strip()
+
+
+# ---- rated steps ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RatedCompletion:
+    """`goes_on`: whether the solution went on from this completion."""
+
+    text: str
+    rating: float
+    goes_on: bool
+
+
+def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | None:
+    """The completion that stands for a step with several of them, as in PRM800K.
+
+    A step is `{completions: [{text, rating}, ...], human_completion, chosen_completion}`. The
+    solution went on from the chosen completion, or from the one that a human wrote, which counts as
+    good (1). Where it did not go on, the first completion stands for the step. None where the step
+    has no completion, or it was not rated.
+
+    Raises:
+      RowError: the step has another shape.
+    """
+    chosen = step.get("chosen_completion")
+    human = step.get("human_completion")
+    completions = check_list(f"{key}.completions", step.get("completions") or [])
+    if chosen is None and human is not None:
+        name = f"{key}.human_completion"
+        text = human if isinstance(human, str) else check_object(name, human).get("text")
+        return RatedCompletion(check_text(name, text), 1.0, goes_on=True)
+    if not completions:
+        return None
+    place = check_place(
+        f"{key}.chosen_completion",
+        0 if chosen is None else chosen,
+        len(completions),
+        f"there are {len(completions)} completions, counted from 0",
+    )
+    name = f"{key}.completions[{place}]"
+    completion = check_object(name, completions[place])
+    text = check_text(f"{name}.text", completion.get("text"))
+    rating = completion.get("rating")
+    if rating is None:
+        return None
+    return RatedCompletion(text, check_number(f"{name}.rating", rating), chosen is not None)
+
+
+def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, bool]]]:
+    """Prompt and steps of a Math-Shepherd row, each with whether it is good.
+
+    `text` has `ки` after every step; `labels` is the same text with + or - in its place.
+
+    Raises:
+      RowError: the two texts do not belong together, or there is no step.
+    """
+    pieces = text.split(STEP_MARK)
+    place, marks = 0, []
+    for piece in pieces[:-1]:
+        place += len(piece)
+        mark = labels[place : place + 1]
+        if mark not in (GOOD_STEP, BAD_STEP):
+            raise RowError(
+                "label", f"character {place} must be + or -, as `input` has a mark `{STEP_MARK}`"
+            )
+        marks.append(mark == GOOD_STEP)
+        place += 1
+    start = pieces[0].rfind(FIRST_STEP)
+    if start < 0 or not marks:
+        raise RowError(
+            "input", f"must hold `{FIRST_STEP}` and a mark `{STEP_MARK}` after each step"
+        )
+    prompt = check_text("input", pieces[0][:start]).strip()
+    texts = [pieces[0][start:], *pieces[1:-1]]
+    steps = [check_text("input", step).strip() for step in texts]
+    return prompt, list(zip(steps, marks))

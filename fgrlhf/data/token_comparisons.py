@@ -1,0 +1,205 @@
+"""Comparisons as a policy reads them: tokens, weights of tokens, and padded batches.
+
+Every answer of a comparison goes through the network once, however many pairs it is in, and the
+prompt once for all of them. Tokens of marked characters weigh more (docs/algorithms.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.errors import UserError
+from fgrlhf.policy import Policy
+
+PROMPTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class TokenComparison:
+    """A comparison in token ids: the prompt's, those of every answer, and a weight for each answer
+    token.
+    """
+
+    source: Comparison
+    prompt_ids: Sequence[int]
+    answer_ids: Sequence[Sequence[int]]
+    weights: Sequence[Sequence[float]]
+    pairs: Sequence[tuple[int, int]]
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Sort key: comparisons of similar length need little padding beside each other."""
+        return len(self.prompt_ids), max(map(len, self.answer_ids))
+
+
+@dataclass(frozen=True)
+class ComparisonBatch:
+    """Padded comparisons, the answers of one prompt side by side. B answers, N pairs; weights are 0
+    on padding.
+    """
+
+    prompt_ids_BP: Tensor
+    prompt_mask_BP: Tensor
+    response_ids_BT: Tensor
+    response_mask_BT: Tensor
+    weights_BT: Tensor
+    ref_logprobs_BT: Tensor
+    better_N: Tensor  # rows
+    worse_N: Tensor
+
+    def __post_init__(self):
+        shape = self.response_ids_BT.shape
+        for name in ("response_mask_BT", "weights_BT", "ref_logprobs_BT"):
+            if getattr(self, name).shape != shape:
+                raise ValueError(
+                    f"ComparisonBatch.{name} has shape {tuple(getattr(self, name).shape)}, expected"
+                    f" {tuple(shape)}"
+                )
+        if self.better_N.shape != self.worse_N.shape:
+            raise ValueError("every pair has a better and a worse answer")
+
+    def to(self, device: torch.device) -> "ComparisonBatch":
+        return ComparisonBatch(
+            **{item.name: getattr(self, item.name).to(device) for item in fields(self)}
+        )
+
+
+def token_weights(
+    offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int, int]], weight: float
+) -> list[float]:
+    """`weight` for a token that shares a character with a marked range, 1 for every other.
+
+    Args:
+      offsets: for each token its characters [start, end), as the tokenizer gives them.
+    """
+    return [
+        weight if any(start < last and first < end for first, last in marked) else 1.0
+        for start, end in offsets
+    ]
+
+
+def encode_comparisons(
+    policy: Policy,
+    comparisons: Sequence[Comparison],
+    max_generated_len: int,
+    span_weight: float = 1.0,
+) -> list[TokenComparison]:
+    """Comparisons as token ids.
+
+    An answer ends with the token that ends a response (`Policy.end_id`). One that is longer than
+    `max_generated_len` is cut and has no end. Pairs whose answers are the same tokens are left out,
+    and so are comparisons without any other pair.
+
+    Raises:
+      UserError: nothing is left; a prompt has no tokens; or tokens are to be weighted and the
+        tokenizer cannot tell which characters they are.
+    """
+    if span_weight != 1 and not policy.tokenizer.is_fast:
+        raise UserError(
+            f"dpo.span_weight={span_weight:g} weighs the tokens of marked characters, but"
+            f" {type(policy.tokenizer).__name__} does not tell a token's characters: use a"
+            " checkpoint with a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
+        )
+    prompt_ids = _prompt_ids(policy, [c.prompt.text for c in comparisons])
+    encoded = []
+    for comparison in comparisons:
+        answer_ids = []
+        weights = []
+        for answer in comparison.answers:
+            ids, weights_T = _encode_answer(policy, answer, max_generated_len, span_weight)
+            answer_ids.append(ids)
+            weights.append(weights_T)
+        pairs = [(i, j) for i, j in comparison.pairs if answer_ids[i] != answer_ids[j]]
+        if pairs:
+            prompt = prompt_ids[comparison.prompt.text]
+            encoded.append(TokenComparison(comparison, prompt, answer_ids, weights, pairs))
+    if not encoded:
+        raise UserError(
+            f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
+            " is nothing to learn from: check the feedback file, or raise"
+            f" env.max_generated_len={max_generated_len} if answers differ only after that many"
+            " tokens"
+        )
+    return encoded
+
+
+def _encode_answer(
+    policy: Policy, answer: Answer, max_generated_len: int, span_weight: float
+) -> tuple[list[int], list[float]]:
+    """Ids of the answer's tokens, its end included, and their weights."""
+    is_weighted = bool(answer.marked) and span_weight != 1
+    encoding = policy.tokenizer(
+        text_target=answer.text, add_special_tokens=False, return_offsets_mapping=is_weighted
+    )
+    ids = [*encoding["input_ids"], policy.end_id][:max_generated_len]
+    if not is_weighted:
+        return ids, [1.0] * len(ids)
+    weights = [*token_weights(encoding["offset_mapping"], answer.marked, span_weight), 1.0]
+    return ids, weights[: len(ids)]
+
+
+def _prompt_ids(policy: Policy, texts: Sequence[str]) -> dict[str, list[int]]:
+    """Ids of each different prompt, as the policy encodes it for sampling."""
+    ids_of: dict[str, list[int]] = {}
+    different = list(dict.fromkeys(texts))
+    for start in range(0, len(different), PROMPTS_AT_ONCE):
+        part = different[start : start + PROMPTS_AT_ONCE]
+        ids_BP, mask_BP = policy.encode(part)
+        for text, ids_P, mask_P in zip(part, ids_BP, mask_BP):
+            ids_of[text] = ids_P[mask_P.bool()].tolist()
+    return ids_of
+
+
+def collate(
+    comparisons: Sequence[TokenComparison],
+    ref_logprobs: Sequence[Sequence[Tensor]] | None,
+    pad_id: int,
+    left: bool,
+) -> ComparisonBatch:
+    """A padded batch.
+
+    Args:
+      ref_logprobs: of every token of every answer of `comparisons`; None for zeros.
+      left: whether prompts are padded on the left.
+    """
+    prompts: list[Sequence[int]] = []  # of each answer
+    answers: list[Sequence[int]] = []
+    weights: list[Sequence[float]] = []
+    better: list[int] = []
+    worse: list[int] = []
+    for comparison in comparisons:
+        first_row = len(answers)
+        for i, j in comparison.pairs:
+            better.append(first_row + i)
+            worse.append(first_row + j)
+        for ids, weights_T in zip(comparison.answer_ids, comparison.weights):
+            prompts.append(comparison.prompt_ids)
+            answers.append(ids)
+            weights.append(weights_T)
+    if ref_logprobs is None:
+        reference = [[0.0] * len(ids) for ids in answers]
+    else:
+        reference = [logprobs_T.tolist() for few in ref_logprobs for logprobs_T in few]
+    return ComparisonBatch(
+        prompt_ids_BP=_padded(prompts, pad_id, left),
+        prompt_mask_BP=_padded([[1] * len(ids) for ids in prompts], 0, left),
+        response_ids_BT=_padded(answers, pad_id),
+        response_mask_BT=_padded([[1] * len(ids) for ids in answers], 0),
+        weights_BT=_padded(weights, 0.0),
+        ref_logprobs_BT=_padded(reference, 0.0),
+        better_N=torch.tensor(better),
+        worse_N=torch.tensor(worse),
+    )
+
+
+def _padded(rows: Sequence[Sequence[float]], fill: float, left: bool = False) -> Tensor:
+    """Rows as one tensor, filled up on one side to the longest of them."""
+    width = max(len(row) for row in rows)
+    padded = []
+    for row in rows:
+        padding = [fill] * (width - len(row))
+        padded.append([*padding, *row] if left else [*row, *padding])
+    return torch.tensor(padded)

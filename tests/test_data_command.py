@@ -1,0 +1,186 @@
+"""`fgrlhf data`: show, check and convert rows."""
+
+import sys
+
+import pytest
+
+from fgrlhf.cli import data
+from fgrlhf.data.read import read_rows
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_jsonl
+
+PAIRS = [
+    {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"},
+    {"prompt": "d", "chosen": "", "rejected": "e", "source": None},
+]
+
+
+def printed(capsys, *arguments):
+    data.main([str(argument) for argument in arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_show(tmp_path, capsys):
+    write_jsonl(tmp_path / "a.jsonl", PAIRS)
+    assert printed(capsys, "show", tmp_path / "a.jsonl", "rows=1") == [
+        f"{tmp_path}/a.jsonl: 2 rows",
+        "  prompt: a text 2",
+        "  chosen: a text 2",
+        "  rejected: a text 2",
+        "  source: a text 1, null 1",
+        "formats: prompts, comparisons",
+        'row 0: {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"}',
+    ]
+
+
+def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
+    write_json(tmp_path / "a.json", [3, {"question": "x" * 5000}])
+    lines = printed(capsys, "show", tmp_path / "a.json")
+    assert lines[1:4] == [
+        "  (no object): a number 1",
+        "  question: a text 1",
+        "formats: none without columns={...}",
+    ]
+    assert max(map(len, lines)) < 450
+
+
+@pytest.mark.parametrize(
+    "rows, row_format, lines",
+    [
+        (
+            [{"prompt": "a", "answer": "b"}, {"prompt": "a"}],
+            "prompts",
+            ["different prompts: 1", "with references: 1"],
+        ),
+        (
+            [{"prompt": "a", "response": "b c"}, {"prompt": "d", "response": "e"}],
+            "demonstrations",
+            ["different prompts: 2", "with references: 2", "mean words of a response: 1.5"],
+        ),
+        (
+            PAIRS,
+            "comparisons",
+            [
+                "different prompts: 2",
+                "with 2 responses: 2",
+                "decided pairs: 2",
+                "pairs whose better response is blank: 1 (a policy would learn to say nothing;"
+                " leave these rows out if that is not the intention)",
+            ],
+        ),
+        (
+            [
+                {"prompt": "a", "responses": ["b", "c", "d", "e"], "preferences": [[1, 0], [0, 2]]},
+                {"prompt": "a", "responses": ["b", "c"], "scores": [1, 1]},
+            ],
+            "comparisons",
+            [
+                "different prompts: 1",
+                "with 2 responses: 1",
+                "with 4 responses: 1",
+                "decided pairs: 2",
+                "without a decided pair, so training leaves them out: 1",
+                "pairs whose first-listed response is better: 50.0%",
+            ],
+        ),
+        (
+            [
+                {"response": "abc", "spans": [{"start": i, "end": 3, "label": "x"}] * (i + 1)}
+                for i in range(2)
+            ]
+            + [{"response": "abc", "spans": []}],
+            "spans",
+            ["spans: 3", "responses without a span: 1", "with label x: 3"],
+        ),
+        (
+            [{"prompt": "a", "steps": [{"text": "b", "score": 1}, {"text": "c", "label": "ok"}]}],
+            "steps",
+            [
+                "different prompts: 1",
+                "steps: 2",
+                "with a score: 1 (1 to 1, mean 1.000)",
+                "with label ok: 1",
+            ],
+        ),
+    ],
+)
+def test_check(tmp_path, capsys, rows, row_format, lines):
+    path = tmp_path / "a.json"
+    write_json(path, rows)
+    head, *others = printed(capsys, "check", path, f"format={row_format}")
+    assert head == f"{path}: {len(rows)} rows of {row_format}, all well formed"
+    assert [line.strip() for line in others] == lines
+
+
+def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
+    rows = [{"q": f"p{i}", "a": ["x", "y"], "votes": {"best": [[0, 1]]}} for i in range(3)]
+    write_json(tmp_path / "in.json", rows)
+    out = tmp_path / "out.parquet"
+    columns = "columns={prompt: q, responses: a, preferences: votes.best}"
+    lines = printed(
+        capsys, "convert", tmp_path / "in.json", out, "format=comparisons", columns, "limit=2"
+    )
+    assert lines == [f"{out}: 2 rows of comparisons"]
+    assert read_rows(out) == [
+        {
+            "id": str(i),
+            "prompt": f"p{i}",
+            "responses": ["x", "y"],
+            "preferences": [[0, 1]],
+            "votes": {"best": [[0, 1]]},
+        }
+        for i in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["chek", "a.json"], "`chek` is no action of fgrlhf data; did you mean `check`"),
+        (["check"], "fgrlhf data check needs FILE"),
+        (["check", "format=prompts"], "fgrlhf data check needs FILE"),
+        (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
+        (["check", "a.json"], "format: missing"),
+        (
+            ["check", "a.json", "format=pairs"],
+            "format: input should be 'prompts', 'demonstrations'",
+        ),
+        (["check", "a.json", "format=prompts", "rows=3"], "rows: unknown key"),
+        (
+            ["check", "a.json", "format=prompts", "columns={a: b}"],
+            "columns.a is no key of this row",
+        ),
+        (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
+        (["show", "a.json", "format=prompts"], "format: unknown key"),
+        (["show", "b.json"], "b.json does not exist"),
+        (["convert", "a.json", "./a.json", "format=prompts"], "a.json is read by this program"),
+        (["convert", "a.json", "b.txt", "format=prompts"], "b.txt has no suffix"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    write_json(tmp_path / "a.json", [{"prompt": "a"}])
+    with pytest.raises(UserError) as error:
+        data.main(arguments)
+    assert message in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("arguments, code", [(["--help"], 0), ([], 2), (["check", "-h"], 0)])
+def test_help_lists_every_key(capsys, arguments, code):
+    with pytest.raises(SystemExit) as stopped:
+        data.main(arguments)
+    out = capsys.readouterr().out
+    assert stopped.value.code == code
+    for text in ("fgrlhf data convert IN OUT", "rows: int", "format: prompts|demonstrations|comp"):
+        assert text in out
+    assert "columns: " in out and "limit: " in out
+
+
+def test_malformed_rows_end_with_code_2(tmp_path, monkeypatch, capsys):
+    write_json(tmp_path / "a.json", [{"prompt": ""}])
+    monkeypatch.setattr(sys, "argv", ["data", "check", f"{tmp_path}/a.json", "format=prompts"])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(data.main)
+    assert stopped.value.code == 2
+    assert "row 0, `prompt`: must be a text that is not empty" in capsys.readouterr().err

@@ -1,0 +1,781 @@
+"""Row formats: the shapes that are read, malformed rows refused with their place, round trips."""
+
+import json
+import math
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fgrlhf.data.comparisons import Answer, Comparison, pairs_of_outcomes, pairs_of_scores
+from fgrlhf.data.formats import (
+    COMPARISONS,
+    DEMONSTRATIONS,
+    FORMATS,
+    PROMPTS,
+    SPANS,
+    STEPS,
+    Demonstration,
+    LabelledSpan,
+    SpanFeedback,
+    Step,
+    StepFeedback,
+    read_prompts,
+)
+from fgrlhf.data.read import write_rows
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.errors import UserError
+from fgrlhf.types import Prompt
+from tasks.qa_feedback.feedback import read_feedback
+from tasks.qa_feedback.training.comparisons import preference_comparison
+
+
+def parse(row_format, row, columns=None):
+    return row_format.parse(Row(row, columns or {}), 7)
+
+
+def problem(row_format, row, columns=None):
+    with pytest.raises(RowError) as error:
+        parse(row_format, row, columns)
+    return str(error.value)
+
+
+ASK = {"role": "user", "content": "a"}
+ANSWER = {"role": "assistant", "content": "b"}
+USER = {"role": "user", "content": "Why is the sky blue?"}
+GOOD = {"role": "assistant", "content": "Light is scattered."}
+BAD = {"role": "assistant", "content": "It is painted."}
+TALK = [USER, {"role": "assistant", "content": "Scattering."}, {"role": "user", "content": "Why?"}]
+TALK_TEXT = "User: Why is the sky blue?\n\nAssistant: Scattering.\n\nUser: Why?"
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row, expected",
+    [
+        ({"prompt": "Hi"}, Prompt("7", "Hi")),
+        ({"prompt": "Hi", "references": None, "id": None}, Prompt("7", "Hi")),
+        ({"id": 3, "text": "Hi", "answer": "Ho"}, Prompt("3", "Hi", ("Ho",))),
+        (
+            {"id": "a", "prompt": "Hi", "references": ["x", "y"], "topic": [1]},
+            Prompt("a", "Hi", ("x", "y"), {"topic": [1]}),
+        ),
+        ({"prompt": "Hi", "text": "other"}, Prompt("7", "Hi", (), {"text": "other"})),
+        ({"prompt": [USER]}, Prompt("7", USER["content"])),
+        ({"prompt": TALK}, Prompt("7", TALK_TEXT)),
+        (
+            {"prompt": [{"role": "system", "content": "Be brief."}, USER]},
+            Prompt("7", "System: Be brief.\n\nUser: Why is the sky blue?"),
+        ),
+    ],
+)
+def test_prompts(row, expected):
+    assert parse(PROMPTS, row) == expected
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({}, "`prompt`: missing; the row has no keys. Name its key with columns.prompt=..."),
+        ({"a": 1, "b": 2}, "`prompt`: missing; the row has a, b."),
+        ({"prompt": " "}, "`prompt`: must be a text that is not empty"),
+        ({"prompt": 3}, "`prompt`: must be a text, it is a number"),
+        ({"prompt": "a\ud800"}, "`prompt`: character 1 is half of a surrogate pair"),
+        ({"prompt": []}, "`prompt`: must be a conversation of at least one message"),
+        ({"prompt": ["a"]}, "`prompt[0]`: must be an object, it is a text"),
+        ({"prompt": [{"role": "x", "content": "a"}]}, "`prompt[0].role`: must be one of system"),
+        ({"prompt": [{"role": "user"}]}, "`prompt[0].content`: must be a text, it is null"),
+        ({"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not empty"),
+        ({"prompt": "a", "references": []}, "`references`: must be a list of one or more texts"),
+        ({"prompt": "a", "references": [1]}, "`references[0]`: must be a text, it is a number"),
+        ({"prompt": "a", "answer": {"b": 1}}, "`answer`: must be a list, it is an object"),
+        ({"prompt": "a", "id": True}, "`id`: must be a text, it is true or false"),
+        ({"prompt": "a", "id": ""}, "`id`: must be a text that is not empty"),
+    ],
+)
+def test_malformed_prompts(row, message):
+    assert message in problem(PROMPTS, row)
+
+
+# ---- other keys ----------------------------------------------------------------------------------
+
+TOXICITY = {  # the shape of RealToxicityPrompts
+    "filename": "f.txt",
+    "prompt": {"text": "They said", "toxicity": 0.1},
+    "continuation": {"text": " hello.", "toxicity": None},
+}
+MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # of GSM8K
+VOTES = {  # of qa-feedback
+    "question": "Who?",
+    "prediction 1": "Ann",
+    "prediction 2": "Bo",
+    "prediction 3": "Cy",
+    "preference": [1, 0, 2],
+}
+
+
+@pytest.mark.parametrize(
+    "row_format, row, columns, expected",
+    [
+        (
+            PROMPTS,
+            TOXICITY,
+            {"prompt": "prompt.text"},
+            Prompt("7", "They said", (), TOXICITY),
+        ),
+        (
+            DEMONSTRATIONS,
+            MATHS,
+            {"prompt": "question", "response": "answer"},
+            Demonstration(Prompt("7", "1 + 1?", (MATHS["answer"],)), MATHS["answer"]),
+        ),
+        (
+            COMPARISONS,
+            VOTES,
+            {
+                "prompt": "question",
+                "responses": ["prediction 1", "prediction 2", "prediction 3"],
+                "preferences": "preference",
+            },
+            Comparison(
+                Prompt("7", "Who?"), (Answer("Ann"), Answer("Bo"), Answer("Cy")), ((0, 1), (2, 1))
+            ),
+        ),
+        (
+            COMPARISONS,
+            {"prompt": "Who?", "answers": [{"answer": "A", "rank": 2}, {"answer": "B", "rank": 1}]},
+            {"responses": "answers.answer", "ranking": "answers.rank"},
+            Comparison(
+                Prompt(
+                    "7",
+                    "Who?",
+                    (),
+                    {"answers": [{"answer": "A", "rank": 2}, {"answer": "B", "rank": 1}]},
+                ),
+                (Answer("A"), Answer("B")),
+                ((1, 0),),
+            ),
+        ),
+        (
+            SPANS,
+            {"a.b": "x y", "feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
+            {"response": "a.b", "spans": "feedback.errors", "spans.label": "error type"},
+            SpanFeedback(
+                Prompt(
+                    "7",
+                    "",
+                    (),
+                    {"feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
+                ),
+                "x y",
+                (LabelledSpan(0, 1, "wrong"),),
+            ),
+        ),
+    ],
+)
+def test_a_file_with_other_keys(row_format, row, columns, expected):
+    assert parse(row_format, row, columns) == expected
+
+
+def test_a_renamed_key_counts_once():
+    """`answer` is the response here, so it is not a list of references as well."""
+    row = {"prompt": "a", "answer": "b", "references": ["c"]}
+    made = parse(DEMONSTRATIONS, row, {"response": "answer"})
+    assert made == Demonstration(Prompt("7", "a", ("c",)), "b")
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        ({"prompt": "title"}, "`title`: missing"),
+        ({"prompt": "meta.title"}, "`meta.title`: missing"),
+        ({"prompt": "meta.deep.er"}, "`meta.deep.er`: missing"),
+        ({"prompt": "list.title"}, "`list.title`: must be an object, it is a number"),
+        ({"prompt": "nothing"}, "`nothing`: must not be null"),
+        ({"references": ["meta", "a"]}, "`columns.references[0]`: must be a text, it is an object"),
+    ],
+)
+def test_a_key_that_the_row_does_not_have(columns, message):
+    row = {"a": "b", "meta": {"deep": {"x": 1}}, "list": [1], "nothing": None}
+    assert message in problem(PROMPTS, row, {"prompt": "a", **columns})
+
+
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        ({"promt": "a"}, "columns.promt is no key of this row format; did you mean `prompt`?"),
+        ({"response": "a"}, "columns.response is no key of this row format"),
+        ({"prompt": ""}, "columns.prompt names no key of"),
+        ({"references": []}, "columns.references names no key of"),
+    ],
+)
+def test_columns_that_name_nothing(tmp_path, columns, message):
+    write_rows(tmp_path / "rows.json", [{"prompt": "a"}])
+    with pytest.raises(UserError, match=re.escape(message)):
+        PROMPTS.read(tmp_path / "rows.json", columns)
+
+
+# ---- demonstrations ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row, response, references",
+    [
+        ({"prompt": "a", "response": "b"}, "b", ("b",)),
+        ({"prompt": "a", "completion": "b"}, "b", ("b",)),
+        ({"text": "a", "answer": ["b", "c"]}, "b", ("b", "c")),  # the rows of this project's tasks
+        ({"prompt": "a", "response": "b", "references": ["c"]}, "b", ("c",)),
+        ({"prompt": [ASK], "completion": [ANSWER]}, "b", ("b",)),
+        ({"messages": [ASK, ANSWER]}, "b", ("b",)),
+    ],
+)
+def test_demonstrations(row, response, references):
+    assert parse(DEMONSTRATIONS, row) == Demonstration(Prompt("7", "a", references), response)
+
+
+def test_the_last_message_of_a_conversation_is_imitated():
+    made = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
+    assert made.prompt.text == TALK_TEXT and made.response == GOOD["content"]
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"prompt": "a"}, "`response`: missing; the row has prompt"),
+        ({"prompt": "a", "response": ""}, "`response`: must be a text that is not empty"),
+        ({"response": "a"}, "`prompt`: missing"),
+        ({"messages": TALK}, "`messages[2].role`: the last message must be the assistant's"),
+        ({"messages": [GOOD]}, "`messages`: must be a text that is not empty"),
+    ],
+)
+def test_malformed_demonstrations(row, message):
+    assert message in problem(DEMONSTRATIONS, row)
+
+
+# ---- comparisons ---------------------------------------------------------------------------------
+
+FOUR = {"prompt": "p", "responses": ["a", "b", "c", "d"]}
+
+
+@pytest.mark.parametrize(
+    "judgement, pairs",
+    [
+        ({"preferences": [[1, 0], [3, 2]]}, ((1, 0), (3, 2))),
+        ({"preferences": [[0, 1], [0, 1], [1, 0]]}, ((0, 1), (0, 1), (1, 0))),  # three votes
+        ({"preferences": [1, 2, 0, 0, 1, 2]}, ((0, 1), (2, 0), (1, 3), (3, 2))),
+        ({"preferences": []}, ()),
+        ({"ranking": [1, 2, 2, 4]}, ((0, 1), (0, 2), (0, 3), (1, 3), (2, 3))),
+        ({"scores": [0.5, 2, 0.5, -1]}, ((1, 0), (0, 3), (1, 2), (1, 3), (2, 3))),
+        ({"scores": [True, False, False, True]}, ((0, 1), (0, 2), (3, 1), (3, 2))),
+        ({"scores": [0, 0, 0, 1], "preferences": [[0, 1]]}, ((0, 1),)),
+    ],
+)
+def test_four_responses(judgement, pairs):
+    made = parse(COMPARISONS, FOUR | judgement)
+    assert made.pairs == pairs and [answer.text for answer in made.answers] == ["a", "b", "c", "d"]
+
+
+def test_any_number_of_responses():
+    for number in (2, 3, 7):
+        row = {"prompt": "p", "responses": ["x"] * number, "scores": list(range(number))}
+        made = parse(COMPARISONS, row)
+        assert len(made.pairs) == number * (number - 1) // 2
+        assert all(better > worse for better, worse in made.pairs)
+
+
+def test_pairs_by_hand():
+    assert pairs_of_outcomes(3, [1, 2, 0]) == ((0, 1), (2, 0))
+    assert pairs_of_scores([1, 1, 0]) == ((0, 2), (1, 2))
+    with pytest.raises(ValueError):
+        pairs_of_outcomes(3, [1, 2])
+
+
+DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    "row, texts",
+    [
+        ({"prompt": "p", "chosen": "a", "rejected": "b"}, ("p", "a", "b")),
+        ({"prompt": "p", "chosen": "a", "rejected": ""}, ("p", "a", "")),
+        # whole dialogs, as in HH-RLHF
+        (
+            {"chosen": f"{DIALOG} Fine. \n", "rejected": f"{DIALOG} Find out!"},
+            (DIALOG, "Fine.", "Find out!"),
+        ),
+        ({"chosen": f"{DIALOG} ", "rejected": f"{DIALOG} No."}, (DIALOG, "", "No.")),
+        # conversations: with the prompt's messages in both, with a prompt as text beside them, or
+        # without
+        (
+            {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+            (USER["content"], GOOD["content"], BAD["content"]),
+        ),
+        (
+            {"prompt": USER["content"], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+            (USER["content"], GOOD["content"], BAD["content"]),
+        ),
+        (
+            {"prompt": TALK, "chosen": [GOOD], "rejected": [BAD]},
+            (TALK_TEXT, GOOD["content"], BAD["content"]),
+        ),
+        (
+            {"prompt": "p", "responses": [[USER, GOOD], [USER, BAD]], "preferences": [[0, 1]]},
+            ("p", GOOD["content"], BAD["content"]),
+        ),
+    ],
+)
+def test_pairs_of_the_hub(row, texts):
+    prompt, better, worse = texts
+    expected = Comparison(Prompt("7", prompt), (Answer(better), Answer(worse)), ((0, 1),))
+    assert parse(COMPARISONS, row) == expected
+
+
+def test_a_pair_keeps_its_other_keys():
+    row = {"prompt": "p", "chosen": "a", "rejected": "b", "score_chosen": 3.5, "source": "s"}
+    assert parse(COMPARISONS, row).prompt.meta == {"score_chosen": 3.5, "source": "s"}
+
+
+def test_marked_characters():
+    row = {"prompt": "p", "responses": ["🙂 cat", "dog"], "preferences": [[0, 1]]}
+    made = parse(COMPARISONS, {**row, "marked": [[[2, 5]], []]})
+    (answer, other) = made.answers
+    assert answer.marked == ((2, 5),) and answer.text[2:5] == "cat" and other.marked == ()
+    for marked, message in (
+        ([[]], "`marked`: has 1 lists for 2 responses"),
+        ([[], [[0, 4]]], "`marked[1][0].end`: is 4, but the response has 3 characters"),
+        ([[[3, 3]], []], "`marked[0][0]`: is empty"),
+        ([[[1]], []], "`marked[0][0]`: must be [start, end]"),
+        ([0, []], "`marked[0]`: must be a list, it is a number"),
+    ):
+        assert message in problem(COMPARISONS, {**row, "marked": marked})
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"prompt": "p"}, "`responses`: missing; the row has prompt"),
+        ({"prompt": "p", "chosen": "a"}, "`rejected`: missing"),
+        ({"chosen": "a", "rejected": "b"}, "`prompt`: missing, and `chosen` and `rejected` do not"),
+        ({"prompt": "p", "chosen": 1, "rejected": "b"}, "`chosen`: must be a text, it is a number"),
+        ({"prompt": "p", "chosen": [GOOD], "rejected": "b"}, "`rejected`: must be a list, it is a"),
+        (
+            {"chosen": [USER, GOOD], "rejected": [*TALK, BAD]},
+            "`rejected`: begins with other messages than `chosen`",
+        ),
+        ({"chosen": [GOOD], "rejected": [BAD]}, "`prompt`: missing"),
+        ({"chosen": [USER], "rejected": [BAD]}, "`chosen[0].role`: the last message must be"),
+        ({"responses": ["a", "b"], "scores": [0, 1]}, "`prompt`: missing"),
+        ({"prompt": "p", "responses": ["a"], "scores": [1]}, "two or more responses, there are 1"),
+        ({"prompt": "p", "responses": "ab"}, "`responses`: must be a list, it is a text"),
+        ({"prompt": "p", "responses": ["a", 1]}, "`responses[1]`: must be a text, it is a number"),
+        (FOUR, "`preferences`: missing; the row has prompt, responses"),
+        (FOUR | {"scores": [1, 2]}, "`scores`: has 2 values for 4 responses"),
+        (FOUR | {"scores": [1, 2, 3, None]}, "`scores[3]`: must be a number, it is null"),
+        (FOUR | {"scores": [1, 2, 3, "4"]}, "`scores[3]`: must be a number, it is a text"),
+        (FOUR | {"scores": [1, 2, 3, math.nan]}, "`scores[3]`: must be a finite number"),
+        (FOUR | {"scores": [1, 2, 3, 10**400]}, "`scores[3]`: must be a finite number"),
+        (FOUR | {"ranking": "abcd"}, "`ranking`: must be a list, it is a text"),
+        (FOUR | {"preferences": [1, 2]}, "`preferences`: has 2 outcomes; 4 responses have 6 pairs"),
+        (FOUR | {"preferences": [1, 2, 0, 0, 1, 3]}, "`preferences[5]`: is 3, but an outcome is 1"),
+        (FOUR | {"preferences": [[0, 4]]}, "`preferences[0][1]`: is 4, but there are 4 responses"),
+        (FOUR | {"preferences": [[0, -1]]}, "`preferences[0][1]`: is -1, but there are 4"),
+        (FOUR | {"preferences": [[0, True]]}, "`preferences[0][1]`: must be a whole number"),
+        (FOUR | {"preferences": [[0, 1.0]]}, "`preferences[0][1]`: must be a whole number"),
+        (FOUR | {"preferences": [[2, 2]]}, "`preferences[0]`: compares response 2 with itself"),
+        (FOUR | {"preferences": [[0, 1, 2]]}, "`preferences[0]`: must be [better, worse]"),
+        (FOUR | {"preferences": [[0, 1], 1]}, "`preferences[1]`: must be a list, it is a number"),
+    ],
+)
+def test_malformed_comparisons(row, message):
+    assert message in problem(COMPARISONS, row)
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def test_spans_count_code_points():
+    text = "🙂🙂 naïve 𝒳"
+    spans = [{"start": 9, "end": 10, "label": "symbol"}, {"start": 0, "end": 8, "label": "all"}]
+    made = parse(SPANS, {"prompt": "p", "response": text, "spans": spans})
+    assert made.prompt == Prompt("7", "p") and made.response == text
+    assert [text[span.start : span.end] for span in made.spans] == ["𝒳", "🙂🙂 naïve"]
+    assert [span.label for span in made.spans] == ["symbol", "all"]
+
+
+@pytest.mark.parametrize(
+    "span, message",
+    [
+        ({"start": 0, "end": 6, "label": "x"}, "`spans[0].end`: is 6, but the response has 5"),
+        ({"start": 5, "end": 5, "label": "x"}, "`spans[0].start`: is 5, but the response has 5"),
+        ({"start": -1, "end": 2, "label": "x"}, "`spans[0].start`: is -1"),
+        ({"start": 2, "end": 2, "label": "x"}, "`spans[0]`: is empty: it starts at 2"),
+        ({"start": 3, "end": 2, "label": "x"}, "`spans[0]`: is empty: it starts at 3"),
+        ({"start": "0", "end": 2, "label": "x"}, "`spans[0].start`: must be a whole number"),
+        ({"start": 0, "label": "x"}, "`spans[0].end`: must be a whole number, it is null"),
+        ({"start": 0, "end": 2}, "`spans[0].label`: must be a text, it is null"),
+        ({"start": 0, "end": 2, "label": " "}, "`spans[0].label`: must be a text that is not"),
+        ([0, 2, "x"], "`spans[0]`: must be an object, it is a list"),
+    ],
+)
+def test_malformed_spans(span, message):
+    assert message in problem(SPANS, {"prompt": "p", "response": "abcde", "spans": [span]})
+
+
+def test_spans_need_a_response_and_their_mapped_keys():
+    assert "`response`: missing" in problem(SPANS, {"prompt": "p", "spans": []})
+    assert "`spans`: missing" in problem(SPANS, {"response": "a"})
+    row = {"response": "a", "spans": [{"start": 0, "end": 1}]}
+    assert "`spans[0].kind`: missing" in problem(SPANS, row, {"spans.label": "kind"})
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+MARKED = {  # of Math-Shepherd
+    "input": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 ки\nStep 2: 2 + 1 = 4. The answer is: 4 ки",
+    "label": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 +\nStep 2: 2 + 1 = 4. The answer is: 4 -",
+    "task": "GSM8K",
+}
+RATED = {  # of PRM800K
+    "labeler": "x",
+    "question": {"problem": "What is 1 + 1?", "ground_truth_answer": "2"},
+    "label": {
+        "steps": [
+            {
+                "completions": [{"text": "Hm.", "rating": 0}, {"text": "Add.", "rating": 1}],
+                "human_completion": None,
+                "chosen_completion": 1,
+            },
+            {
+                "completions": [{"text": "Wrong.", "rating": -1}],
+                "human_completion": {"text": "So 1 + 1.", "rating": None},
+                "chosen_completion": None,
+            },
+            {
+                "completions": [{"text": "It is 3.", "rating": -1}, {"text": "4.", "rating": -1}],
+                "human_completion": None,
+                "chosen_completion": None,
+            },
+            {"completions": None, "human_completion": None, "chosen_completion": None},
+        ],
+        "finish_reason": "found_error",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "row, columns, prompt, steps",
+    [
+        (
+            {"prompt": "p", "steps": [{"text": "a", "label": "ok"}, {"text": "b", "score": -0.5}]},
+            {},
+            "p",
+            (Step("a", "ok"), Step("b", score=-0.5)),
+        ),
+        (
+            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # of TRL
+            {},
+            "p",
+            (Step("a", score=1.0), Step("b", score=0.0)),
+        ),
+        (
+            {"prompt": "p", "steps": ["a", "b"], "scores": [1, 0.25]},
+            {},
+            "p",
+            (Step("a", score=1.0), Step("b", score=0.25)),
+        ),
+        (
+            {"prompt": "p", "steps": ["a"], "labels": ["good"]},
+            {},
+            "p",
+            (Step("a", "good"),),
+        ),
+        (
+            MARKED,
+            {},
+            "What is 1 + 1 + 1?",
+            (
+                Step("Step 1: 1 + 1 = 2", score=1.0),
+                Step("Step 2: 2 + 1 = 4. The answer is: 4", score=0.0),
+            ),
+        ),
+        (
+            RATED,
+            {"prompt": "question.problem", "steps": "label.steps"},
+            "What is 1 + 1?",
+            (Step("Add.", score=1.0), Step("So 1 + 1.", score=1.0), Step("It is 3.", score=-1.0)),
+        ),
+        (
+            {"prompt": "p", "moves": [{"move": "a", "is_legal": False}]},
+            {"steps": "moves", "steps.text": "move", "steps.label": "is_legal"},
+            "p",
+            (Step("a", score=0.0),),
+        ),
+    ],
+)
+def test_steps(row, columns, prompt, steps):
+    made = parse(STEPS, row, columns)
+    assert (made.prompt.text, made.steps) == (prompt, steps)
+
+
+def completions(**step):
+    return {"prompt": "p", "steps": [{"completions": [{"text": "a", "rating": 1}], **step}]}
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ({"prompt": "p"}, "`steps`: missing"),
+        ({"steps": []}, "`prompt`: missing"),
+        ({"prompt": "p", "steps": [{"text": "a"}]}, "`steps[0]`: must have a label or a score"),
+        ({"prompt": "p", "steps": [{"label": "a"}]}, "`steps[0].text`: must be a text, it is null"),
+        (
+            {"prompt": "p", "steps": [{"text": "a", "score": "1"}]},
+            "`steps[0].score`: must be a number, it is a text",
+        ),
+        ({"prompt": "p", "steps": [{"text": "a", "label": ""}]}, "`steps[0].label`: must be a"),
+        ({"prompt": "p", "steps": [{"text": "a", "score": 1}, "b"]}, "`steps[1]`: must be an"),
+        ({"prompt": "p", "steps": ["a", {}]}, "`steps[1]`: must be a text, it is an object"),
+        ({"prompt": "p", "steps": ["a"]}, "`labels`: missing"),
+        ({"prompt": "p", "steps": ["a"], "labels": []}, "`labels`: has 0 values for 1 steps"),
+        (completions(chosen_completion=1), "`steps[0].chosen_completion`: is 1, but there are 1"),
+        (completions(completions=[3]), "`steps[0].completions[0]`: must be an object"),
+        (completions(human_completion={}), "`steps[0].human_completion`: must be a text"),
+        ({**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
+        ({**MARKED, "label": None}, "`label`: must be a text, it is null"),
+        ({"input": "a ки", "label": "a +"}, "`input`: must hold `Step 1:`"),
+        ({"input": "Step 1: a", "label": "a"}, "`input`: must hold `Step 1:` and a mark `ки`"),
+        ({"input": "Step 1: a ки", "label": "Step 1: a +"}, "`input`: must be a text that is not"),
+    ],
+)
+def test_malformed_steps(row, message):
+    assert message in problem(STEPS, row)
+
+
+def test_steps_that_were_not_rated_end_the_solution():
+    row = completions(completions=[{"text": "a", "rating": None}])
+    assert parse(STEPS, row).steps == ()
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+SURROGATES = {"blacklist_categories": ("Cs",)}
+TEXTS = st.text(st.characters(**SURROGATES), min_size=1, max_size=12).filter(str.strip)
+META = st.dictionaries(
+    st.sampled_from(["topic", "source", "n"]), st.one_of(st.integers(-9, 9), TEXTS), max_size=2
+)
+PROMPT = st.builds(Prompt, TEXTS, TEXTS, st.lists(TEXTS, max_size=2).map(tuple), META)
+
+
+@st.composite
+def comparison(draw):
+    texts = draw(st.lists(TEXTS, min_size=2, max_size=5))
+    places = st.integers(0, len(texts) - 1)
+    pairs = draw(st.lists(st.tuples(places, places).filter(lambda p: p[0] != p[1]), max_size=4))
+    answers = []
+    for text in texts:
+        start = draw(st.integers(0, len(text) - 1))
+        end = draw(st.integers(start + 1, len(text)))
+        answers.append(Answer(text, draw(st.sampled_from([(), ((start, end),)]))))
+    return Comparison(draw(PROMPT), tuple(answers), tuple(pairs))
+
+
+@st.composite
+def span_feedback(draw):
+    response = draw(TEXTS)
+    spans = []
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(response) - 1))
+        end = draw(st.integers(start + 1, len(response)))
+        spans.append(LabelledSpan(start, end, draw(TEXTS)))
+    return SpanFeedback(draw(PROMPT), response, tuple(spans))
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+STEP = st.one_of(
+    st.builds(Step, TEXTS, TEXTS),
+    st.builds(Step, TEXTS, st.none(), NUMBERS),
+    st.builds(Step, TEXTS, TEXTS, NUMBERS),
+)
+ITEMS = {
+    PROMPTS: PROMPT,
+    DEMONSTRATIONS: st.builds(
+        Demonstration, PROMPT.filter(lambda prompt: prompt.references), TEXTS
+    ),
+    COMPARISONS: comparison(),
+    SPANS: span_feedback(),
+    STEPS: st.builds(StepFeedback, PROMPT, st.lists(STEP, max_size=4).map(tuple)),
+}
+
+
+@pytest.mark.parametrize("row_format", ITEMS, ids=lambda row_format: row_format.name)
+def test_written_rows_are_read_back(row_format):
+    @given(ITEMS[row_format])
+    def check(item):
+        row = json.loads(json.dumps(row_format.to_row(item)))
+        assert row_format.parse(Row(row, {}), 0) == item
+
+    check()
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+def test_a_file_of_each_format_round_trips(tmp_path, suffix):
+    items = {
+        PROMPTS: [Prompt("0", "a", ("b",), {"n": 1}), Prompt("x", "c 🙂\n", (), {"n": 2})],
+        DEMONSTRATIONS: [Demonstration(Prompt("0", "a", ("b",)), "b")],
+        COMPARISONS: [
+            parse(COMPARISONS, FOUR | {"id": "0", "preferences": [[0, 1]]}),
+            parse(COMPARISONS, {"id": "1", "prompt": "p", "chosen": "a", "rejected": ""}),
+        ],
+        SPANS: [SpanFeedback(Prompt("0", "p"), "abc", (LabelledSpan(1, 3, "x"),))],
+        STEPS: [StepFeedback(Prompt("0", "p"), (Step("a", "ok"), Step("b", score=0.5)))],
+    }
+    assert len(items) == len(FORMATS)
+    for row_format, expected in items.items():
+        path = tmp_path / f"{row_format.name}.{suffix}"
+        write_rows(path, [row_format.to_row(item) for item in expected])
+        assert row_format.read(path) == expected
+
+
+def test_every_malformed_row_is_named_at_once(tmp_path):
+    rows = [FOUR | {"scores": [1, 2, 3, 4]}, FOUR, 3, {"prompt": "p"}, FOUR | {"ranking": 5}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError) as error:
+        COMPARISONS.read(path)
+    lines = str(error.value).splitlines()
+    assert lines[0] == f"{path} cannot be read as comparisons:"
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "row 1, `preferences`",
+        "row 2",
+        "row 3, `responses`",
+        "row 4, `ranking`",
+    ]
+    assert len(COMPARISONS.read(path, limit=1)) == 1
+
+
+def test_read_prompts_is_the_default_of_a_task(tmp_path):
+    write_rows(tmp_path / "a.json", [{"text": "a", "answer": ["b"], "topic": "c"}])
+    assert read_prompts(tmp_path / "a.json") == [Prompt("0", "a", ("b",), {"topic": "c"})]
+
+
+# ---- published rows ------------------------------------------------------------------------------
+
+FEEDBACK = {
+    "prompt": "question",
+    "responses": ["prediction 1", "prediction 2", "prediction 3", "prediction 4"],
+    "preferences": "preference",
+}
+ERRORS = {
+    "prompt": "question",
+    "response": "prediction 1",
+    "spans": "feedback.errors",
+    "spans.label": "error type",
+}
+
+
+def test_feedback_rows_are_comparisons_and_spans(qa_feedback):
+    """Four answers and six preferences; error spans: the same as the task's own reader gives."""
+    path = qa_feedback / "train_feedback.json"
+    rows = read_feedback(path)
+    comparisons = COMPARISONS.read(path, FEEDBACK)
+    marked = SPANS.read(path, ERRORS)
+    assert len(comparisons) == len(marked) == len(rows)
+    for row, compared, spans in zip(rows, comparisons, marked):
+        expected = preference_comparison(compared.prompt, row)
+        assert compared.pairs == (() if expected is None else expected.pairs)
+        assert tuple(answer.text for answer in compared.answers) == row.predictions
+        assert [(span.start, span.end, span.label) for span in spans.spans] == [
+            (error.start, error.end, error.type) for error in row.errors
+        ]
+
+
+@pytest.mark.parametrize(
+    "row_format, name, number, columns",
+    [
+        (COMPARISONS, "hh_rlhf/harmless_base_test_part.jsonl.gz", 1850, {}),
+        (PROMPTS, "real_toxicity_prompts/part.jsonl", 4000, {"prompt": "prompt.text"}),
+        (DEMONSTRATIONS, "gsm8k/train.jsonl", 7473, {"prompt": "question", "response": "answer"}),
+        (DEMONSTRATIONS, "defacto/val.jsonl", 486, {"prompt": "article", "response": "abstract"}),
+        (
+            COMPARISONS,
+            "gsm8k/example_model_solutions.jsonl",
+            1319,
+            {
+                "prompt": "question",
+                "responses": ["6b_finetuning.solution", "175b_verification.solution"],
+                "scores": ["6b_finetuning.is_correct", "175b_verification.is_correct"],
+            },
+        ),
+    ],
+)
+def test_published_sets(row_format, name, number, columns):
+    folder = os.environ.get("FGRLHF_QA_FEEDBACK")
+    path = Path(folder or "").parent / name
+    if not folder or not path.exists():
+        pytest.skip(f"{name} is not beside the folder that FGRLHF_QA_FEEDBACK names")
+    items = row_format.read(path, columns)
+    assert len(items) == number
+    written = [row_format.to_row(item) for item in items[:50]]
+    again = [row_format.parse(Row(json.loads(json.dumps(row)), {}), 0) for row in written]
+    assert [row_format.to_row(item) for item in again] == written
+
+
+# ---- hostile rows --------------------------------------------------------------------------------
+
+ODD = [
+    *(None, True, 0, -1, 10**30, 1.5, math.nan),
+    *("", "x" * 5000, "\ud83d", "\x00"),
+    *([], [[]], [None], [1, 2], [[0, 1]], [[[]]], [{"role": "user"}]),
+    *({}, {"a": 1}, {"text": 3}, {"role": "user", "content": "x"}),
+]
+COMPLETE = {
+    PROMPTS: {"id": "1", "prompt": "a", "references": ["b"]},
+    DEMONSTRATIONS: {"prompt": [USER], "completion": [GOOD]},
+    COMPARISONS: FOUR | {"preferences": [[0, 1]], "marked": [[[0, 1]], [], [], []]},
+    SPANS: {"prompt": "a", "response": "abc", "spans": [{"start": 0, "end": 1, "label": "x"}]},
+    STEPS: RATED,
+}
+
+
+@pytest.mark.parametrize("row_format", COMPLETE, ids=lambda row_format: row_format.name)
+def test_any_damage_is_refused_or_read(row_format):
+    """Never another error, and never long."""
+    columns = {"prompt": "question.problem", "steps": "label.steps"} if row_format is STEPS else {}
+    whole = COMPLETE[row_format]
+    parse(row_format, whole, columns)
+    started = time.perf_counter()
+    refused = 0
+    for path in places(whole):
+        for value in ODD:
+            row = json.loads(json.dumps(whole))
+            put(row, path, value)
+            try:
+                parse(row_format, row, columns)
+            except RowError as error:
+                assert len(str(error)) < 300
+                refused += 1
+    assert refused > 10 and time.perf_counter() - started < 10
+
+
+def places(value, path=()):
+    """The path of every value inside `value`."""
+    if path:
+        yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from places(inner, (*path, i))
+
+
+def put(row, path, value):
+    for part in path[:-1]:
+        row = row[part]
+    row[path[-1]] = value

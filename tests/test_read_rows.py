@@ -1,0 +1,260 @@
+"""Rows of files and data sets: every format gives the same rows, and what is damaged is refused."""
+
+import datetime
+import decimal
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from fgrlhf.data import read
+from fgrlhf.data.read import read_rows, write_rows
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json, write_jsonl
+
+ROWS = [
+    {"text": "naïve 🙂\u2028\n\x00", "n": 1, "list": [1, 2], "object": {"a": None, "b": "x"}},
+    {"text": "", "n": 2, "list": [], "object": {"a": None, "b": "y"}},
+]
+ROOT = Path(read.__file__).parents[2]
+
+
+def packed(path, text):
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+def test_every_format_gives_the_same_rows(tmp_path):
+    lines = "\n\n".join(json.dumps(row) for row in ROWS)
+    write_json(tmp_path / "a.json", ROWS)
+    write_jsonl(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "blank.jsonl").write_text(f"\n{lines}\n \n")
+    (tmp_path / "lines.json").write_text(lines)
+    packed(tmp_path / "a.json.gz", json.dumps(ROWS))
+    packed(tmp_path / "a.jsonl.gz", lines)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    paths = sorted(tmp_path.iterdir())
+    assert len(paths) == 7
+    for path in paths:
+        assert read_rows(path) == ROWS, path
+        assert read_rows(str(path)) == ROWS
+
+
+@pytest.mark.parametrize("suffix", read.WRITTEN)
+def test_written_rows_are_read_back(tmp_path, suffix):
+    path = tmp_path / f"new/rows{suffix}"
+    write_rows(path, ROWS)
+    assert read_rows(path) == ROWS and [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_parquet_values_that_json_does_not_have(tmp_path):
+    table = pyarrow.table(
+        {
+            "day": [datetime.date(2026, 1, 31)],
+            "moment": [datetime.datetime(2026, 1, 31, 12, 30)],
+            "price": [decimal.Decimal("1.50")],
+            "picture": [b"\x89PNG"],
+            "pairs": pyarrow.array([[("k", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
+        }
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert read_rows(tmp_path / "a.parquet") == [
+        {
+            "day": "2026-01-31",
+            "moment": "2026-01-31 12:30:00",
+            "price": "1.50",
+            "picture": None,
+            "pairs": [["k", 1]],
+        }
+    ]
+
+
+def test_a_parquet_column_has_one_type(tmp_path):
+    path = tmp_path / "a.parquet"
+    with pytest.raises(UserError, match=r"a\.parquet cannot be written: .* write a \.jsonl file"):
+        write_rows(path, [{"a": 1}, {"a": "x"}])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_cannot_be_written(tmp_path):
+    for name in ("a.json.gz", "a.txt", "hub:org/name"):
+        with pytest.raises(UserError, match=re.escape(name)):
+            write_rows(tmp_path / name, ROWS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("rows.txt", r"rows\.txt has no suffix that tells its format: give a file that ends in"),
+        ("rows", "has no suffix"),
+        ("rows.csv", "has no suffix"),
+        ("gone.json", r"gone\.json does not exist: check the path, and set DATA_DIR"),
+        ("gone.jsonl.gz", "does not exist"),
+        ("gone.parquet", "does not exist"),
+        ("a\0b.json", "does not exist"),
+        ("x" * 300 + ".json", "cannot be read"),
+        ("hub:name", "is not the name of a data set: write hub:org/name"),
+        ("hub:../etc/passwd", "is not the name of a data set"),
+        ("hub:a/b:c:d:e", "is not the name of a data set"),
+        ("hub:/tmp/x", "is not the name of a data set"),
+    ],
+)
+def test_sources_that_are_none(tmp_path, name, message):
+    source = name if name.startswith("hub:") else f"{tmp_path}/{name}"
+    with pytest.raises(UserError, match=message) as error:
+        read_rows(source)
+    assert len(str(error.value)) < 500
+
+
+# ---- damaged and hostile files -------------------------------------------------------------------
+
+PARQUET = b"PAR1" + b"\x00" * 40 + b"PAR1"
+
+
+def many_equal_rows() -> bytes:
+    """A small file with 30 million rows."""
+    sink = pyarrow.BufferOutputStream()
+    column = pyarrow.array([None] * 1_000_000, pyarrow.null())
+    table = pyarrow.table({"a": pyarrow.chunked_array([column] * 30)})
+    pyarrow.parquet.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+HOSTILE = {
+    "empty.json": (lambda: b"", "not valid JSON"),
+    "array.json": (lambda: b"[]", "holds no rows: it is an empty JSON array"),
+    "object.json": (lambda: b'{"a": 1}', "must hold one JSON array of rows, it holds an object"),
+    "number.json": (lambda: b"3", "must hold one JSON array of rows, it holds a number"),
+    "deep.json": (lambda: b"[" * 100_000, "nested too deeply"),
+    "digits.json": (lambda: b"[" + b"9" * 5_000 + b"]", "not valid JSON"),
+    "nan.json": (lambda: b'[{"a": NaN}]', "NaN is not a JSON number"),
+    "half.json": (lambda: b'["\\ud83d"]', "half of a surrogate pair"),
+    "latin.json": (lambda: '["é"]'.encode("latin-1"), "is not UTF-8 text"),
+    "packed.json": (lambda: gzip.compress(b"[1]"), "it is compressed: unpack it with gunzip"),
+    "cut.jsonl": (lambda: b'{"a": 1}\n{"a": ', r"cut\.jsonl, line 2: not valid JSON"),
+    "second.json": (lambda: b'{"a": 1}\n{"a": 2} x', r"second\.json, line 2: not valid JSON"),
+    "blank.jsonl": (lambda: b"\n \n", "holds no rows: it is empty"),
+    "plain.json.gz": (lambda: b"[1]", r"plain\.json\.gz cannot be unpacked"),
+    "cut.json.gz": (lambda: gzip.compress(b"[1, 2, 3]" * 99)[:-9], "cannot be unpacked"),
+    "bomb.jsonl.gz": (lambda: gzip.compress(b"\n" * 100_000_000), "made to fill the memory"),
+    "latin.json.gz": (lambda: gzip.compress(b"\xff"), "is not UTF-8 text"),
+    "text.parquet": (lambda: b"[1]", "is not a readable Parquet file"),
+    "empty.parquet": (lambda: b"", "is not a readable Parquet file"),
+    "zeros.parquet": (lambda: PARQUET, "is not a readable Parquet file"),
+    "many.parquet": (many_equal_rows, "has 30,000,000 rows, more than 20,000,000: split the file"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_at_once(tmp_path, name):
+    content, message = HOSTILE[name]
+    (tmp_path / name).write_bytes(content())
+    started = time.process_time()
+    with pytest.raises(UserError, match=message) as error:
+        read_rows(tmp_path / name)
+    assert name in str(error.value) and len(str(error.value)) < 500
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("suffix", read.SUFFIXES)
+def test_a_folder_is_no_file(tmp_path, suffix):
+    (tmp_path / f"a{suffix}").mkdir()
+    with pytest.raises(UserError, match=f"a{suffix}"):
+        read_rows(tmp_path / f"a{suffix}")
+
+
+def test_any_damage_to_a_parquet_file_is_refused_or_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    write_rows(path, ROWS)
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            read_rows(path)
+        except UserError as error:
+            assert "a.parquet" in str(error)
+
+
+# ---- data sets -----------------------------------------------------------------------------------
+
+CACHE = """
+import pathlib, sys
+import datasets
+
+cache, rows = pathlib.Path(sys.argv[1]), sys.argv[2]
+datasets.load_dataset("json", data_files={"train": rows, "test": rows}, cache_dir=str(cache))
+"""
+READ = """
+import json, sys
+from fgrlhf.data.read import read_rows
+from fgrlhf.errors import UserError
+
+for source in sys.argv[1:]:
+    try:
+        print(json.dumps(read_rows(source)))
+    except UserError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.fixture(scope="module")
+def hub_cache(tmp_path_factory):
+    """The cache of a machine that has loaded the data set `org/pairs`, with its environment."""
+    folder = tmp_path_factory.mktemp("hub")
+    write_jsonl(folder / "rows.jsonl", [{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3)
+    environment = {
+        **os.environ,
+        "HF_HOME": str(folder / "home"),
+        "HF_DATASETS_CACHE": str(folder / "cache"),
+        "PYTHONPATH": str(ROOT),
+    }
+    arguments = [CACHE, str(folder / "cache"), str(folder / "rows.jsonl")]
+    subprocess.run(
+        [sys.executable, "-c", *arguments], env=environment, check=True, capture_output=True
+    )
+    (version,) = (folder / "cache" / "json").glob("*/0.0.0/*/")
+    place = folder / "cache" / "org___pairs" / "default" / "0.0.0" / version.name
+    shutil.copytree(version, place)
+    for split in ("train", "test"):
+        (place / f"json-{split}.arrow").rename(place / f"pairs-{split}.arrow")
+    information = (place / "dataset_info.json").read_text()
+    (place / "dataset_info.json").write_text(
+        information.replace('"dataset_name": "json"', '"dataset_name": "pairs"')
+    )
+    return environment
+
+
+def test_a_data_set_is_read_from_the_cache(hub_cache, tmp_path):
+    sources = [
+        "hub:org/pairs",
+        "hub:org/pairs:test",
+        "hub:org/pairs:default:train",
+        "hub:org/pairs:validation",
+        "hub:org/other",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *sources],
+        env=hub_cache,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    *rows, no_split, no_set = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows == [[{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3] * 3
+    assert no_split.startswith("the data set org/pairs (split validation, config default) cannot")
+    assert no_set.startswith(
+        "the data set org/other (split train, config default) cannot be read from the cache"
+    )
+    assert "python -c \"import datasets; datasets.load_dataset('org/other')\"" in no_set
