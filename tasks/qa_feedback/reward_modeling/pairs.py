@@ -37,7 +37,9 @@ def read_pairs(path: str | Path) -> list[Comparison]:
         meta = {"question": row["question"], "passages": row["passages"]}
         prompt = Prompt(str(number), row["question"], meta=meta)
         answers = tuple(Answer(row[f"prediction {i}"]) for i in range(1, ANSWERS + 1))
-        comparisons.append(Comparison(prompt, answers, pairs_of_outcomes(ANSWERS, row["preference"])))
+        comparisons.append(
+            Comparison(prompt, answers, pairs_of_outcomes(ANSWERS, row["preference"]))
+        )
     refuse_rows(path, problems)
     return comparisons
 
