@@ -193,7 +193,13 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
     smallest = -300.0
     if half_width(10**smallest) <= mean:
         return 0.0
-    return 10 ** brentq(lambda log_p: half_width(10**log_p) - mean, smallest, 0.0, xtol=1e-12)
+    root = root_scalar(
+        lambda log_p: half_width(10**log_p) - mean,
+        bracket=(smallest, 0.0),
+        method="brentq",
+        xtol=1e-12,
+    )
+    return float(10**root.root)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -3,9 +3,8 @@
 A segment file holds JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
 segment carries its tag; the words before the first `</s>` are the prefix.
 
-A pair file holds a JSON array of rows {prompt, responses, preferences}: a prompt (a text or a list
-of words), K >= 2 responses, and any pairs [better, worse] of places among them, counted from 0. A
-task may read pair files of its own format (`Task.rm_pairs`).
+A pair file holds comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
+them. A task may read pair files of its own format (`Task.rm_pairs`).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fgrlhf.data.checks import refuse_rows, text_problem
-from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.errors import UserError, shorten
-from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_utils import SEGMENT_MARK
-from fgrlhf.types import Prompt
 
 WHOLE = ("sequence", "whole")  # levels with one segment per response
 MOST_NAMES = 5  # of unknown tags, in a message
@@ -173,81 +172,17 @@ class SegmentCollator:
 def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[Comparison]:
     """The rows of a pair file, those without pairs included.
 
+    Responses may be blank: policies write blank responses, so a reward model has to learn what they
+    are worth.
+
     Args:
       reader: of files in a format of the task's own; None for the format of the library.
     Raises:
       UserError: malformed rows, each with file, row (from 0), field and reason; or no rows.
     """
-    comparisons = read_comparisons(path) if reader is None else reader(path)
+    comparisons = COMPARISONS.read(path) if reader is None else reader(path)
     _refuse_empty(path, comparisons)
     return comparisons
-
-
-def read_comparisons(path: str | Path) -> list[Comparison]:
-    """The rows of a pair file in the format of the library.
-
-    The same row may be there more than once. Responses may be blank: policies write blank
-    responses, so a reward model has to learn what they are worth.
-
-    Raises:
-      UserError: malformed rows, each with file, row (from 0), field and reason.
-    """
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise UserError(f"{path} must be a JSON array of rows, it is a {type(content).__name__}")
-    comparisons = []
-    problems = []
-    for number, row in enumerate(content):
-        problem = _comparison_problem(row)
-        if problem is not None:
-            problems.append(f"row {number}, {problem}")
-            continue
-        text = row["prompt"] if isinstance(row["prompt"], str) else " ".join(row["prompt"])
-        meta = {key: value for key, value in row.items() if key not in _PAIR_KEYS}
-        answers = tuple(Answer(response) for response in row["responses"])
-        pairs = tuple((better, worse) for better, worse in row["preferences"])
-        comparisons.append(Comparison(Prompt(str(number), text, meta=meta), answers, pairs))
-    refuse_rows(path, problems)
-    return comparisons
-
-
-_PAIR_KEYS = ("prompt", "responses", "preferences")
-
-
-def _comparison_problem(row: Any) -> str | None:
-    if not isinstance(row, dict):
-        return f"`prompt`: a row must be an object with the keys {', '.join(_PAIR_KEYS)}"
-    prompt = row.get("prompt")
-    for word in prompt if isinstance(prompt, list) and prompt else [prompt]:
-        problem = text_problem(word)
-        if problem is not None:
-            return f"`prompt`: {problem}"
-    responses = row.get("responses")
-    if not isinstance(responses, list) or len(responses) < 2:
-        return "`responses`: must be a list of two or more texts"
-    for place, response in enumerate(responses):
-        problem = text_problem(response, may_be_blank=True)
-        if problem is not None:
-            return f"`responses[{place}]`: {problem}"
-    preferences = row.get("preferences")
-    if not isinstance(preferences, list):
-        return "`preferences`: must be a list of pairs [better, worse]"
-    for place, pair in enumerate(preferences):
-        if not _is_pair(pair, len(responses)):
-            return (
-                f"`preferences[{place}]`: must be [better, worse], two different places among the"
-                f" {len(responses)} responses, counted from 0 (it is {shorten(repr(pair), 80)})"
-            )
-    return None
-
-
-def _is_pair(pair: Any, n_responses: int) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and all(type(place) is int and 0 <= place < n_responses for place in pair)
-        and pair[0] != pair[1]
-    )
 
 
 def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:

@@ -11,14 +11,12 @@ run.json beside it. An interrupted run continues from its last complete checkpoi
 is reused.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast
 
-import torch
 from accelerate.utils import gather_object
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -38,7 +36,7 @@ from fgrlhf.config import (
     parse_cli,
 )
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import run_main
 from fgrlhf.evaluation import summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
@@ -48,12 +46,12 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
+from fgrlhf.runs import hf_trainer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,
     StageTrainer,
-    check_environment,
     forget_last_call,
     model_to_install,
     use_run_log,
@@ -262,67 +260,32 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
     """The Trainer's settings.
 
     Raises:
-      UserError: the batch cannot be divided among the processes, or transformers refuses a value.
+      UserError: the processes cannot share the batch, or transformers refuses a value.
     """
     train = config.train
-    has_dev = config.data.dev_file is not None
-    check_environment(train.bf16)
-    world = int(os.environ.get("WORLD_SIZE", 1))
-    if train.batch_size % world:
-        raise UserError(
-            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes:"
-            f" make it a multiple of {world}, or start fewer processes"
-        )
-    share = train.batch_size // world
-    micro = min(train.micro_batch_size or share, share)
-    if share % micro:
-        raise UserError(
-            f"each of {world} processes has {share} examples per step, no multiple of "
-            f"train.micro_batch_size={train.micro_batch_size}; make it a divisor of {share}"
-        )
-    when = "epoch" if config.evaluation.every_steps is None else "steps"
-    try:
-        arguments = Seq2SeqTrainingArguments(
-            output_dir=str(folder),
-            per_device_train_batch_size=micro,
-            gradient_accumulation_steps=share // micro,
-            per_device_eval_batch_size=config.evaluation.batch_size,
-            num_train_epochs=train.epochs,
-            max_steps=train.max_steps or -1,
-            learning_rate=train.lr,
-            lr_scheduler_type=train.lr_schedule,
-            warmup_steps=train.warmup_steps,
-            weight_decay=train.weight_decay,
-            adam_beta1=train.adam_beta1,
-            adam_beta2=train.adam_beta2,
-            max_grad_norm=train.max_grad_norm,
-            logging_nan_inf_filter=False,  # it would log other losses in place of NaN
-            bf16=train.bf16,
-            seed=train.seed,
-            eval_strategy=when if has_dev else "no",
-            save_strategy=when,
-            eval_steps=config.evaluation.every_steps,
-            save_steps=config.evaluation.every_steps or 500,
-            load_best_model_at_end=has_dev,
-            metric_for_best_model=config.evaluation.metric if has_dev else None,
-            greater_is_better=config.evaluation.metric == "rougeLsum" if has_dev else None,
-            prediction_loss_only=True,
-            logging_steps=config.logging.log_interval,
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=torch.accelerator.is_available(),
-            # else CPU processes do not find each other
-            use_cpu=not torch.accelerator.is_available(),
-            ddp_find_unused_parameters=False,
-        )
-    except ValueError as error:  # e.g. bf16 on a GPU that has none
-        raise UserError(f"transformers refuses these settings: {error}") from None
-    # one device per process; else the Trainer would wrap the model in DataParallel
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
+    settings = {}
+    if config.data.dev_file is None:
+        settings["eval_strategy"] = "no"
+    else:
+        settings["load_best_model_at_end"] = True
+        settings["metric_for_best_model"] = config.evaluation.metric
+        settings["greater_is_better"] = config.evaluation.metric == "rougeLsum"
+    return hf_trainer.training_arguments(
+        Seq2SeqTrainingArguments,
+        folder,
+        train,
+        config.evaluation,
+        config.logging.log_interval,
+        lr_scheduler_type=train.lr_schedule,
+        warmup_steps=train.warmup_steps,
+        adam_beta1=train.adam_beta1,
+        prediction_loss_only=True,
+        ddp_find_unused_parameters=False,
+        **settings,
+    )
 
 
-def place_model(policy: Policy, folder: Path) -> None:
+def install_model(policy: Policy, folder: Path) -> None:
     """Write the model's files into `folder`, beside its other files; each is whole or absent."""
     forget_last_call(policy.tokenizer)
     with model_to_install(folder) as temporary:
@@ -384,7 +347,7 @@ def _train(config: SFTConfig) -> Path:
         # all have loaded the best checkpoint, which is removed now
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
-            place_model(policy, folder)
+            install_model(policy, folder)
     if is_main_rank():  # once stages.json has the stage's seconds: complete means that all is there
         finish(
             folder,

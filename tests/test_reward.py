@@ -27,7 +27,7 @@ class FakeClassifier:
     checkpoints.
     """
 
-    spec = SimpleNamespace(error_label="NF-ERR", ok_label="O", level="subsentence")
+    spec = SimpleNamespace(judged_labels=("NF-ERR", "O"), level="subsentence")
     judged = None
     probabilities = [[[0.2, 0.7, 0.1], [0.5, 0.3, 0.2]], [[0.1, 0.8, 0.1]], []]
 
@@ -86,6 +86,22 @@ def test_a_response_without_tokens_cannot_carry_a_reward():
     with pytest.raises(ValueError, match="response 1 has no tokens"):
         place_on_tokens([[], [SegmentScore(0, None, 1.0)]], [(1,), ()], torch.tensor([[1], [0]]))
     assert place_on_tokens([[], []], [(1,), ()], torch.tensor([[1], [0]])).tolist() == [[0], [0]]
+
+
+def test_several_kinds_of_error_have_values_of_their_own():
+    class Model(FakeClassifier):
+        spec = SimpleNamespace(judged_labels=("NF-ERR", "Ignore", "O"), level="subsentence")
+        probabilities = [[[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]], [[0.8, 0.1, 0.1]], []]
+
+    def values(**given):
+        reward = SegmentClassifierReward(Model(), {**given, "ok": 0.25})
+        return [[s.value for s in scores] for scores in reward.segment_scores(PROMPTS, TEXTS)]
+
+    assert values(error=-0.5) == [[-0.5, -0.5], [0.25], []]
+    assert values(error=-0.5, Ignore=-0.125) == [[-0.125, -0.5], [0.25], []]
+    assert values(Ignore=-0.125) == [[-0.125, 0.0], [0.25], []]
+    with pytest.raises(UserError, match="no label `F-ERR`.*its labels are NF-ERR, Ignore, O"):
+        values(**{"F-ERR": 1.0})
 
 
 def test_labels_are_found_by_name():

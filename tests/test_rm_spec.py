@@ -16,17 +16,21 @@ NAN, INF = float("nan"), float("inf")
 BAD = {
     "kind": [None, "x", 5, ["segment"], {}, True],
     "shape": [None, "x", "auto", 5, []],
-    "level": [None, "word", 5, {}],
+    "level": [None, "chapter", "token", 5, {}],
     "with_context": ["no", "true", 0, 1, None, []],
     "max_length": [-1, 0, None, "512", 1e30, 10**30, 512.0, True, [512], 2**20 + 1],
-    "labels": [5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"], ["", "O"]],
+    "labels": [
+        5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"],
+        ["", "O"],
+    ],
     "error_label": [None, 5, "X", "O", ["NF-ERR"]],
     "ok_label": [None, 5, "X", {}],
     "segmenter": [
         [], 5, "blank_en_sentencizer", {}, {"name": "blank_en_sentencizer"}, {"version": "1"},
-        {"name": "pip", "version": "1"}, {"name": "pytest", "version": "1"}, {"name": 3, "version": "1"},
-        {"name": "blank_en_sentencizer", "version": 3}, {"name": "../x_y_sm", "version": "1"},
-        {"name": "/tmp/en_core_web_sm", "version": "1"}, {"name": "blank_en_sentencizer", "version": "1", "path": "/"},
+        {"name": "pip", "version": "1"}, {"name": "pytest", "version": "1"},
+        {"name": 3, "version": "1"}, {"name": "blank_en_sentencizer", "version": 3},
+        {"name": "../x_y_sm", "version": "1"}, {"name": "/tmp/en_core_web_sm", "version": "1"},
+        {"name": "blank_en_sentencizer", "version": "1", "path": "/"},
     ],
     "metrics": [5, None, [], "x"],
 }  # fmt: skip

@@ -16,7 +16,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward_models.scoring import load_reward_model
 from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
-from reward_modeling.data import first_position_share, read_comparisons
+from reward_modeling.data import first_position_share, read_pair_rows
 from reward_modeling.run_pref_rm import (
     PreferenceRMConfig,
     decided_pairs,
@@ -111,7 +111,7 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     folder = train(settings)
     found = json.loads((folder / "metrics.json").read_text())
     assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
-    rows = read_comparisons(settings.data.train_file)
+    rows = read_pair_rows(settings.data.train_file)
     assert {len(row.answers) for row in rows} == {2, 3, 4, 5}
     won, decided = first_position_share(rows)
     assert (
@@ -287,7 +287,7 @@ def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
         lambda self, prompts, texts: torch.full((len(texts),), math.nan),
     )
     settings = config(tmp_path, **SHORT)
-    n = sum(len(row.answers) for row in read_comparisons(settings.data.train_file))
+    n = sum(len(row.answers) for row in read_pair_rows(settings.data.train_file))
     with pytest.raises(
         UserError, match=f"{n} of {n} training responses a score that is NaN or infinite"
     ):

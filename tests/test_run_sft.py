@@ -498,13 +498,13 @@ SHORT = [
     "place, options",
     [
         ("SFTTrainer._load_best_model", []),
-        ("place_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
+        ("install_model", ["train.lr_schedule=constant_with_warmup", "train.lr=3e-2"]),
         ("finish", ["evaluation.metric=loss"]),
         (
-            "place_model",
+            "install_model",
             ["train.max_steps=null", "train.epochs=0.3", "evaluation.every_steps=null"],
         ),
-        ("place_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
+        ("install_model", ["train.max_steps=null", "train.epochs=1", "train.batch_size=16"]),
         ("finish", ["data.dev_file=null", "data.dev_examples=null"]),
     ],
 )
@@ -546,7 +546,7 @@ def test_a_moved_run_keeps_its_best_checkpoint(world, monkeypatch):
     )
     whole = train(config(world, *SHORT))
     with monkeypatch.context() as patch:
-        killed_at(patch, "place_model")
+        killed_at(patch, "install_model")
         with pytest.raises(Killed):
             train(config(world, *SHORT, f"logging.save_dir={world}/before"))
     (world / "before").rename(world / "after")

@@ -9,6 +9,8 @@ from fgrlhf.reward_models.inputs import Kind, Shape
 from fgrlhf.reward_utils import Level, is_pipeline_name
 
 MOST_TOKENS = 2**20  # longer than any network reads
+# a reward model reads words, so it cannot judge the policy's tokens
+LEVELS = (*(level for level in get_args(Level) if level != "token"), "sequence")
 REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
 OLD_NAMES = {"with_passages": "with_context"}  # keys of earlier releases
 
@@ -127,7 +129,7 @@ def _metrics(value: Any) -> str | None:
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "kind": _among(get_args(Kind)),
     "shape": _among(get_args(Shape)),
-    "level": _among((*get_args(Level), "sequence")),
+    "level": _among(LEVELS),
     "with_context": _flag,
     "max_length": _length,
     "labels": _labels,

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.data.checks import refuse_rows, text_problem
-from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.comparisons import FIRST, SECOND, TIE, Answer, Comparison, pairs_of_outcomes
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.feedback import PAIRS
 
 ANSWERS = 4
-TIE, FIRST, SECOND = 0, 1, 2
 
 
 def read_pairs(path: str | Path) -> list[Comparison]:
@@ -38,20 +37,11 @@ def read_pairs(path: str | Path) -> list[Comparison]:
         meta = {"question": row["question"], "passages": row["passages"]}
         prompt = Prompt(str(number), row["question"], meta=meta)
         answers = tuple(Answer(row[f"prediction {i}"]) for i in range(1, ANSWERS + 1))
-        comparisons.append(Comparison(prompt, answers, _decided_pairs(row["preference"])))
+        comparisons.append(
+            Comparison(prompt, answers, pairs_of_outcomes(ANSWERS, row["preference"]))
+        )
     refuse_rows(path, problems)
     return comparisons
-
-
-def _decided_pairs(preference: list[int]) -> tuple[tuple[int, int], ...]:
-    """(better, worse) answers, ties left out."""
-    pairs = []
-    for (first, second), outcome in zip(PAIRS, preference, strict=True):
-        if outcome == FIRST:
-            pairs.append((first, second))
-        elif outcome == SECOND:
-            pairs.append((second, first))
-    return tuple(pairs)
 
 
 def _problem(row: Any) -> str | None:
