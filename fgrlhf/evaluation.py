@@ -197,6 +197,8 @@ def _reward_columns(
     columns: list[dict] = [{"reward": 0.0, "segments": {}} for _ in texts]
     for name, segments in reward.segment_scores(prompts, texts).items():
         for column, prompt, scores in zip(columns, prompts, segments, strict=True):
+            if scores is None:  # the reward does not apply to this response
+                continue
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
                 raise UserError(
