@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import root_scalar
 from scipy.stats import norm, t
 
 LEVEL = 0.95

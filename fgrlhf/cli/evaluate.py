@@ -22,7 +22,7 @@ from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.evaluators import RougeLsum
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
@@ -144,13 +144,14 @@ def evaluate(task: Task, settings: Settings) -> Path:
 def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
     data = prompts_file(settings.data_dir, settings.split)
-    prompts = task.prompts(data, settings.split)[: settings.max_examples]
+    prompts = task.prompts(data, settings.split, config.data.seed)[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
+            print(table(read_json(folder / "summary.json")), flush=True)
         return folder
     policy, reference, reward = load(task, settings, config, state.device)
     check_prompts_fit(
