@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
@@ -17,8 +18,9 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
+from fgrlhf.rollout import finished_responses
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
-from fgrlhf.types import Prompt, SegmentScore
+from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
 
 # A reward that classifies segments has two counts in a row, `<reward>/error_free` and
@@ -114,7 +116,9 @@ def evaluate_rows(
     bar = tqdm(total=len(prompts), desc="evaluating", unit="prompt", disable=not progress)
     for indices in _batches(prompts, batch_size):
         batch = [prompts[i] for i in indices]
-        texts, kls = _respond(policy, batch, sampling, seed, num_samples, reference, temperature)
+        response, texts, kls = _respond(
+            policy, batch, sampling, seed, num_samples, reference, temperature
+        )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows = [
             {
@@ -127,7 +131,8 @@ def evaluate_rows(
             for n, (prompt, text) in enumerate(zip(repeated, texts))
         ]
         if reward is not None:
-            _join(rows, _reward_columns(reward, repeated, texts))
+            tokens = _tokens(policy, response) if getattr(reward, "needs_tokens", False) else None
+            _join(rows, _reward_columns(reward, repeated, texts, tokens))
         for row, prompt in zip(rows, repeated):
             row["length"] = len(row["response"].split())
             if rouge is not None and prompt.references:
@@ -165,8 +170,8 @@ def _respond(
     num_samples: int,
     reference: Policy | None,
     temperature: float,
-) -> tuple[list[str], list[float] | None]:
-    """Texts (K consecutive ones per prompt) and their KL to the reference."""
+) -> tuple[Response, list[str], list[float] | None]:
+    """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
     seeds = [
         derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)
@@ -178,7 +183,7 @@ def _respond(
     ]
     texts = policy.tokenizer.batch_decode(without_padding, skip_special_tokens=True)
     if reference is None:
-        return texts, None
+        return response, texts, None
     ref_output, _ = reference(
         ids_BP.repeat_interleave(num_samples, 0),
         mask_BP.repeat_interleave(num_samples, 0),
@@ -191,15 +196,25 @@ def _respond(
         float(masked_sum(difference_T, mask_T))
         for difference_T, mask_T in zip(difference_BT, response.mask_BT)
     ]
-    return texts, kls
+    return response, texts, kls
+
+
+def _tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
+    """What rewards with `needs_tokens` read."""
+    _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
+    finished = finished_responses(response, policy.eos_ids)
+    return [ResponseTokens(*pair) for pair in zip(ends, finished)]
 
 
 def _reward_columns(
-    reward: BasicReward, prompts: Sequence[Prompt], texts: Sequence[str]
+    reward: BasicReward,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str],
+    tokens: Sequence[ResponseTokens] | None,
 ) -> list[dict]:
     """The columns that the reward adds to each response's row."""
     columns: list[dict] = [{"reward": 0.0, "segments": {}} for _ in texts]
-    for name, scores_of_texts in reward.segment_scores(prompts, texts).items():
+    for name, scores_of_texts in reward.segment_scores(prompts, texts, tokens).items():
         for column, prompt, scores in zip(columns, prompts, scores_of_texts, strict=True):
             if scores is None:
                 column[f"reward/{name}"] = None

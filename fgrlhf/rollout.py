@@ -137,11 +137,11 @@ def score(
         char_ends=ends,
         group_B=group_G.repeat_interleave(num_samples),
         left_padded=policy.tokenizer.padding_side == "left",
-        finished=_finished(response, policy.eos_ids),
+        finished=finished_responses(response, policy.eos_ids),
     )
 
 
-def _finished(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
+def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
     """Whether each response's last real token ends it; the rest was cut at the length limit."""
     last_B = response.mask_BT.sum(1).long().clamp(min=1) - 1
     last_ids_B = response.ids_BT.gather(1, last_B[:, None])[:, 0]

@@ -77,7 +77,9 @@ def read_moves(position: str, solution: str) -> Iterator[Move]:
         position = after
 
 
-def solve(position: str, goal: str, error_rate: float = 0.0, rng: random.Random | None = None) -> str:
+def solve(
+    position: str, goal: str, error_rate: float = 0.0, rng: random.Random | None = None
+) -> str:
     """A solution with as few moves as possible, or one with detours.
 
     Args:

@@ -71,7 +71,9 @@ class SolvedReward:
         results = []
         for prompt, text in zip(prompts, texts):
             solved = is_solved(prompt, text)
-            results.append([SegmentScore(0, None, float(solved), "solved" if solved else "unsolved")])
+            results.append(
+                [SegmentScore(0, None, float(solved), "solved" if solved else "unsolved")]
+            )
         return results
 
 

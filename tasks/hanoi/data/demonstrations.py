@@ -1,6 +1,6 @@
 """Imperfect solutions for supervised fine-tuning: detours, and solutions that end too early.
 
-    python -m tasks.hanoi.data.demonstrations file=outputs/mini/hanoi/demonstrations.json
+python -m tasks.hanoi.data.demonstrations file=outputs/mini/hanoi/demonstrations.json
 """
 
 import random
