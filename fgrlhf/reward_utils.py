@@ -3,7 +3,7 @@ cut here.
 
 Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may
 begin after a word that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer
-than five words join a neighbour (Wu et al. 2023, appendix D: the density of the relevance reward).
+than five words join a neighbour (Wu et al. 2023, appendix D: the density of its R1 reward).
 """
 
 import re

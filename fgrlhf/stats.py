@@ -1,7 +1,7 @@
-"""Percentile bootstrap intervals over questions, and p-values corrected for multiple comparisons.
+"""Percentile bootstrap intervals over prompts, and p-values corrected for multiple comparisons.
 
-The unit that is drawn with replacement is the question, never the single response or segment:
-responses to one question are alike, and treating them as independent would make every interval too
+The unit that is drawn with replacement is the prompt, never the single response or segment:
+responses to one prompt are alike, and treating them as independent would make every interval too
 narrow. Efron & Tibshirani (1993), chapter 13.
 """
 
@@ -39,17 +39,17 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
-            f"{name} must be one number for each of one or more questions, got shape {array.shape}"
+            f"{name} must be one number for each of one or more prompts, got shape {array.shape}"
         )
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise ValueError(f"{name} of question {place} is not a finite number")
+        raise ValueError(f"{name} of prompt {place} is not a finite number")
     return array
 
 
-def _draws(questions: int, n: int, seed: int) -> np.ndarray:
-    """n x questions indices, each row one sample of the questions with replacement."""
-    return np.random.default_rng(seed).integers(questions, size=(n, questions))
+def _draws(prompts: int, n: int, seed: int) -> np.ndarray:
+    """n x prompts indices, each row one sample of the prompts with replacement."""
+    return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
 
 
 def _interval(estimate: float, replicates: np.ndarray) -> Interval:
@@ -59,26 +59,26 @@ def _interval(estimate: float, replicates: np.ndarray) -> Interval:
 
 
 def bootstrap(
-    values_by_question: ArrayLike, statistic: Callable = np.mean, n: int = 2000, seed: int = 0
+    values_by_prompt: ArrayLike, statistic: Callable = np.mean, n: int = 2000, seed: int = 0
 ) -> Interval:
-    """Interval of `statistic` (called with `axis=-1`) over one value per question.
+    """Interval of `statistic` (called with `axis=-1`) over one value per prompt.
 
     theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the
-    97.5th percentile of theta*. Raises `ValueError` without a question or for a value that is not
+    97.5th percentile of theta*. Raises `ValueError` without a prompt or for a value that is not
     finite.
     """
-    values = _values("values_by_question", values_by_question)
+    values = _values("values_by_prompt", values_by_prompt)
     estimate = statistic(values, axis=-1)
     replicates = statistic(values[_draws(values.size, n, seed)], axis=-1)
     return _interval(estimate, replicates)
 
 
 def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -> Interval:
-    """Interval of mean(a - b) where a[i] and b[i] belong to one question: a draw takes both."""
+    """Interval of mean(a - b) where a[i] and b[i] belong to one prompt: a draw takes both."""
     first, second = _values("a", a), _values("b", b)
     if first.size != second.size:
         raise ValueError(
-            f"paired values must be of the same questions: {first.size} and {second.size} given"
+            f"paired values must be of the same prompts: {first.size} and {second.size} given"
         )
     return bootstrap(first - second, n=n, seed=seed)
 
@@ -87,9 +87,9 @@ def ratio_bootstrap(
     numerators: ArrayLike, denominators: ArrayLike, n: int = 2000, seed: int = 0
 ) -> Interval:
     """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by
-    question.
+    prompt.
 
-    A question may have denominator 0; where all of them have, the ratio is given as 0.
+    A prompt may have denominator 0; where all of them have, the ratio is given as 0.
     """
     above, below = _values("numerators", numerators), _values("denominators", denominators)
     if above.size != below.size:
@@ -108,59 +108,56 @@ def _ratio(numerator, denominator):
 
 
 def pooled_bootstrap(
-    counts_by_question: ArrayLike,
+    counts_by_prompt: ArrayLike,
     statistic: Callable[[Sequence[float]], float],
     n: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """Interval of statistic(sum over questions of counts), e.g. corpus-level BLEU.
+    """Interval of statistic(sum over prompts of counts), e.g. corpus-level BLEU.
 
-    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean over questions of the
-    statistic would be another quantity: a question with long responses counts for more here.
+    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean over prompts of the
+    statistic would be another quantity: a prompt with long responses counts for more here.
 
     Args:
-      counts_by_question: (Q, C), the C counts of each question.
+      counts_by_prompt: (Q, C), the C counts of each prompt.
       statistic: C summed counts -> number.
     Raises:
-      ValueError: no question, or a count that is not finite.
+      ValueError: no prompt, or a count that is not finite.
     """
-    counts_QC = np.asarray(counts_by_question, dtype=np.float64)
+    counts_QC = np.asarray(counts_by_prompt, dtype=np.float64)
     if counts_QC.ndim != 2 or counts_QC.size == 0:
         raise ValueError(
-            "counts_by_question must be a table of one or more questions, got shape"
-            f" {counts_QC.shape}"
+            f"counts_by_prompt must be a table of one or more prompts, got shape {counts_QC.shape}"
         )
     if not np.isfinite(counts_QC).all():
-        raise ValueError("counts_by_question holds a number that is not finite")
-    questions = len(counts_QC)
-    # how often each draw takes each question
-    times_NQ = np.stack(
-        [np.bincount(draw, minlength=questions) for draw in _draws(questions, n, seed)]
-    )
+        raise ValueError("counts_by_prompt holds a number that is not finite")
+    prompts = len(counts_QC)
+    # how often each draw takes each prompt
+    times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in _draws(prompts, n, seed)])
     replicates = np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
     return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
-    """Mean difference over several seeds that answered the same questions.
+    """Mean difference over several seeds that answered the same prompts.
 
-    A 95% interval over questions (bootstrap of the mean over seeds) and one over seeds (Student's t
+    A 95% interval over prompts (bootstrap of the mean over seeds) and one over seeds (Student's t
     on the seeds' means), the two half-widths added in quadrature. With one seed only the first is
     used.
 
     Args:
-      differences: one array per seed, of one difference per question.
+      differences: one array per seed, of one difference per prompt.
     """
     stacked = np.stack(differences)
-    over_questions = bootstrap(stacked.mean(0))
+    over_prompts = bootstrap(stacked.mean(0))
     seeds = len(differences)
     if seeds == 1:
-        return over_questions
+        return over_prompts
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds)
     half_over_seeds = t.ppf(1 - (1 - LEVEL) / 2, seeds - 1) * seed_error
-    half_over_questions = (over_questions.high - over_questions.low) / 2
-    half = float(np.hypot(half_over_questions, half_over_seeds))
-    return Interval(over_questions.mean, over_questions.mean - half, over_questions.mean + half)
+    half_over_prompts = (over_prompts.high - over_prompts.low) / 2
+    half = float(np.hypot(half_over_prompts, half_over_seeds))
+    return Interval(over_prompts.mean, over_prompts.mean - half, over_prompts.mean + half)
 
 
 def seed_p_value(differences: Sequence[np.ndarray]) -> float:
@@ -171,24 +168,24 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
         sqrt((z(p) * s_q)^2 + (t(p) * s_s)^2) = |mean|
 
     with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (with
-    seeds - 1 degrees of freedom), s_q the standard error over questions (a 95% bootstrap interval
+    seeds - 1 degrees of freedom), s_q the standard error over prompts (a 95% bootstrap interval
     is 2 * 1.96 of them wide) and s_s the one over seeds. The tails are those of the normal
     distribution: 2,000 bootstrap draws are too few to read a p-value of 0.0005 from. One seed has
     s_s = 0. With several seeds p < 0.05 exactly where the interval of `seed_interval` excludes
     zero.
     """
     stacked = np.stack(differences)
-    over_questions = bootstrap(stacked.mean(0))
-    mean = abs(over_questions.mean)
-    question_error = (over_questions.high - over_questions.low) / 2 / norm.isf((1 - LEVEL) / 2)
+    over_prompts = bootstrap(stacked.mean(0))
+    mean = abs(over_prompts.mean)
+    prompt_error = (over_prompts.high - over_prompts.low) / 2 / norm.isf((1 - LEVEL) / 2)
     seeds = len(differences)
     seed_error = stacked.mean(1).std(ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
-    if question_error == 0 and seed_error == 0:
+    if prompt_error == 0 and seed_error == 0:
         return 1.0 if mean == 0 else 0.0
 
     def half_width(p: float) -> float:
         over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
-        return float(np.hypot(norm.isf(p / 2) * question_error, over_seeds))
+        return float(np.hypot(norm.isf(p / 2) * prompt_error, over_seeds))
 
     # half_width falls as p rises, to 0 at p = 1; the root is found in log10 p
     smallest = -300.0

@@ -106,7 +106,7 @@ class Task:
 
 
 def load_task(name: str) -> Task:
-    """The task of a name: `tasks.hanoi`, `hanoi`, or any importable module with a `TASK`.
+    """The task of a name: `tasks.words`, `words`, or any importable module with a `TASK`.
 
     Raises:
       UserError: there is no such module, or it has no `TASK`.
@@ -128,7 +128,7 @@ def load_task(name: str) -> Task:
             return task
     raise UserError(
         f"there is no task `{shorten(name)}`: name a package with a task.py that defines TASK, such"
-        " as tasks.qa_feedback. Run from the folder that holds it"
+        " as tasks.words. Run from the folder that holds it"
     )
 
 

@@ -40,7 +40,7 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"{usage}\n`TASK --help` lists the keys for a task, such as tasks.qa_feedback")
+        print(f"{usage}\n`TASK --help` lists the keys for a task, such as tasks.NAME")
         sys.exit(0 if arguments else 2)
     from fgrlhf.task import load_task  # imports torch, which programs without a model do not need
 

@@ -1,4 +1,4 @@
-"""DPO on a task: `fgrlhf dpo tasks.qa_feedback dpo_config.yml [key=value ...]`.
+"""DPO on a task: `fgrlhf dpo TASK dpo_config.yml [key=value ...]`.
 
 Reads a file of feedback or comparisons; no reward model is trained or loaded. Ordinary and
 fine-grained DPO differ by their YAML alone.
@@ -58,7 +58,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     if accelerator.is_main_process:
         pairs = sum(len(comparison.pairs) for comparison in encoded)
         answers = sum(len(comparison.answer_ids) for comparison in encoded)
-        print(f"{pairs} pairs of {answers} answers to {len(encoded)} questions", flush=True)
+        print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)
 

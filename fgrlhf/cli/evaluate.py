@@ -1,6 +1,6 @@
 """Evaluate a policy on dev or test: all metrics, one JSON line per response.
 
-    fgrlhf evaluate TASK policy=outputs/qa_feedback/mini/sft split=test config=... data_dir=... output_dir=...
+    fgrlhf evaluate TASK policy=outputs/mini/sft split=test config=... data_dir=... output_dir=...
 
 Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}; what was evaluated before with
 the same settings, policy and data is reused.
@@ -55,10 +55,10 @@ class Settings(StrictModel):
         None,
         description="true: sampled as in training, false: greedy, null: as the config evaluates",
     )
-    num_samples: PositiveInt = Field(1, description="answers per question")
+    num_samples: PositiveInt = Field(1, description="responses per prompt")
     seed: int = 0
     max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
-    batch_size: PositiveInt = Field(32, description="questions generated together")
+    batch_size: PositiveInt = Field(32, description="prompts generated together")
     evaluation_metrics: EvaluationMetrics | None = Field(None, description="null: the config's")
     reward: bool = Field(
         True, description="false: no reward models are loaded (before there are any)"
@@ -66,7 +66,7 @@ class Settings(StrictModel):
 
 
 def policy_name(path: str) -> str:
-    """`outputs/qa_feedback/mini/fine_grained/best` -> `fine_grained`, `outputs/qa_feedback/mini/sft` -> `sft`."""
+    """`outputs/mini/fine_grained/best` -> `fine_grained`, `outputs/mini/sft` -> `sft`."""
     parts = [part for part in Path(path).parts if part not in ("best", "final", "checkpoints")]
     return parts[-1] if parts else path
 
@@ -185,7 +185,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
         segmenter = RougeLsum().segmenter.describe()
         finish(
             folder,
-            {"questions": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter},
+            {"prompts": len(prompts), "responses": len(rows), "rouge_segmenter": segmenter},
         )
         print(table(summary), flush=True)
     state.wait_for_everyone()

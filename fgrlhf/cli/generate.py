@@ -1,6 +1,6 @@
 """Sample responses to annotate: JSON lines of one split, in the task's own form.
 
-    fgrlhf generate TASK policy=outputs/qa_feedback/mini/sft split=train data_dir=... output_dir=...
+    fgrlhf generate TASK policy=outputs/mini/sft split=train data_dir=... output_dir=...
 
 Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
 <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.
@@ -60,7 +60,7 @@ class Settings(StrictModel):
     dtype: str = Field("fp32", pattern="^(fp32|bf16)$")
     seed: int = 0
     max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
-    batch_size: PositiveInt = Field(32, description="questions generated together")
+    batch_size: PositiveInt = Field(32, description="prompts generated together")
 
 
 def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[dict]:
@@ -71,7 +71,7 @@ def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[
         return []
     rows: list[dict] = []
     expected_keys = to_row(prompts[0], []).keys() if prompts else set()
-    # not splitlines(): a passage may hold characters that end a line of text, and JSON leaves them
+    # not splitlines(): a text may hold characters that end a line of text, and JSON leaves them
     # as they are
     for line, prompt in zip(
         path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts
@@ -121,8 +121,8 @@ def sample_to(
         tqdm(
             total=len(prompts),
             initial=done,
-            desc="sampling answers",
-            unit="question",
+            desc="sampling responses",
+            unit="prompt",
             disable=not progress,
         ) as bar,
     ):
@@ -201,10 +201,10 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     if (
         state.is_main_process
     ):  # once stages.json has the stage's seconds: complete means that all is there
-        finish(folder, {"questions": len(prompts), "samples": len(prompts) * settings.num_samples})
+        finish(folder, {"prompts": len(prompts), "samples": len(prompts) * settings.num_samples})
         remove_parts(folder)
         print(
-            f"{len(prompts)} questions, {settings.num_samples} answers each:"
+            f"{len(prompts)} prompts, {settings.num_samples} responses each:"
             f" {folder / 'samples.jsonl'}",
             flush=True,
         )

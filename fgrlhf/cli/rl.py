@@ -1,4 +1,4 @@
-"""RL on a task: `fgrlhf rl tasks.qa_feedback config.yml [key=value ...]`.
+"""RL on a task: `fgrlhf rl TASK config.yml [key=value ...]`.
 
 Loads what the YAML names, trains, and keeps the policy that is best on dev.
 """

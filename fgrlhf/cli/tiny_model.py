@@ -1,6 +1,6 @@
 """A tiny random model for a task's generated prompts: a base model for runs at mini scale.
 
-    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/hanoi/base_model
+    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
 
 Every word of the task's training prompts and of their references is a token. The model is
 decoder-only, and its folder is an ordinary transformers folder.

@@ -10,7 +10,8 @@ from torch import Tensor
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.metrics.base import Columns, NamedMetric
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.policy import check_logprobs, load_policy
+from fgrlhf.models.logprobs import check_logprobs
+from fgrlhf.policy import load_policy
 from fgrlhf.rollout import in_parts
 from fgrlhf.types import Prompt
 

@@ -4,7 +4,7 @@ A kind is a strict config class. It accepts the keys it reads and no others, has
 makes a reward zero, and builds an object with `segment_scores(prompts, texts)`:
 
     reward:
-      relevance: {kind: segment_classifier, ckpt: ..., values: {error: -0.5, ok: 0.3}}
+      facts:     {kind: segment_classifier, ckpt: ..., values: {error: -0.5, ok: 0.3}}
       brevity:   {kind: length, max_words: 60, value: -0.2}
       mine:      {kind: python, of: my_package.rewards.Politeness, args: {threshold: 0.7}}
 
@@ -275,7 +275,7 @@ class Python(RewardKind):
 
 def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
     """What a config tells about a checkpoint that has no reward_model.json; null is left out."""
-    facts = {name.replace("context", "passages"): getattr(kind, name) for name in names}
+    facts = {name: getattr(kind, name) for name in names}
     return {name: value for name, value in facts.items() if value is not None}
 
 

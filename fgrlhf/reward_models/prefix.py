@@ -12,7 +12,7 @@ class Prefix:
 
     Attributes:
       words: the prompt in words.
-      context: ranges of `words` that may be cut, such as retrieved passages. They are in ascending
+      context: ranges of `words` that may be cut, such as retrieved documents. They are in ascending
         order and do not overlap. An input that is too long loses these words first, from the end.
       response_mark: words that announce the response to an encoder, such as `answer:`. A language
         model reads the response directly after `words`, as it does in sampling.

@@ -1,6 +1,6 @@
 """Reward models in use: load a trained one, score segments or whole responses.
 
-    scorer = load_reward_model("outputs/qa_feedback/mini/fact_rm", prefix_fn)
+    scorer = load_reward_model("outputs/segment_rm", prefix_fn)
     scorer.score(prompts, texts)
 
 `reward_model.json` (`RewardModelSpec`) travels with the model and holds what its use needs: labels

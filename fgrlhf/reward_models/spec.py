@@ -12,7 +12,7 @@ MOST_TOKENS = 2**20  # longer than any network reads
 # a reward model reads words, so it cannot judge the policy's tokens
 LEVELS = (*(level for level in get_args(Level) if level != "token"), "sequence")
 REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
-OLD_NAMES = {"with_passages": "with_context"}  # keys of earlier releases
+OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earlier releases
 
 
 def with_current_names(row: Any) -> Any:
