@@ -127,7 +127,7 @@ def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
             "lr": LR,
             "save_interval": size.steps,
         },
-        "data": {"dev_file": "none"},
+        "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {
             "save_dir": str(work.folder / "ours"),
             "log_interval": size.steps + 1,

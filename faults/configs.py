@@ -51,7 +51,7 @@ def config_class(path: Path):
     """The class that the stage of a shipped YAML loads it with; None for a file that is no stage's
     config."""
     from fgrlhf.runs.dpo_config import DPOConfig
-    from fgrlhf.task import rl_config
+    from fgrlhf.task import load_task, rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.run_sft import SFTConfig
@@ -59,7 +59,7 @@ def config_class(path: Path):
 
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "reward" in tree:
-        return rl_config(TASK)
+        return rl_config(load_task(f"tasks.{path.relative_to(ROOT / 'tasks').parts[0]}"))
     if "labels" in tree:
         return SegmentRMConfig
     if path.parent.name == "reward_modeling":

@@ -49,7 +49,9 @@ class Canned:
 class Words:
     """A segment scorer: every word is a segment, `dog` is an error."""
 
-    spec = SimpleNamespace(error_label="ERR", ok_label="O", level="subsentence")
+    spec = SimpleNamespace(
+        error_label="ERR", ok_label="O", judged_labels=("ERR", "O"), level="subsentence"
+    )
 
     def score(self, prompts, texts):
         judged = []
@@ -290,7 +292,7 @@ class NoDogs:
 class Both(CombinedReward):
     """Its rewards beside each other, unweighted."""
 
-    def segment_scores(self, prompts, texts):
+    def segment_scores(self, prompts, texts, tokens=None):
         return {name: part.segment_scores(prompts, texts) for name, part in self.aspects.items()}
 
 

@@ -7,7 +7,7 @@ import pytest
 from fgrlhf.cli import dpo, rl
 from fgrlhf.errors import UserError
 from fgrlhf.runs.stage import hold
-from reward_modeling import run_fg_rm, run_pref_rm
+from reward_modeling import program, run_fg_rm, run_pref_rm
 from sft import run_sft
 
 
@@ -18,9 +18,14 @@ class Section:
         self.__dict__.update(values)
 
 
+def parser_of(stage):
+    """The module in which a program reads its command line."""
+    return program if stage in (run_fg_rm, run_pref_rm) else stage
+
+
 def arguments(stage) -> list:
     """A program for any task takes the task as its first argument."""
-    return [["tasks.qa_feedback"]] if stage in (rl, dpo) else []
+    return [["tasks.qa_feedback"]] if stage in (rl, dpo) else [["config.yml"]]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,7 @@ def arguments(stage) -> list:
 )
 def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
     config = Section(logging=Section(save_dir=str(tmp_path / "run")))
-    monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
+    monkeypatch.setattr(parser_of(stage), "parse_cli", lambda *_, **__: config)
     with hold(tmp_path / "run"):
         with pytest.raises(UserError, match="another process works in"):
             stage.main(*arguments(stage))
@@ -45,6 +50,6 @@ def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     config = Section(logging=Section(save_dir=str(tmp_path / "file" / "run")))
-    monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
+    monkeypatch.setattr(parser_of(stage), "parse_cli", lambda *_, **__: config)
     with pytest.raises(UserError, match="in the place of a folder"):
         stage.main(*arguments(stage))

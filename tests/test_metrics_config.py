@@ -104,7 +104,7 @@ def test_training_configs_have_the_key(tmp_path):
         rl_config(tmp_path, train__best_metric="chrf")
     tree = {
         "model": {"policy_model": {"ckpt": "tiny"}},
-        "data": {"dev_file": "dev.json"},
+        "data": {"dev_file": "dev.json", "feedback_file": "pairs.json"},
         "logging": {"save_dir": str(tmp_path)},
         "evaluation_metrics": ["bleu"],
     }

@@ -12,9 +12,10 @@ from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_utils import BLANK
 from tasks.qa_feedback.data import mini_world
-from tasks.qa_feedback.training import evaluate, generate
+from fgrlhf.cli import evaluate, generate
+from tasks.qa_feedback.task import TASK
 
-CONFIG = Path(evaluate.__file__).parent / "mini_oracle_config.yml"
+CONFIG = Path(__file__).parents[1] / "tasks/qa_feedback/training/mini_oracle_config.yml"
 
 
 def damaged_policy(*args, **kwargs):

@@ -308,7 +308,7 @@ def test_a_model_that_changes_its_logits_afterwards_is_refused(tmp_path):
     )
     CausalPolicy(GraniteForCausalLM(config), tiny.fresh(tok)).save(tmp_path)
     with pytest.raises(
-        UserError, match="GraniteForCausalLM does something to its logits.*Policy.project"
+        UserError, match="GraniteForCausalLM computes other logits than the policy.*Policy.project"
     ):
         load_policy(tmp_path)
 
@@ -453,7 +453,7 @@ def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_prompt_is_refused(kind):
     policy = tiny.policy(kind)
-    with pytest.raises(UserError, match="a prompt has no tokens .its text is ''.*leave it out"):
+    with pytest.raises(UserError, match="a prompt has no tokens .its text is ''.*remove it"):
         policy.encode(["the cat", ""])
     with pytest.raises(UserError, match="prompt 12 has no tokens"):
         count_cut(policy, [Prompt("11", "the cat"), Prompt("12", "")])
@@ -667,5 +667,5 @@ def test_an_encoder_is_no_policy(tmp_path):
     )
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="it is an encoder .bert., which reads both ways"):
+    with pytest.raises(UserError, match="it is an encoder .bert., which reads in both directions"):
         load_policy(tmp_path)

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
+from fgrlhf.reward_models.kind import RewardContext
+from tasks.qa_feedback.training.reward import Relevance
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
 from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
@@ -768,16 +770,14 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
 
 def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     """`relevance_model` implies an input without passages; this folder was trained with them."""
-    from fgrlhf.runs.rl_config import AspectConfig
-    from tasks.qa_feedback.training.reward import KINDS, PUBLISHED_FACTS
-
     folder = save(scorer(tmp_path, "encoder", with_context=True), tmp_path / "rm")
-    assert PUBLISHED_FACTS["relevance"]["with_context"] is False
-    rewards = {"positive_reward": 0.3, "negative_reward": -0.3}
+    assert Relevance.published["with_context"] is False
 
     def build(**changes):
-        config = AspectConfig(kind="relevance", ckpt=str(folder), **rewards, **changes)
-        return KINDS["relevance"].build(config, rm.prefix_fn, "cpu", "fp32")
+        config = Relevance(
+            ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3, **changes
+        )
+        return config.build(RewardContext(rm.prefix_fn))
 
     assert build().scorer.spec.with_context is True
     with pytest.raises(UserError, match="error_label=OTHER was given"):

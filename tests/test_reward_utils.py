@@ -84,8 +84,24 @@ def test_odd_characters():
 
 
 def test_unknown_level():
-    with pytest.raises(ValueError, match="`word` is no level.*subsentence, sentence, sequence"):
-        SEGMENTER.segments("text", "word")
+    with pytest.raises(ValueError, match="`page` is no level.*subsentence, sentence, paragraph"):
+        SEGMENTER.segments("text", "page")
+
+
+def test_levels_by_hand():
+    text = " One two, three.\nFour!  \n\n \nFive six"
+
+    def pieces(level, ends=None):
+        return [text[start:end] for start, end in SEGMENTER.segments(text, level, ends)]
+
+    assert pieces("word") == ["One", "two,", "three.", "Four!", "Five", "six"]
+    assert pieces("step") == ["One two, three.", "Four!", "Five six"]
+    assert pieces("paragraph") == ["One two, three.\nFour!", "Five six"]
+    assert pieces("whole") == [text]
+    assert pieces("token", (4, 5, 5, 8, len(text))) == ["One", "two", text[8:].strip()]
+    assert SEGMENTER.segments(" \n ", "paragraph") == SEGMENTER.segments("", "whole") == []
+    with pytest.raises(ValueError, match="needs the ends"):
+        SEGMENTER.segments(text, "token")
 
 
 @settings(max_examples=300, deadline=None)

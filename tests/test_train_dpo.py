@@ -237,7 +237,7 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     assert type(load_policy(world / "dpo" / "best")) is type(tiny.policy(kind))
     samples = read_jsonl(world / "dpo" / "samples" / "step-0.jsonl")
     assert any(s["segments"]["implied"] for s in samples) == (pairs == "corrected")
-    assert "questions" in capsys.readouterr().out
+    assert "prompts" in capsys.readouterr().out
 
 
 ROWS_OF_THE_LIBRARY = [
@@ -309,7 +309,7 @@ def test_rows_without_a_decision_are_refused(world):
         ),
         (
             "data.train_file=null",
-            "data.train_file: missing; data.pairs=corrected needs the prompts",
+            "reads its prompts from files: give one for train, such as data.train_file",
         ),
         ("data.columns.prompt=x", "data.columns: .* is not read, since data.pairs=corrected has"),
     ],

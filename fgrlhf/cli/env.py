@@ -1,0 +1,60 @@
+"""`fgrlhf env`: versions, devices and choices of this machine, for a bug report.
+
+    fgrlhf env            # plain lines
+    fgrlhf env json=true
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import run_main
+from fgrlhf.kernels import choice
+from fgrlhf.runs.runlog import git_commit, versions
+
+
+class Settings(StrictModel):
+    json_output: bool = Field(False, alias="json", description="one JSON object instead of lines")
+
+
+def facts() -> dict[str, Any]:
+    """What decides a result or its speed on this machine."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "processor": choice.processor_name(),
+        "cpu_threads": torch.get_num_threads(),
+        "gpus": gpus,
+        "bf16_on_gpu": bool(gpus) and torch.cuda.is_bf16_supported(),
+        "kernels": choice.choices(),
+        "python": sys.executable,
+        "working_directory": str(Path.cwd()),
+        "hub_offline": os.environ.get("HF_HUB_OFFLINE", "not set"),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    settings = settings_from(Settings, argv)
+    found = facts()
+    if settings.json_output:
+        print(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {item}" for key, item in value.items()) or "none yet"
+        elif isinstance(value, list):
+            value = ", ".join(value) or "none"
+        print(f"{name.replace('_', ' ') + ':':<20} {value}")
+
+
+if __name__ == "__main__":
+    run_main(main)
