@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from fgrlhf.errors import UserError
@@ -76,7 +77,7 @@ def evaluate_rows(
     sampling: Sampling,
     seed: int = 0,
     metrics: Sequence[Metric] = (),
-    reference: Policy | None = None,
+    reference: nn.Module | None = None,
     num_samples: int = 1,
     progress: bool = True,
     *,
@@ -163,7 +164,7 @@ def _respond(
     sampling: Sampling,
     seed: int,
     num_samples: int,
-    reference: Policy | None,
+    reference: nn.Module | None,
     temperature: float,
 ) -> tuple[list[str], list[float] | None]:
     """Texts (K consecutive ones per prompt) and their KL to the reference."""
