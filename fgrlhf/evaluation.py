@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from fgrlhf.alignment import decode
@@ -78,7 +79,7 @@ def evaluate_rows(
     sampling: Sampling,
     seed: int = 0,
     metrics: Sequence[Metric] = (),
-    reference: Policy | None = None,
+    reference: nn.Module | None = None,
     num_samples: int = 1,
     progress: bool = True,
     *,
@@ -168,7 +169,7 @@ def _respond(
     sampling: Sampling,
     seed: int,
     num_samples: int,
-    reference: Policy | None,
+    reference: nn.Module | None,
     temperature: float,
 ) -> tuple[Response, list[str], list[float] | None]:
     """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from accelerate import Accelerator
+from torch import nn
 
 from fgrlhf.algorithms.ppo import PPO
 from fgrlhf.policy import Policy
@@ -20,7 +21,7 @@ class PPOTrainer(OnPolicyTrainer):
         self,
         config: RLConfig,
         actor_critic: ActorCritic,
-        reference: Policy,
+        reference: nn.Module,
         reward: BasicReward,
         prompts: Sequence[Prompt],
         evaluate: Callable[[Policy], dict[str, float]] | None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from fgrlhf.alignment import decode
@@ -35,7 +35,7 @@ def response_seeds(
 @torch.no_grad()
 def collect(
     actor_critic: ActorCritic,
-    reference: Policy,
+    reference: nn.Module,
     prompts: Sequence[Prompt],
     sampling: Sampling,
     num_samples: int,
@@ -66,7 +66,7 @@ def collect(
 @torch.no_grad()
 def score(
     actor_critic: ActorCritic,
-    reference: Policy,
+    reference: nn.Module,
     prompts: Sequence[Prompt],
     prompt_ids_GP: Tensor,
     prompt_mask_GP: Tensor,

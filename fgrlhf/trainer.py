@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from fgrlhf.algorithms.kl import KLController, kl_k3
@@ -34,7 +34,7 @@ from fgrlhf.value import ActorCritic
 def make_trainer(
     config: RLConfig,
     actor_critic: ActorCritic,
-    reference: Policy,
+    reference: nn.Module,
     reward: BasicReward,
     prompts: Sequence[Prompt],
     evaluate: Callable[[Policy], dict[str, float]] | None,
@@ -59,7 +59,7 @@ class OnPolicyTrainer(BaseTrainer):
         (fgrlhf/algorithms/protocol.py).
       actor_critic: policy and critic, on any device. With an algorithm that masks the policy, its
         `policy` is replaced by the masked one.
-      reference: the frozen policy of the KL penalty.
+      reference: the frozen policy of the KL penalty, or a module with the same forward pass.
       reward: scores rollouts.
       prompts: what to train on.
       evaluate: policy -> dev metrics by name; called on all ranks.
@@ -75,7 +75,7 @@ class OnPolicyTrainer(BaseTrainer):
         config: RLConfig,
         algorithm: Algorithm,
         actor_critic: ActorCritic,
-        reference: Policy,
+        reference: nn.Module,
         reward: BasicReward,
         prompts: Sequence[Prompt],
         evaluate: Callable[[Policy], dict[str, float]] | None,

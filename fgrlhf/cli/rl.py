@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import task_and_rest
@@ -38,7 +39,7 @@ def dev_evaluation(
     config: RLConfig | DPOConfig,
     prompts: Sequence[Prompt],
     reward: BasicReward | None,
-    reference: Policy,
+    reference: nn.Module,
     accelerator: Accelerator,
 ) -> Callable[[Policy], dict[str, float]]:
     """A function policy -> dev metrics. The processes share the prompts; the metrics are of all.

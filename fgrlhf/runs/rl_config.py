@@ -242,16 +242,16 @@ class LoggingConfig(StrictModel):
 
 class DataConfig(StrictModel):
     train_file: FilePath | None = Field(
-        None, description="prompts to train on; null: the task generates them"
+        default=None, description="prompts to train on; null: the task generates them"
     )
     dev_file: FilePath | None = Field(
-        None, description="prompts to evaluate on; null: the task generates them"
+        default=None, description="prompts to evaluate on; null: the task generates them"
     )
-    seed: Seed = Field(0, description="of generated prompts")
+    seed: Seed = Field(default=0, description="of generated prompts")
 
 
 class RLConfig(StrictModel):
-    """A whole run. `rl_config(task)` (fgrlhf/task.py) gives the class with a task's reward kinds."""
+    """A whole run. fgrlhf/task.py has `rl_config(task)`, the class with a task's reward kinds."""
 
     model: ModelConfig
     reward: dict[str, RewardKind]
