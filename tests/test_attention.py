@@ -56,40 +56,31 @@ def test_g_prompts_for_k_responses_each_equal_the_prompts_repeated(make):
     torch.manual_seed(0)
     model = make()
     G, K, P, T = 3, 4, 7, 5
-    encoded_GPD, ids_BT = (
-        torch.randn(G, P, 16, requires_grad=True),
-        torch.randint(2, 50, (G * K, T)),
-    )
+    encoded_GPD = torch.randn(G, P, 16, requires_grad=True)
+    ids_BT = torch.randint(2, 50, (G * K, T))
     mask_GP = (torch.arange(P) < torch.tensor([[7], [4], [2]])).long()
 
     def run(states, mask):
-        out = model.get_decoder()(
+        hidden = model.get_decoder()(
             input_ids=ids_BT,
             encoder_hidden_states=states,
             encoder_attention_mask=mask,
             use_cache=False,
-        )
-        weights = torch.linspace(-1, 1, out.last_hidden_state.numel()).view_as(
-            out.last_hidden_state
-        )
-        return (
-            out.last_hidden_state,
-            torch.autograd.grad((out.last_hidden_state * weights).sum(), encoded_GPD)[0],
-        )
+        ).last_hidden_state
+        weights = torch.linspace(-1, 1, hidden.numel()).view_as(hidden)
+        return hidden, torch.autograd.grad((hidden * weights).sum(), encoded_GPD)[0]
+
+    def run_repeated():
+        return run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0))
 
     model.set_attn_implementation("eager")
-    expected = run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0))
+    expected = run_repeated()
     model.set_attn_implementation(SHARED_PROMPT)
     torch.testing.assert_close(run(encoded_GPD, mask_GP), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(
-        run(encoded_GPD.repeat_interleave(K, 0), mask_GP.repeat_interleave(K, 0)),
-        expected,
-        atol=1e-5,
-        rtol=1e-4,
-    )
+    torch.testing.assert_close(run_repeated(), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_a_saved_model_does_not_ask_for_it(tmp_path):
+def test_a_saved_model_does_not_name_the_attention(tmp_path):
     model = t5()
     model.set_attn_implementation(SHARED_PROMPT)
     model.save_pretrained(tmp_path)
@@ -109,34 +100,34 @@ def test_a_saved_model_does_not_ask_for_it(tmp_path):
 def test_bias_by_distance_is_t5s(stack, query, key, past):
     layer = getattr(t5(), stack).block[0].layer[0].SelfAttention
     expected = layer.compute_bias(query, key, past_seen_tokens=past)
-    found = bias_by_distance(layer, query, key, past_seen_tokens=past)
-    assert found.shape == expected.shape and torch.equal(found, expected)
+    result = bias_by_distance(layer, query, key, past_seen_tokens=past)
+    assert result.shape == expected.shape and torch.equal(result, expected)
     weights = torch.randn(expected.shape)
     gradients = [
         torch.autograd.grad((bias * weights).sum(), layer.relative_attention_bias.weight)[0]
-        for bias in (expected, found)
+        for bias in (expected, result)
     ]
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
-def test_use_shared_attention_changes_no_number():
+def test_shared_attention_changes_no_result():
     torch.manual_seed(0)
     model = t5().eval()
     ids, labels = torch.randint(2, 50, (3, 9)), torch.randint(2, 50, (3, 6))
     expected = model(input_ids=ids, labels=labels)
-    found = use_shared_attention(model)(input_ids=ids, labels=labels)
+    result = use_shared_attention(model)(input_ids=ids, labels=labels)
     assert model.encoder.block[0].layer[0].SelfAttention.compute_bias.__func__ is bias_by_distance
-    torch.testing.assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(result.logits, expected.logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.fixture(params=[attention.BLOCK_SIZE, 1])
-def cached(request, monkeypatch):
-    """All heads of a row at a time, or one."""
+def block_size(request, monkeypatch):
+    """All heads of a row at a time, or one head at a time."""
     monkeypatch.setattr(attention, "BLOCK_SIZE", request.param)
 
 
 @pytest.mark.parametrize("masked", [None, "padding", "padding_of_each", "causal"])
-def test_a_learned_bias_has_the_gradients_of_autograd(masked, cached):
+def test_a_learned_bias_has_the_gradients_of_autograd(masked, block_size):
     generator = torch.Generator().manual_seed(0)
     B, H, L, D = 3, 2, 5, 4
     query, key, value, out = (
@@ -153,24 +144,25 @@ def test_a_learned_bias_has_the_gradients_of_autograd(masked, cached):
 
     def plain(query, key, value, bias):
         scores = 0.5 * query @ key.mT + bias
-        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(
-            -1
-        ) @ value
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1) @ value
 
-    expected, found = plain(*inputs), _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
-    torch.testing.assert_close(found, expected)
-    once = [
-        torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (found, expected)
+    expected = plain(*inputs)
+    result = _RecomputedAttention.apply(*inputs, mask, 0.5, 0.0)
+    torch.testing.assert_close(result, expected)
+    first = [
+        torch.autograd.grad((x * out).sum(), inputs, create_graph=True) for x in (result, expected)
     ]
-    torch.testing.assert_close(*once)
-    twice = [
-        torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in once
+    torch.testing.assert_close(*first)
+    second = [
+        torch.autograd.grad(sum((g.sin()).sum() for g in gradients), inputs) for gradients in first
     ]
-    torch.testing.assert_close(*twice)
+    torch.testing.assert_close(*second)
 
 
 @pytest.mark.parametrize("biased", [True, False])
-def test_dropout_drops_the_same_in_both_directions(biased, cached):
+def test_dropout_drops_the_same_entries_in_both_directions(biased, block_size):
     generator = torch.Generator().manual_seed(0)
     B, H, L, S, D = 3, 2, 5, 7, 4
     query, out = (
@@ -183,21 +175,20 @@ def test_dropout_drops_the_same_in_both_directions(biased, cached):
     inputs = [x.requires_grad_() for x in (query, key, value, bias) if x is not None]
     mask = (torch.arange(S) < torch.tensor([7, 4, 5])[:, None])[:, None, None]
     torch.manual_seed(1)
-    found = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
+    result = _RecomputedAttention.apply(query, key, value, bias, mask, 0.5, 0.3)
     torch.manual_seed(1)
     dropped = dropout_mask((B, H, L, S), 0.3) == 0
     scores = 0.5 * query @ key.mT + (bias if biased else 0)
-    expected = (
-        scores.masked_fill(~mask, -torch.inf).softmax(-1).masked_fill(dropped, 0) / 0.7
-    ) @ value
-    torch.testing.assert_close(found, expected)
+    probabilities = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    expected = probabilities.masked_fill(dropped, 0) / 0.7 @ value
+    torch.testing.assert_close(result, expected)
     torch.testing.assert_close(
-        *(torch.autograd.grad((x * out).sum(), inputs) for x in (found, expected))
+        *(torch.autograd.grad((x * out).sum(), inputs) for x in (result, expected))
     )
 
 
-def test_with_dropout_the_model_means_what_transformers_means():
-    """Mean and spread of the loss over many draws are those of transformers' own attention."""
+def test_dropout_has_the_distribution_of_transformers():
+    """Mean and spread of the loss over many draws are those with the attention of transformers."""
     torch.manual_seed(0)
     model = t5()
     layers = [
@@ -208,33 +199,36 @@ def test_with_dropout_the_model_means_what_transformers_means():
         layer.dropout = 0.2
     ids, labels = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 6))
 
-    def mean_loss(model, draws=400):
+    def losses(model, draws=400):
         torch.manual_seed(1)
         return torch.stack(
             [model(input_ids=ids, labels=labels).loss.detach() for _ in range(draws)]
         )
 
-    plain, ours = mean_loss(model.train()), mean_loss(use_shared_attention(model))
-    spread = (plain.var() + ours.var()).sqrt() / len(plain) ** 0.5
-    assert plain.std() > 1e-4 and float(ours.std()) == pytest.approx(float(plain.std()), rel=0.2)
-    assert abs(ours.mean() - plain.mean()) < 4 * spread
+    expected = losses(model.train())
+    result = losses(use_shared_attention(model))
+    error = (expected.var() + result.var()).sqrt() / len(expected) ** 0.5
+    assert expected.std() > 1e-4
+    assert float(result.std()) == pytest.approx(float(expected.std()), rel=0.2)
+    assert abs(result.mean() - expected.mean()) < 4 * error
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_nothing_of_the_size_of_the_scores_is_kept_but_what_was_dropped(dropout):
+def test_of_the_size_of_the_scores_only_the_dropout_mask_is_stored(dropout):
     torch.manual_seed(0)
     model = use_shared_attention(t5()).train()
     for module in model.modules():
         if hasattr(module, "has_relative_attention_bias"):
             module.dropout = dropout
     ids, labels = torch.randint(2, 50, (2, 9)), torch.randint(2, 50, (2, 6))
-    kept = []
+    stored = []
 
     def pack(tensor):
         if tensor.shape[:2] == (2, 4) and tensor.shape[2:] in {(9, 9), (6, 6), (6, 9)}:
-            kept.append(tensor.dtype)
+            stored.append(tensor.dtype)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(input_ids=ids, labels=labels)
-    assert kept == ([torch.uint8] * 6 if dropout else [])  # two layers: encoder, decoder, cross
+    # two layers in each of encoder, decoder and cross-attention
+    assert stored == ([torch.uint8] * 6 if dropout else [])

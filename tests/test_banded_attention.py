@@ -1,6 +1,4 @@
-"""Attention in blocks has the stock Longformer's outputs and gradients, and a dense attention's
-with a mask.
-"""
+"""Attention in blocks equals the stock Longformer's, and a dense attention with a mask."""
 
 import copy
 from pathlib import Path
@@ -34,8 +32,9 @@ LENGTHS = (1, 3, 4, 5, 8, 9, 12, 13, 16, 31, 40)  # one side of the window is 4
 
 
 def pair(kind: str, dropout: float = 0.0, **changes) -> tuple[nn.Module, nn.Module]:
-    """A stock model and the same in blocks. Weights are large: scores differ, so every key
-    matters.
+    """A stock model and the same with attention in blocks.
+
+    The weights are large, so that scores differ and every key matters.
     """
     config = rm.longformer_config(VOCABULARY, num_labels=3 if kind == "token" else 1)
     config.update({"attention_probs_dropout_prob": dropout, **changes})
@@ -49,7 +48,13 @@ def pair(kind: str, dropout: float = 0.0, **changes) -> tuple[nn.Module, nn.Modu
 
 
 def batch(length: int, padding: str = "none", marks: str = "default") -> dict[str, torch.Tensor]:
-    """Three rows. padding: of the rows' ends, or holes anywhere. marks: which tokens are global."""
+    """Three rows.
+
+    Args:
+      length: tokens.
+      padding: "none", "ends" of the rows, or "holes" anywhere.
+      marks: "default" global tokens, or "many".
+    """
     generator = torch.Generator().manual_seed(length)
     ids = torch.randint(2, VOCABULARY, (3, length), generator=generator)
     mask = torch.ones_like(ids)
@@ -59,21 +64,18 @@ def batch(length: int, padding: str = "none", marks: str = "default") -> dict[st
     elif padding == "holes":
         mask = (torch.rand(3, length, generator=generator) < 0.6).long()
         mask[:, 0] = 1
-    given = {"input_ids": ids * mask, "attention_mask": mask}
-    if (
-        marks == "many"
-    ):  # another number of them in every row, none in the last; some of them on padding
-        given["global_attention_mask"] = (torch.rand(3, length, generator=generator) < 0.3).long()
-        given["global_attention_mask"][2] = 0
-    return given
+    inputs = {"input_ids": ids * mask, "attention_mask": mask}
+    if marks == "many":  # another number in every row, none in the last; some on padding
+        is_global = (torch.rand(3, length, generator=generator) < 0.3).long()
+        is_global[2] = 0
+        inputs["global_attention_mask"] = is_global
+    return inputs
 
 
-def run(model: nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Logits, every layer's hidden states on real tokens and padding, every parameter's
-    gradient.
-    """
+def run(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Logits, hidden states of all layers (padding included), gradients of all parameters."""
     model.zero_grad()
-    output = model(**given, output_hidden_states=True)
+    output = model(**inputs, output_hidden_states=True)
     weights = torch.linspace(-1, 1, output.logits.numel()).view_as(output.logits)
     (output.logits * weights).sum().backward()
     states = {f"hidden {i}": state for i, state in enumerate(output.hidden_states)}
@@ -82,7 +84,7 @@ def run(model: nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str = "") -> None:
-    """To 1e-5; where numbers above one were added up, to 1e-5 of the largest."""
+    """Equal to 1e-5, or to 1e-5 of the largest number if that is above 1."""
     tolerance = 1e-5 * max(1.0, float(theirs.detach().abs().max()))
     torch.testing.assert_close(
         ours, theirs, rtol=0, atol=tolerance, msg=lambda text: f"{name}: {text}"
@@ -92,7 +94,7 @@ def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str = "") -> Non
 def assert_same(
     banded: dict[str, torch.Tensor | None], stock: dict[str, torch.Tensor | None]
 ) -> None:
-    """A gradient is None where nothing reached the parameter: DDP minds, so that must agree too."""
+    """Equal, including the parameters that have no gradient: DDP treats them differently."""
     assert {name for name in stock if stock[name] is None} == {
         name for name in banded if banded[name] is None
     }
@@ -101,17 +103,17 @@ def assert_same(
             assert_near(banded[name], tensor, name)
 
 
-# ---- the stock model's numbers -------------------------------------------------------------------
+# ---- results of the stock model ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("marks", ["default", "many"])
 @pytest.mark.parametrize("padding", ["none", "ends", "holes"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_gradients_are_the_stock_models(kind, padding, marks):
+def test_outputs_and_gradients_equal_the_stock_models(kind, padding, marks):
     stock, banded = pair(kind)
     for length in LENGTHS:
-        given = batch(length, padding, marks)
-        assert_same(run(banded, given), run(stock, given))
+        inputs = batch(length, padding, marks)
+        assert_same(run(banded, inputs), run(stock, inputs))
 
 
 @pytest.mark.parametrize("window", [4, [4, 16], 64])
@@ -119,8 +121,8 @@ def test_outputs_and_gradients_are_the_stock_models(kind, padding, marks):
 def test_other_windows_and_one_for_each_layer(kind, window):
     stock, banded = pair(kind, attention_window=window)
     for length in (7, 33):
-        given = batch(length, "ends")
-        assert_same(run(banded, given), run(stock, given))
+        inputs = batch(length, "ends")
+        assert_same(run(banded, inputs), run(stock, inputs))
 
 
 def test_without_a_mask_with_embeddings_and_as_a_tuple():
@@ -135,14 +137,14 @@ def test_without_a_mask_with_embeddings_and_as_a_tuple():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_bf16_it_is_as_near_to_fp32_as_stock_is(kind):
+def test_in_bf16_the_error_is_that_of_the_stock_model(kind):
     stock, banded = pair(kind)
-    given = batch(31, "ends")
-    exact = stock(**given).logits
+    inputs = batch(31, "ends")
+    exact = stock(**inputs).logits
 
     def error(model, **options):
         with torch.autocast("cpu", torch.bfloat16, **options):
-            logits = model(**given).logits
+            logits = model(**inputs).logits
         logits.float().sum().backward()
         return (logits - exact).detach().abs().mean()
 
@@ -166,20 +168,20 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
     torch.manual_seed(length)
     shape, window = (2, 3, length, 5), 4
     query, key, value = torch.randn(3, *shape, dtype=torch.float64).requires_grad_().unbind()
-    more_key, more_value = torch.randn(2, 2, 3, G, 5, dtype=torch.float64).unbind()
-    closed, more_closed = torch.rand(2, length) < 0.3, torch.rand(2, G) < 0.3
-    closed[:, ::window] = False  # so every query may read something
-    distance = torch.arange(length)[:, None] - torch.arange(length)
-    masked = (distance.abs() > window) | closed[:, None, None]
+    global_key, global_value = torch.randn(2, 2, 3, G, 5, dtype=torch.float64).unbind()
+    masked_BL = torch.rand(2, length) < 0.3
+    masked_BL[:, ::window] = False  # so that every query can read something
+    masked_BG = torch.rand(2, G) < 0.3
+    distance_LL = (torch.arange(length)[:, None] - torch.arange(length)).abs()
+    masked = (distance_LL > window) | masked_BL[:, None, None]
     masked = torch.cat(
-        [more_closed[:, None, None].expand(2, 1, length, G), masked.expand(2, 1, -1, -1)], 3
+        [masked_BG[:, None, None].expand(2, 1, length, G), masked.expand(2, 1, -1, -1)], 3
     )
-    scores = query @ torch.cat([more_key, key], 2).mT / 5**0.5
-    dense = torch.softmax(scores.masked_fill(masked, -torch.inf), -1) @ torch.cat(
-        [more_value, value], 2
-    )
-    global_kv = (more_key, more_value, more_closed) if G else None
-    blocks = banded_attention(query, key, value, window, closed, global_kv)
+    scores = query @ torch.cat([global_key, key], 2).mT / 5**0.5
+    probabilities = torch.softmax(scores.masked_fill(masked, -torch.inf), -1)
+    dense = probabilities @ torch.cat([global_value, value], 2)
+    global_kv = (global_key, global_value, masked_BG) if G else None
+    blocks = banded_attention(query, key, value, window, masked_BL, global_kv)
     torch.testing.assert_close(blocks, dense, rtol=0, atol=1e-12)
     weights = torch.randn_like(dense)
     for ours, theirs in zip(
@@ -197,15 +199,16 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
 def test_dropout_has_the_stock_distribution_in_training_and_is_off_in_evaluation(marks):
     torch.manual_seed(0)
     n, row = 6000, batch(16, "ends", marks)
-    given = {
-        name: x[1].repeat(n, 1) for name, x in row.items() if name != "input_ids"
-    }  # a row many times
-    read = given["attention_mask"] * (given.get("global_attention_mask", 0) + 1)
+    # one row n times: 0 padding, 1 local, 2 global
+    kind = row["attention_mask"][1].repeat(n, 1)
+    if "global_attention_mask" in row:
+        kind = kind * (row["global_attention_mask"][1].repeat(n, 1) + 1)
     hidden = torch.randn(1, 16, 32).repeat(n, 1, 1)
 
     def moments(layer):
         with torch.no_grad():
-            output = layer(hidden, read - 1, read == 0, read == 2, bool((read == 2).any()))[0]
+            is_global = kind == 2
+            output = layer(hidden, kind - 1, kind == 0, is_global, bool(is_global.any()))[0]
         return output.mean(0), output.std(0)
 
     stock, banded = (
@@ -221,7 +224,7 @@ def test_dropout_has_the_stock_distribution_in_training_and_is_off_in_evaluation
     assert_near(mean, mean_of_stock)
 
 
-# ---- where it is plugged in ----------------------------------------------------------------------
+# ---- where it is used ----------------------------------------------------------------------------
 
 
 def is_banded(model: nn.Module) -> bool:
@@ -247,12 +250,12 @@ def test_a_saved_checkpoint_is_an_ordinary_longformer(tmp_path, kind):
     }[kind]
     again = auto.from_pretrained(tmp_path / "banded")
     assert not is_banded(again) and is_banded(use_banded_attention(again))
-    given = batch(17, "ends")
-    assert_same(run(again, given), run(stock, given))
+    inputs = batch(17, "ends")
+    assert_same(run(again, inputs), run(stock, inputs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reward_models_in_use_and_in_training_have_it(tmp_path: Path, kind):
+def test_reward_models_use_it_in_training_and_in_scoring(tmp_path: Path, kind):
     stock, _ = pair(kind)
     tokenizer = tiny.tokenizer("word")
     stock.resize_token_embeddings(len(tokenizer))

@@ -1,4 +1,4 @@
-"""Ends of tokens in decoded text in linear time, against the definition: every prefix decoded."""
+"""`char_ends` in linear time equals its definition, by which every prefix is decoded."""
 
 from functools import cache
 
@@ -17,34 +17,39 @@ TEXTS = st.text(alphabet=st.sampled_from("ab .,;?!'\n 🙂👩‍👩‍👧é�
 
 
 def whole_prefixes(tokenizer, ids):
-    """The definition, with nothing left out."""
+    """The definition."""
     prefixes = [tokenizer.decode(ids[: t + 1], skip_special_tokens=True) for t in range(len(ids))]
     text = prefixes[-1] if prefixes else ""
-    ends, reached = [], 0
+    end = 0
+    ends = []
     for prefix in prefixes:
-        common = next(
-            (i for i, (a, b) in enumerate(zip(prefix, text)) if a != b), min(len(prefix), len(text))
-        )
-        reached = max(reached, common)
-        ends.append(reached)
+        common = 0
+        for a, b in zip(prefix, text):
+            if a != b:
+                break
+            common += 1
+        end = max(end, common)
+        ends.append(end)
     return text, tuple(ends)
 
 
 @cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
-    """`bytes`: as Llama's, unknown characters become a token for each byte. `suffix`: a token says
-    that a word ends with it.
+    """Tokenizers that decode in different ways.
+
+    With `bytes`, as in Llama, unknown characters become one token per byte. With `suffix`, a token
+    marks the end of a word.
     """
     name = kind.removesuffix(", tidied")
     if name in ("word", "unigram", "bpe"):
-        made = tiny.fresh(tiny.tokenizer(name))
+        tokenizer = tiny.fresh(tiny.tokenizer(name))
     else:
         model = {"bytes": byte_fallback, "wordpiece": wordpiece, "suffix": suffixes}[name]()
-        made = PreTrainedTokenizerFast(
+        tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
         )
-    made.clean_up_tokenization_spaces = kind.endswith("tidied")
-    return made
+    tokenizer.clean_up_tokenization_spaces = kind.endswith("tidied")
+    return tokenizer
 
 
 def byte_fallback() -> Tokenizer:
@@ -73,22 +78,7 @@ def byte_fallback() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    pieces = [
-        *tiny.SPECIALS,
-        "a",
-        "b",
-        "##a",
-        "##b",
-        ".",
-        ",",
-        "'",
-        "?",
-        "!",
-        "é",
-        "##🙂",
-        "n't",
-        "s",
-    ]
+    pieces = [*tiny.SPECIALS, "a", "b", "##a", "##b", *".,'?!é", "##🙂", "n't", "s"]
     model = Tokenizer(
         models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="<unk>")
     )
@@ -112,19 +102,17 @@ def suffixes() -> Tokenizer:
 
 @st.composite
 def responses(draw, tokenizer):
-    """Ids of a text, any ids at all (half characters, special tokens, long runs of one token), or
-    both.
-    """
-    some = st.lists(st.integers(0, len(tokenizer) - 1), max_size=60)
-    run = st.tuples(st.integers(0, len(tokenizer) - 1), st.integers(1, 50)).map(
-        lambda pair: [pair[0]] * pair[1]
-    )
+    """Tokens of texts, arbitrary tokens (half characters, special tokens), runs of one token."""
+    token = st.integers(0, len(tokenizer) - 1)
+    arbitrary = st.lists(token, max_size=60)
+    run = st.tuples(token, st.integers(1, 50)).map(lambda pair: [pair[0]] * pair[1])
     text = TEXTS.map(lambda text: tokenizer(text, add_special_tokens=False)["input_ids"])
-    return [i for part in draw(st.lists(text | some | run, min_size=1, max_size=4)) for i in part]
+    parts = draw(st.lists(text | arbitrary | run, min_size=1, max_size=4))
+    return [i for part in parts for i in part]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ends_are_those_of_every_prefix(kind):
+def test_ends_equal_the_definition(kind):
     tokenizer = tokenizer_of(kind)
 
     @settings(max_examples=40, deadline=None, derandomize=True)
@@ -137,33 +125,33 @@ def test_ends_are_those_of_every_prefix(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_decoded_grow_with_the_length_not_its_square(kind, monkeypatch):
+def test_the_number_of_decoded_tokens_grows_linearly(kind, monkeypatch):
     tokenizer = tokenizer_of(kind)
     text = "the red cat , a dog . " if kind == "word" else "ab a, ba. "
-    read = tokenizer(text * 100, add_special_tokens=False)["input_ids"]
-    counted = []
-    plain = alignment._decode_rows
+    tokens = tokenizer(text * 100, add_special_tokens=False)["input_ids"] * 8
+    lengths = []
+    decode_rows = alignment._decode_rows
 
     def counting(tokenizer, rows):
-        counted.extend(map(len, rows))
-        return plain(tokenizer, rows)
+        lengths.extend(map(len, rows))
+        return decode_rows(tokenizer, rows)
 
     monkeypatch.setattr(alignment, "_decode_rows", counting)
     work = {}
     for n in (200, 400):
-        counted.clear()
-        ids = (read * 8)[:n]
+        lengths.clear()
+        ids = tokens[:n]
         assert len(ids) == n
         text, ends = char_ends(tokenizer, ids)
         assert len(ends) == n and ends[-1] == len(text)
-        work[n] = sum(counted)
+        work[n] = sum(lengths)
     assert work[400] < 2.2 * work[200] and work[400] < 100 * 400
-    assert work[400] < 0.5 * 400 * 401 / 2  # what all prefixes take
+    assert work[400] < 0.5 * 400 * 401 / 2  # half of the work of all prefixes
 
 
-def test_a_tokenizer_whose_text_never_splits_gets_the_definition():
+def test_a_text_that_never_splits_is_decoded_by_the_definition():
     class Counting:
-        """Says how many tokens there are: no part of it says what the whole says."""
+        """Decodes to the number of tokens, so parts do not add up to the whole."""
 
         def batch_decode(self, rows, skip_special_tokens):
             return [f"{len(row)} tokens" for row in rows]

@@ -18,7 +18,7 @@ def tokens(policy, text):
     )
 
 
-def test_a_prompt_is_the_users_turn_and_begins_once():
+def test_a_prompt_is_the_users_turn_with_one_bos_token():
     policy = tiny.chat()
     assert tokens(policy, "the red cat") == [
         "<s>",
@@ -30,7 +30,7 @@ def test_a_prompt_is_the_users_turn_and_begins_once():
         "<|assistant|>",
     ]
     plain = tiny.chat(chat_template=False)
-    assert tokens(plain, "the red cat") == ["<s>", "▁the", "▁red", "▁cat"]  # one <s> either way
+    assert tokens(plain, "the red cat") == ["<s>", "▁the", "▁red", "▁cat"]
     ids_BP, mask_BP = policy.encode(["the red cat", "dog"])
     assert mask_BP.tolist() == [[1] * 7, [0, 0] + [1] * 5] and ids_BP[1, 2] == BOS
 
@@ -53,7 +53,7 @@ def test_the_end_of_the_turn_ends_a_response():
     assert policy.eos_ids == [1, END] and plain.eos_ids == [1]
     output = policy.model.get_output_embeddings()
     bias = torch.zeros(output.out_features)
-    bias[END] = 1e4  # says nothing else
+    bias[END] = 1e4  # the model writes nothing else
     output.bias = torch.nn.Parameter(bias)
     response = policy.generate(*policy.encode(["cat"]), Sampling(5, do_sample=False))
     assert response.ids_BT.tolist() == [[END]] and response.mask_BT.tolist() == [[1]]
@@ -63,7 +63,7 @@ def test_the_end_of_the_turn_ends_a_response():
     assert policy.eos_ids == [END, 1]
 
 
-def test_the_folder_tells_what_the_policy_was_trained_with(tmp_path):
+def test_a_saved_policy_keeps_or_loses_its_template(tmp_path):
     tiny.chat().save(tmp_path / "chat")
     assert load_policy(tmp_path / "chat").chat is not None
     load_policy(tmp_path / "chat", chat_template=False).save(tmp_path / "plain")
@@ -74,10 +74,10 @@ def test_the_folder_tells_what_the_policy_was_trained_with(tmp_path):
     ):
         load_policy(tmp_path / "plain", chat_template=True)
     value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
-    assert value.trunk.chat is None  # it is given token ids
+    assert value.trunk.chat is None  # it reads the policy's token ids
 
 
-def test_a_template_needs_room():
+def test_a_template_must_leave_tokens_for_the_prompt():
     with pytest.raises(UserError, match="max_input_len is 4.*template alone takes 4 tokens"):
         tiny.chat(max_input_len=4)
 

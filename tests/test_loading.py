@@ -1,4 +1,4 @@
-"""Model folders from anywhere: what is loaded whole, and what is refused with a reason."""
+"""Model folders from anywhere: complete ones load, others are refused with a reason."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def change_config(folder, **changes):
 
 
 @pytest.mark.parametrize("kind", sorted(tiny.POLICIES))
-def test_what_a_policy_saves_is_whole(kind, tmp_path):
+def test_a_saved_policy_loads_completely(kind, tmp_path):
     policy = tiny.policy(kind)
     policy.save(tmp_path)
     config = load_config(tmp_path)
@@ -64,7 +64,7 @@ def test_a_missing_tensor_is_named(saved):
         load_weights(AutoModelForSeq2SeqLM, saved)
 
 
-def test_more_layers_than_there_are_weights(saved):
+def test_a_config_with_more_layers_than_weights_is_refused(saved):
     change_config(saved, num_layers=9)
     with pytest.raises(ValueError, match="lack .* of the tensors"):
         load_weights(AutoModelForSeq2SeqLM, saved)
@@ -78,7 +78,7 @@ def test_a_head_may_be_new_where_training_starts(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite(saved, bad):
+def test_weights_that_are_not_finite_are_refused(saved, bad):
     tensors = load_file(str(saved / "model.safetensors"))
     name = "encoder.block.0.layer.1.DenseReluDense.wi.weight"
     tensors[name][3, 4] = bad
@@ -87,7 +87,7 @@ def test_weights_that_are_not_finite(saved, bad):
         load_weights(AutoModelForSeq2SeqLM, saved)
 
 
-def test_large_finite_weights_are_not_called_infinite(saved):
+def test_large_finite_weights_are_accepted(saved):
     tensors = load_file(str(saved / "model.safetensors"))
     tensors["shared.weight"].fill_(3e38)
     save_file(tensors, str(saved / "model.safetensors"), {"format": "pt"})
@@ -140,7 +140,7 @@ def test_code_beside_a_known_type_is_ignored(saved, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_links(saved, tmp_path):
+def test_links_out_of_the_folder_are_refused(saved, tmp_path):
     whole = saved / "model.safetensors"
     outside = tmp_path / "elsewhere"
     outside.mkdir()
@@ -154,11 +154,9 @@ def test_links(saved, tmp_path):
     load_weights(AutoModelForSeq2SeqLM, saved)
 
 
-def test_the_hub_cache_is_made_of_links(saved, tmp_path):
-    blobs, snapshot = (
-        tmp_path / "models--a--b" / "blobs",
-        tmp_path / "models--a--b" / "snapshots" / "1",
-    )
+def test_links_of_the_hub_cache_are_accepted(saved, tmp_path):
+    blobs = tmp_path / "models--a--b" / "blobs"
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "1"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     for file in saved.iterdir():
@@ -191,7 +189,7 @@ def test_an_index_names_files_of_its_folder(saved):
         '{"architectures": 7}',
     ],
 )
-def test_damaged_configs(saved, text):
+def test_damaged_configs_are_refused(saved, text):
     (saved / "config.json").write_text(text)
     with pytest.raises(ValueError) as error:
         load_config(saved)
@@ -203,19 +201,19 @@ def test_damaged_configs(saved, text):
     "name, text",
     [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("tokenizer.json", "\x00")],
 )
-def test_damaged_tokenizers(saved, name, text):
+def test_damaged_tokenizers_are_refused(saved, name, text):
     (saved / name).write_text(text)
     with pytest.raises(ValueError):
         load_tokenizer(saved)
 
 
-def test_what_is_not_there(tmp_path):
+def test_a_missing_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         load_config(tmp_path / "nothing" / "here")
 
 
 @pytest.mark.parametrize("lost", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json"]])
-def test_a_tokenizer_without_its_vocabulary(saved, lost):
+def test_a_tokenizer_without_its_vocabulary_is_refused(saved, lost):
     for name in lost:
         (saved / name).unlink()
     with pytest.raises(ValueError, match="vocabulary|tokenizer"):
@@ -223,7 +221,7 @@ def test_a_tokenizer_without_its_vocabulary(saved, lost):
 
 
 @pytest.mark.parametrize("length", ["x", -1, True, [], 0])
-def test_a_tokenizers_longest_input_is_a_length(saved, length):
+def test_a_tokenizers_max_length_must_be_a_length(saved, length):
     path = saved / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": length}))
     with pytest.raises(ValueError, match="model_max_length|damaged"):

@@ -25,7 +25,7 @@ LORA = LoRAConfig(r=2, alpha=8.0)
 
 
 def adapted(kind, trained=True, settings=LORA, **kwargs):
-    """A policy with adapters that do something, unless fresh ones are wanted."""
+    """A policy with adapters; unless `trained` is False, they change its results."""
     policy = tiny.policy(kind, lora=settings, **kwargs).eval()
     torch.manual_seed(3)
     for name, parameter in policy.named_parameters():
@@ -40,7 +40,7 @@ def logprobs(policy, batch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fresh_adapters_change_nothing_and_alone_are_trained(kind):
+def test_new_adapters_change_nothing_and_only_they_are_trained(kind):
     plain, policy = tiny.policy(kind).eval(), adapted(kind, trained=False)
     batch = sampled(plain)
     assert torch.equal(logprobs(policy, batch), logprobs(plain, batch))
@@ -54,22 +54,21 @@ def test_fresh_adapters_change_nothing_and_alone_are_trained(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_layer_is_what_the_equation_says(kind):
+def test_a_layer_computes_the_equation(kind):
     """y = W x + (alpha / r) B A x, written into an ordinary model by hand."""
-    policy, plain = adapted(kind), tiny.policy(kind).eval()
+    policy = adapted(kind)
+    plain = tiny.policy(kind).eval()
     batch = sampled(plain)
     weights = dict(plain.model.named_parameters())
-    parts = dict(policy.model.named_parameters())
-    changed = [name.removesuffix(".lora_A.default.weight") for name in parts if "lora_A" in name]
-    for name in changed:
-        delta = (
-            8.0
-            / 2
-            * parts[f"{name}.lora_B.default.weight"]
-            @ parts[f"{name}.lora_A.default.weight"]
-        )
+    adapters = dict(policy.model.named_parameters())
+    suffix = ".lora_A.default.weight"
+    layers = [name.removesuffix(suffix) for name in adapters if name.endswith(suffix)]
+    for name in layers:
+        a = adapters[f"{name}.lora_A.default.weight"]
+        b = adapters[f"{name}.lora_B.default.weight"]
+        delta = 8.0 / 2 * b @ a
         weights[f"{name}.weight"].data += delta.T if kind == "gpt2" else delta
-    assert len(changed) >= 8
+    assert len(layers) >= 8
     torch.testing.assert_close(logprobs(policy, batch), logprobs(plain, batch), atol=1e-5, rtol=0)
     assert not torch.allclose(
         logprobs(plain, batch), logprobs(tiny.policy(kind).eval(), batch), atol=1e-2
@@ -93,30 +92,28 @@ def test_shared_prompts_and_decoding_are_exact_under_adapters(kind, monkeypatch)
     shared = logprobs_and_gradient(policy, batch)
     monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
     monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
-    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logprobs_and_gradient(policy, batch), shared, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reference_is_the_policy_without_adapters(kind):
-    noise = (
-        {"dropout": 0.5} if kind in ("t5", "gpt2", "bart") else {}
-    )  # the policy's, which its reference has not
-    plain, policy = tiny.policy(kind), adapted(kind, **noise)
+    # the policy has dropout, its reference does not
+    dropout = {"dropout": 0.5} if kind in ("t5", "gpt2", "bart") else {}
+    plain, policy = tiny.policy(kind), adapted(kind, **dropout)
     batch = sampled(plain.eval())
     reference = AdapterFree(policy)
     trainable = {name for name, p in policy.named_parameters() if p.requires_grad}
     policy.train()
     reference.to("cpu").eval().requires_grad_(False)
-    with torch.no_grad():
-        found = reference(*batch)[0].logprobs_BT
-    assert torch.equal(found, logprobs(plain, batch))
+    reference_logprobs = logprobs(reference, batch)
+    assert torch.equal(reference_logprobs, logprobs(plain, batch))
     assert list(reference.parameters()) == [] and policy.training
     assert {name for name, p in policy.named_parameters() if p.requires_grad} == trainable
-    assert not torch.allclose(logprobs(policy.eval(), batch), found, atol=1e-3)
+    assert not torch.allclose(logprobs(policy.eval(), batch), reference_logprobs, atol=1e-3)
     with pytest.raises(RuntimeError), adapters_off(policy):
         raise RuntimeError
-    assert not torch.allclose(logprobs(policy, batch), found, atol=1e-3)  # on again after an error
+    # after an error the adapters are on again
+    assert not torch.allclose(logprobs(policy, batch), reference_logprobs, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,23 +145,18 @@ def test_critics_of_a_policy_with_adapters(kind, own):
         if p.grad is not None and p.grad.abs().sum() > 0
     }
     assert any(name.startswith("policy.") for name in reached) != own
-    assert (
-        any(name.startswith("value.trunk.") for name in reached) == own
-        and "value.head.layers.2.weight" in reached
-    )
+    assert any(name.startswith("value.trunk.") for name in reached) == own
+    assert "value.head.layers.2.weight" in reached
     assert all(".lora_" in name for name in reached if name.startswith("policy."))
-    left_out = names_under_adapters(model)
-    assert left_out and all(
-        name.startswith("policy.model.") and ".lora_" not in name for name in left_out
-    )
+    unchanged = names_under_adapters(model)
+    assert unchanged and all(name.startswith("policy.model.") for name in unchanged)
+    assert not any(".lora_" in name for name in unchanged)
 
 
-def test_only_named_layers_get_adapters_and_wrong_names_are_told(tmp_path):
+def test_only_named_layers_get_adapters_and_unknown_names_are_refused(tmp_path):
     policy = tiny.policy("llama", lora=LoRAConfig(target_modules=["q_proj", "v_proj"]))
-    assert {name.split(".")[-4] for name, _ in policy.named_parameters() if "lora_A" in name} == {
-        "q_proj",
-        "v_proj",
-    }
+    layers = {name.split(".")[-4] for name, _ in policy.named_parameters() if "lora_A" in name}
+    assert layers == {"q_proj", "v_proj"}
     tiny.policy("t5").save(tmp_path / "t5")
     with pytest.raises(
         UserError,
@@ -178,7 +170,7 @@ def test_only_named_layers_get_adapters_and_wrong_names_are_told(tmp_path):
         load_policy(tmp_path / "t5", lora=LoRAConfig(target_modules=["lm_head"]), empty=True)
 
 
-def test_mistakes_are_found_without_reading_weights(tmp_path):
+def test_errors_in_settings_are_found_without_reading_weights(tmp_path):
     tiny.policy("llama").save(tmp_path / "p")
     (tmp_path / "p" / "model.safetensors").unlink()
     empty = load_policy(tmp_path / "p", lora=LORA, empty=True)
@@ -188,26 +180,22 @@ def test_mistakes_are_found_without_reading_weights(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_training_moves_adapters_alone_and_checkpoints_hold_nothing_else(kind, tmp_path):
-    made = trainer(config(tmp_path, train__lr=1e-2), kind, lora=LORA)
-    before = copy.deepcopy(made.policy.state_dict())
-    made.train()
-    after = made.policy.state_dict()
+def test_training_changes_only_adapters_and_checkpoints_hold_nothing_else(kind, tmp_path):
+    run = trainer(config(tmp_path, train__lr=1e-2), kind, lora=LORA)
+    before = copy.deepcopy(run.policy.state_dict())
+    run.train()
+    after = run.policy.state_dict()
     assert all(torch.equal(after[name], before[name]) == (".lora_" not in name) for name in after)
     rows = metrics(tmp_path)
-    assert (
-        abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4
-    )  # against the policy without them
+    # the KL is that to the policy without adapters
+    assert abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    held = checkpoint.load_file(str(folder / "model.safetensors"))
-    assert {name for name in held if name.startswith("policy.")} == {
-        f"policy.{name}" for name in after if ".lora_" in name
-    }
-    assert any(name.startswith("value.head.") for name in held)
-    batch = sampled(made.policy.eval())
+    saved = checkpoint.load_file(str(folder / "model.safetensors"))
+    saved_of_policy = {name for name in saved if name.startswith("policy.")}
+    assert saved_of_policy == {f"policy.{name}" for name in after if ".lora_" in name}
+    assert any(name.startswith("value.head.") for name in saved)
+    batch = sampled(run.policy.eval())
+    final = load_policy(tmp_path / "final").eval()
     torch.testing.assert_close(
-        logprobs(load_policy(tmp_path / "final").eval(), batch),
-        logprobs(made.policy, batch),
-        atol=1e-5,
-        rtol=0,
+        logprobs(final, batch), logprobs(run.policy, batch), atol=1e-5, rtol=0
     )

@@ -7,6 +7,8 @@ from transformers import (
     BertForMaskedLM,
     GraniteConfig,
     GraniteForCausalLM,
+    LongT5Config,
+    LongT5ForConditionalGeneration,
     MambaConfig,
     MambaForCausalLM,
     TemperatureLogitsWarper,
@@ -23,25 +25,21 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 
 KINDS = ["t5", "gpt2"]
-ANY = list(tiny.POLICIES)  # families that are served by the same two classes
-SHARED = ["gpt2", "llama", "qwen3", "neox"]  # decoders in which K responses read their prompt once
+ANY = list(tiny.POLICIES)  # families that the same two classes serve
+SHARED = ["gpt2", "llama", "qwen3", "neox"]  # decoders in which K responses share their prompt
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 GREEDY = Sampling(max_new_tokens=6, do_sample=False)
+SAMPLED = Sampling(max_new_tokens=7)
+MANY_EOS = [1, 5, 10, 15, 20]  # a random model rarely draws </s> alone
 
 
 def seeds(n: int, *parts) -> list[int]:
     return [derive_seed("test", *parts, i) for i in range(n)]
 
 
-def sampled(policy, texts=TEXTS, num_samples=2, sampling=Sampling(max_new_tokens=7)):
+def sampled(policy, texts=TEXTS, num_samples=2, sampling=SAMPLED):
     """Prompts and responses of different lengths."""
-    policy.model.generation_config.eos_token_id = [
-        1,
-        5,
-        10,
-        15,
-        20,
-    ]  # a random model is slow to say </s>
+    policy.model.generation_config.eos_token_id = MANY_EOS
     prompt = policy.encode(texts)
     response = policy.generate(*prompt, sampling, seeds(len(texts) * num_samples), num_samples)
     return *(x.repeat_interleave(num_samples, 0) for x in prompt), response.ids_BT, response.mask_BT
@@ -57,16 +55,14 @@ def brute_logprobs(policy, prompt_ids, response_ids, temperature):
     result = []
     for t, token in enumerate(response_ids):
         if isinstance(policy, T5Policy):
-            decoder = torch.tensor(
-                [[policy.model.config.decoder_start_token_id, *response_ids[:t]]]
-            )
-            logits = policy.model(
-                input_ids=torch.tensor([prompt_ids]), decoder_input_ids=decoder
-            ).logits[0, -1]
+            start_id = policy.model.config.decoder_start_token_id
+            inputs = {
+                "input_ids": torch.tensor([prompt_ids]),
+                "decoder_input_ids": torch.tensor([[start_id, *response_ids[:t]]]),
+            }
         else:
-            logits = policy.model(input_ids=torch.tensor([prompt_ids + response_ids[:t]])).logits[
-                0, -1
-            ]
+            inputs = {"input_ids": torch.tensor([prompt_ids + response_ids[:t]])}
+        logits = policy.model(**inputs).logits[0, -1]
         result.append(torch.log_softmax(logits / temperature, -1)[token].item())
     return result
 
@@ -82,41 +78,41 @@ def test_logprobs_equal_brute_force(kind, temperature):
     for b in range(len(responses)):
         prompt_ids = [i for i, m in zip(prompts[b], prompt_masks[b]) if m]
         n = sum(masks[b])
-        assert output.logprobs_BT[b, :n].tolist() == pytest.approx(
-            brute_logprobs(policy, prompt_ids, responses[b][:n], temperature), abs=1e-5
-        )
-        assert (
-            output.logprobs_BT[b, n:].abs().sum() == 0 and output.entropy_BT[b, n:].abs().sum() == 0
-        )
-    assert len({sum(m) for m in masks}) > 1, (
-        "the rows must differ in length for the test to mean anything"
-    )
+        expected = brute_logprobs(policy, prompt_ids, responses[b][:n], temperature)
+        assert output.logprobs_BT[b, :n].tolist() == pytest.approx(expected, abs=1e-5)
+        assert output.logprobs_BT[b, n:].abs().sum() == 0
+        assert output.entropy_BT[b, n:].abs().sum() == 0
+    assert len({sum(m) for m in masks}) > 1, "rows of one length would test nothing"
 
 
 @pytest.mark.parametrize("kind", ANY)
-def test_projection_is_the_models_own(kind):
+def test_projection_gives_the_models_own_logits(kind):
     policy = tiny.policy(kind).eval()
     prompt_ids, prompt_mask, ids, mask = sampled(policy)
     with torch.no_grad():
         if isinstance(policy, T5Policy):
             start = torch.full_like(ids[:, :1], policy.model.config.decoder_start_token_id)
             inputs = {"decoder_input_ids": torch.cat([start, ids[:, :-1]], 1)}
-            own = policy.model(input_ids=prompt_ids, attention_mask=prompt_mask, **inputs).logits
+            expected = policy.model(
+                input_ids=prompt_ids, attention_mask=prompt_mask, **inputs
+            ).logits
         else:
             whole = torch.cat([prompt_mask, mask], 1)
-            own = policy.model(
+            expected = policy.model(
                 input_ids=torch.cat([prompt_ids, ids], 1),
                 attention_mask=whole,
                 **position_arguments(policy.model, (whole.cumsum(1) - 1).clamp(min=0)),
             ).logits[:, prompt_ids.shape[1] - 1 : -1]
-        mine = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
-    torch.testing.assert_close(mine[mask.bool()], own[mask.bool()], atol=1e-5, rtol=0)
+        projected = policy.project(policy.hidden(prompt_ids, prompt_mask, ids, mask))
+    real = mask.bool()
+    torch.testing.assert_close(projected[real], expected[real], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ANY)
-def test_rows_of_a_prompt_may_stand_anywhere(kind):
-    """Side by side in equal numbers they share their prompt's encoding; in any other order the
-    result is the same.
+def test_rows_of_a_prompt_may_be_anywhere(kind):
+    """Only side by side and in equal numbers do they share their prompt's encoding.
+
+    In any other order the results are the same.
     """
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=3)
@@ -147,7 +143,7 @@ def logprobs_and_gradient(policy, batch):
 def test_generated_logprobs_are_those_of_the_forward_pass(kind):
     policy = tiny.policy(kind).eval()
     prompt = policy.encode(TEXTS)
-    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    policy.model.generation_config.eos_token_id = MANY_EOS
     response = policy.generate(
         *prompt, Sampling(9, temperature=0.7, top_k=20), seeds(12), 4, temperature=0.7
     )
@@ -167,24 +163,22 @@ def test_padding_changes_nothing(kind, side):
     policy = tiny.policy(kind).eval()
     policy = type(policy)(policy.model, policy.tokenizer, 64, padding_side=side)
     prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT = sampled(policy)
-    assert prompt_mask_BP[0, 0 if side == "left" else -1] == 0
+    left = side == "left"
+    assert prompt_mask_BP[0, 0 if left else -1] == 0
+
+    def padded(x, value, on_left):
+        return torch.nn.functional.pad(x, (3, 0) if on_left else (0, 3), value=value)
+
     with torch.no_grad():
-        alone = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)[
-            0
-        ].logprobs_BT
-
-        def widened(x, value, on_left):
-            return torch.nn.functional.pad(x, (3, 0) if on_left else (0, 3), value=value)
-
-        left = side == "left"
-        wide = policy(  # other padding tokens, and more of them
-            widened(torch.where(prompt_mask_BP.bool(), prompt_ids_BP, 7), 5, left),
-            widened(prompt_mask_BP, 0, left),
-            widened(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False),
-            widened(response_mask_BT, 0, False),
-        )[0].logprobs_BT
-    torch.testing.assert_close(wide[:, :-3], alone, atol=1e-5, rtol=0)
-    assert wide[:, -3:].abs().sum() == 0
+        expected, _ = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        output, _ = policy(  # other padding tokens, and more of them
+            padded(torch.where(prompt_mask_BP.bool(), prompt_ids_BP, 7), 5, left),
+            padded(prompt_mask_BP, 0, left),
+            padded(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False),
+            padded(response_mask_BT, 0, False),
+        )
+    torch.testing.assert_close(output.logprobs_BT[:, :-3], expected.logprobs_BT, atol=1e-5, rtol=0)
+    assert output.logprobs_BT[:, -3:].abs().sum() == 0
 
 
 def test_response_mask_ends_with_the_first_end_token():
@@ -225,36 +219,31 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
             pad_token_id=0,
         )
         expected = expected[0, 1 if kind == "t5" else ids.shape[1] :].tolist()
-        mine = ids_BT[b, : int(mask_BT[b].sum())].tolist()
-        assert mine == expected[: len(mine)] and set(expected[len(mine) :]) <= {0}
+        response = ids_BT[b, : int(mask_BT[b].sum())].tolist()
+        assert response == expected[: len(response)] and set(expected[len(response) :]) <= {0}
 
 
 @pytest.mark.parametrize("kind", ANY)
 def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
-    """All weights' gradients, K = 4 responses that read their prompt once against four that read it
-    each.
-    """
+    """Gradients of all weights: the prompt is encoded once for four responses, or four times."""
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=4)
     calls = []
     if isinstance(policy, CausalPolicy):
-        packed = policy._hidden_of_groups
+        hidden_of_groups = policy._hidden_of_groups
         monkeypatch.setattr(
-            policy, "_hidden_of_groups", lambda *args: calls.append(1) or packed(*args)
+            policy, "_hidden_of_groups", lambda *args: calls.append(1) or hidden_of_groups(*args)
         )
     shared = logprobs_and_gradient(policy, batch)
     assert bool(calls) == (kind in SHARED)
     monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
     monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
-    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logprobs_and_gradient(policy, batch), shared, atol=1e-5, rtol=1e-4)
     assert shared[1].abs().max() > 0.01
 
 
-def test_barts_checkpoint_settings_are_no_part_of_the_policy():
-    """Its generation config forces a first token and forbids repetitions: no sample, and no search,
-    does.
-    """
+def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
+    """Its generation config forces a first token and forbids repetitions; samples ignore both."""
     policy = tiny.bart().eval()
     ids, mask = policy.encode(["the red cat"])
     with torch.no_grad():
@@ -265,14 +254,13 @@ def test_barts_checkpoint_settings_are_no_part_of_the_policy():
             ).logits[:, -1]
             decoder_ids = torch.cat([decoder_ids, logits.argmax(-1, keepdim=True)], 1)
     expected = decoder_ids[:, 1:].tolist()
-    assert (
-        expected[0][0] != 2 and generated(policy, ["the red cat"], GREEDY)[0].tolist() == expected
-    )
-    searched = generated(policy, ["the red cat"], Sampling(6, do_sample=False, num_beams=2))[0]
-    assert searched[0, 0] != 2
+    greedy_ids, _ = generated(policy, ["the red cat"], GREEDY)
+    assert expected[0][0] != 2 and greedy_ids.tolist() == expected
+    beam_ids, _ = generated(policy, ["the red cat"], Sampling(6, do_sample=False, num_beams=2))
+    assert beam_ids[0, 0] != 2
 
 
-def test_positions_of_an_encoder_decoder_are_counted():
+def test_an_encoder_decoder_has_limited_positions():
     policy = tiny.bart()
     for sampling in (Sampling(64, do_sample=False), Sampling(1, do_sample=False)):
         generated(policy, ["the cat"], sampling)
@@ -285,14 +273,13 @@ def test_positions_of_an_encoder_decoder_are_counted():
     generated(policy, [("cat " * 64).strip()], GREEDY)
     with pytest.raises(UserError, match="prompts of 65 tokens"):
         generated(policy, [("cat " * 65).strip()], GREEDY)
-    generated(
-        tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False)
-    )  # no positions, no limit
+    # a T5 has no positions, so there is no limit
+    generated(tiny.t5(), [("cat " * 64).strip()], Sampling(70, do_sample=False))
     with pytest.raises(UserError, match="input_padding_side is `left`.*BartFor"):
         T5Policy(policy.model, policy.tokenizer, padding_side="left")
 
 
-def test_a_model_that_changes_its_logits_afterwards_is_refused(tmp_path):
+def test_a_model_that_scales_its_logits_is_refused(tmp_path):
     tok = tiny.tokenizer()
     config = GraniteConfig(
         vocab_size=len(tok),
@@ -313,6 +300,43 @@ def test_a_model_that_changes_its_logits_afterwards_is_refused(tmp_path):
         load_policy(tmp_path)
 
 
+def long_t5():
+    """An encoder-decoder whose attention cannot be chosen."""
+    tok = tiny.tokenizer()
+    torch.manual_seed(0)
+    config = LongT5Config(
+        vocab_size=len(tok),
+        d_model=32,
+        d_kv=8,
+        num_heads=4,
+        d_ff=48,
+        num_layers=2,
+        decoder_start_token_id=0,
+    )
+    return T5Policy(LongT5ForConditionalGeneration(config), tiny.fresh(tok), max_input_len=64)
+
+
+def test_a_model_without_exchangeable_attention_shares_and_packs_nothing(tmp_path):
+    policy = long_t5().eval()
+    prompt_ids, prompt_mask, ids, mask = batch = sampled(policy)
+    with torch.no_grad():
+        output, _ = policy(*batch)
+    for b in range(len(ids)):
+        prompt = prompt_ids[b][prompt_mask[b].bool()].tolist()
+        response = ids[b][mask[b].bool()].tolist()
+        expected = brute_logprobs(policy, prompt, response, 1.0)
+        assert output.logprobs_BT[b, : len(response)].tolist() == pytest.approx(expected, abs=1e-5)
+    policy.save(tmp_path)
+    assert type(load_policy(tmp_path).model) is LongT5ForConditionalGeneration
+
+
+def test_packing_where_it_changes_the_results_is_refused(tmp_path, monkeypatch):
+    long_t5().save(tmp_path)
+    monkeypatch.setattr(T5Policy, "_can_pack", True)
+    with pytest.raises(UserError, match="LongT5.* computes other logits than the policy"):
+        load_policy(tmp_path)
+
+
 def test_a_model_with_a_running_state_is_refused(tmp_path):
     tok = tiny.fresh(tiny.tokenizer())
     model = MambaForCausalLM(
@@ -323,24 +347,26 @@ def test_a_model_with_a_running_state_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ANY)
-def test_a_sample_depends_on_its_own_numbers_alone(kind):
+def test_a_sample_depends_on_its_own_seed_alone(kind):
     policy = tiny.policy(kind)
-    ids_BT, mask_BT = generated(policy, TEXTS, Sampling(7), seeds(6), 2)
-    rows = [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1))]
-    assert len({tuple(r) for r in rows}) > 3
-    for b, text in enumerate(TEXTS):  # alone in its batch, its K samples stand together
-        ids_KT, mask_KT = generated(policy, [text], Sampling(7), seeds(6)[2 * b : 2 * b + 2], 2)
-        assert [row[: int(n)] for row, n in zip(ids_KT.tolist(), mask_KT.sum(1))] == rows[
-            2 * b : 2 * b + 2
-        ]
+
+    def responses(texts, row_seeds):
+        ids_BT, mask_BT = generated(policy, texts, Sampling(7), row_seeds, 2)
+        return [row[: int(n)] for row, n in zip(ids_BT.tolist(), mask_BT.sum(1))]
+
+    expected = responses(TEXTS, seeds(6))
+    assert len({tuple(response) for response in expected}) > 3
+    for b, text in enumerate(TEXTS):  # two samples of one prompt, alone in their batch
+        rows = slice(2 * b, 2 * b + 2)
+        assert responses([text], seeds(6)[rows]) == expected[rows]
     torch.manual_seed(123)  # the global generator plays no part
-    assert torch.equal(generated(policy, TEXTS, Sampling(7), seeds(6), 2)[0], ids_BT)
+    assert responses(TEXTS, seeds(6)) == expected
     with pytest.raises(ValueError, match="one seed per response"):
         policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(3), num_samples=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampling_is_without_dropout_whatever_the_mode(kind):
+def test_sampling_has_no_dropout_in_any_mode(kind):
     policy = tiny.policy(kind, dropout=0.5)
     expected = generated(policy.eval(), TEXTS, Sampling(7), seeds(3))[0]
     assert torch.equal(generated(policy.train(), TEXTS, Sampling(7), seeds(3))[0], expected)
@@ -351,20 +377,19 @@ def test_sampling_is_without_dropout_whatever_the_mode(kind):
     "top_k, top_p, temperature",
     [(0, None, 1.0), (4, None, 0.7), (0, 0.8, 1.3), (5, 0.7, 0.7), (1, None, 1.0), (3, 0.01, 1.0)],
 )
-def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temperature):
-    n, logits = 20_000, torch.tensor([0.3, -1.0, 2.0, 0.0, 1.4, -0.2, 1.3, -3.0])
-    warped = (
-        TemperatureLogitsWarper(temperature)(None, logits[None].clone())
-        if temperature != 1
-        else logits[None].clone()
-    )
-    warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
-    warped = TopPLogitsWarper(top_p)(None, warped) if top_p else warped
+def test_the_sampler_draws_from_the_requested_distribution(top_k, top_p, temperature):
+    n = 20_000
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.0, 1.4, -0.2, 1.3, -3.0])
+    warped = logits[None].clone()
+    if temperature != 1:
+        warped = TemperatureLogitsWarper(temperature)(None, warped)
+    if top_k:
+        warped = TopKLogitsWarper(top_k)(None, warped)
+    if top_p:
+        warped = TopPLogitsWarper(top_p)(None, warped)
     expected = torch.softmax(warped, -1)[0]
-    sampling, uniform_B2 = (
-        Sampling(2, True, temperature, top_k, top_p),
-        uniform_rows(seeds(n, top_k), 2),
-    )
+    sampling = Sampling(2, True, temperature, top_k, top_p)
+    uniform_B2 = uniform_rows(seeds(n, top_k), 2)
     drawn = []
     for step in range(2):
         drawn.append(draw(logits.repeat(n, 1), sampling, uniform_B2[:, step]))
@@ -373,10 +398,9 @@ def test_the_sampler_draws_from_the_distribution_it_is_told(top_k, top_p, temper
         assert counts[~possible].sum() == 0
         chi_square = ((counts - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
         assert chi_square < 24.3, counts  # the .999 quantile for 7 degrees of freedom
+    # two independent steps agree with probability sum_v p_v^2
     agree = (drawn[0] == drawn[1]).float().mean()
-    assert agree == pytest.approx(
-        (expected**2).sum().item(), abs=0.015
-    )  # the steps are independent
+    assert agree == pytest.approx((expected**2).sum().item(), abs=0.015)
 
 
 def test_uniform_numbers_are_a_function_of_their_seed():
@@ -406,7 +430,7 @@ def test_a_decoder_refuses_padding_on_the_right_and_too_long_sequences():
 
 
 @pytest.mark.parametrize("kind", ANY)
-def test_a_saved_policy_loads_as_its_own_kind(kind, tmp_path):
+def test_a_saved_policy_loads_as_the_same_class(kind, tmp_path):
     policy = tiny.policy(kind, seed=5).eval()
     policy.save(tmp_path / "p")
     loaded = load_policy(tmp_path / "p", max_input_len=7).eval()
@@ -432,7 +456,7 @@ def test_a_missing_or_broken_checkpoint_is_named(tmp_path):
         load_policy(tmp_path / "cut")
 
 
-def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
+def test_prompts_of_similar_length_are_encoded_together(monkeypatch):
     policy = tiny.policy("t5").eval()
     for side in ("left", "right"):
         policy.tokenizer.padding_side = side
@@ -453,7 +477,7 @@ def test_prompts_are_encoded_in_parts_of_like_length(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_prompt_is_refused(kind):
     policy = tiny.policy(kind)
-    with pytest.raises(UserError, match="a prompt has no tokens .its text is ''.*remove it"):
+    with pytest.raises(UserError, match="a prompt has no tokens .its text is .*remove it from"):
         policy.encode(["the cat", ""])
     with pytest.raises(UserError, match="prompt 12 has no tokens"):
         count_cut(policy, [Prompt("11", "the cat"), Prompt("12", "")])
@@ -465,31 +489,32 @@ def test_prompts_that_are_cut_are_counted(policy):
     template = 4 if policy.chat else 0  # <s> <|user|> ... <|end|> <|assistant|>
     policy.max_input_len = 3 + template
     prompts = [Prompt(str(n), " ".join(["cat"] * n)) for n in (1, 3, 4, 300)]
-    assert policy.prompt_lengths([prompt.text for prompt in prompts]) == [
-        n + template for n in (1, 3, 4, 300)
-    ]
-    assert count_cut(policy, prompts) == 2 and [
-        prompt.id for prompt in cut_prompts(policy, prompts)
-    ] == ["4", "300"]
-    assert count_cut(policy, []) == 0
+    lengths = policy.prompt_lengths([prompt.text for prompt in prompts])
+    assert lengths == [n + template for n in (1, 3, 4, 300)]
+    assert [prompt.id for prompt in cut_prompts(policy, prompts)] == ["4", "300"]
+    assert count_cut(policy, prompts) == 2 and count_cut(policy, []) == 0
 
 
 @pytest.mark.parametrize("kind", ["t5", "flan", "bart", "gpt2", "llama", "gemma2", "bloom"])
 def test_rows_of_padding_change_no_other_row(kind):
-    """An empty prompt, an empty response: what stands beside them is what it was."""
+    """An empty prompt or an empty response does not change the results of the other rows."""
     policy = tiny.policy(kind).eval()
     prompt_ids, prompt_mask, ids, mask = sampled(policy, num_samples=2)
     with torch.no_grad():
-        alone = policy(prompt_ids, prompt_mask, ids, mask)[0].logprobs_BT
+        expected = policy(prompt_ids, prompt_mask, ids, mask)[0].logprobs_BT
         for rows in ([0, 1], [2]):
-            empty_prompts, empty_responses = prompt_mask.clone(), mask.clone()
-            empty_prompts[rows], empty_responses[rows] = 0, 0
             others = [b for b in range(len(ids)) if b not in rows]
-            beside = policy(prompt_ids, prompt_mask, ids, empty_responses)[0].logprobs_BT
-            torch.testing.assert_close(beside[others], alone[others], atol=1e-5, rtol=0)
-            assert beside[rows].abs().sum() == 0
-            beside = policy(prompt_ids, empty_prompts, ids, mask)[0].logprobs_BT
-            torch.testing.assert_close(beside[others], alone[others], atol=1e-5, rtol=0)
+            some_responses_empty = mask.clone()
+            some_responses_empty[rows] = 0
+            output, _ = policy(prompt_ids, prompt_mask, ids, some_responses_empty)
+            logprobs_BT = output.logprobs_BT
+            torch.testing.assert_close(logprobs_BT[others], expected[others], atol=1e-5, rtol=0)
+            assert logprobs_BT[rows].abs().sum() == 0
+            some_prompts_empty = prompt_mask.clone()
+            some_prompts_empty[rows] = 0
+            output, _ = policy(prompt_ids, some_prompts_empty, ids, mask)
+            logprobs_BT = output.logprobs_BT
+            torch.testing.assert_close(logprobs_BT[others], expected[others], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -509,12 +534,11 @@ def test_prompts_and_responses_of_one_token(kind, num_samples):
 # ---- prompts shared by responses -----------------------------------------------------------------
 
 
-def test_prompts_are_shared_while_that_is_cheaper():
+def test_prompts_are_shared_where_that_is_cheaper():
     assert sharing_pays(P=500, T=200, K=4, D=4096)  # 1,300 tokens instead of 2,800
     assert not sharing_pays(P=500, T=2000, K=16, D=4096)  # a mask of 32,500 x 32,500
-    assert not sharing_pays(
-        P=20, T=100, K=8, D=128
-    )  # short prompts: attention between answers costs more than is saved
+    # short prompts: attention between responses costs more than sharing saves
+    assert not sharing_pays(P=20, T=100, K=8, D=128)
     assert not sharing_pays(P=500, T=200, K=1, D=4096)  # nothing to share
     assert not sharing_pays(P=7000, T=400, K=4, D=4096)  # a mask of 8,600 x 8,600
     # by hand, D = 1: shared 6 * 13 + 13^2 = 247; rows 3 * (6 * 11 + 11^2 / 2) = 379.5
@@ -532,8 +556,7 @@ def test_responses_that_do_not_share_have_the_same_logprobs(kind, monkeypatch):
     monkeypatch.setattr(
         policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared")
     )
-    for one, other in zip(shared, logprobs_and_gradient(policy, batch)):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(logprobs_and_gradient(policy, batch), shared, atol=1e-5, rtol=1e-4)
 
 
 # ---- damaged and hostile checkpoints -------------------------------------------------------------
@@ -592,7 +615,7 @@ def test_code_of_a_folder_is_neither_run_nor_offered(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "kind, value", [("t5", float("nan")), ("gpt2", float("inf")), ("gpt2", 3e38)]
 )
-def test_weights_that_give_no_numbers_are_refused(kind, value, tmp_path):
+def test_weights_that_give_nan_are_refused(kind, value, tmp_path):
     policy = tiny.policy(kind)
     for p in policy.model.parameters():
         p.data.fill_(value)
@@ -601,31 +624,31 @@ def test_weights_that_give_no_numbers_are_refused(kind, value, tmp_path):
         load_policy(tmp_path)
 
 
-def test_a_model_that_ends_nothing_is_refused(tmp_path):
+def test_a_model_without_an_end_token_is_refused(tmp_path):
     policy = tiny.policy("gpt2")
     policy.save(tmp_path)
     for file in ("config.json", "generation_config.json"):
         changed(tmp_path, file, eos_token_id=None)
-    kept = read_json(tmp_path / "tokenizer_config.json")
-    kept.pop("eos_token")
-    write_json(tmp_path / "tokenizer_config.json", kept)
+    config = read_json(tmp_path / "tokenizer_config.json")
+    config.pop("eos_token")
+    write_json(tmp_path / "tokenizer_config.json", config)
     with pytest.raises(UserError, match="no end-of-sequence token.*eos_token"):
         load_policy(tmp_path)
-    kept.pop("pad_token")
-    write_json(tmp_path / "tokenizer_config.json", kept)
+    config.pop("pad_token")
+    write_json(tmp_path / "tokenizer_config.json", config)
     with pytest.raises(UserError, match="neither a padding token nor an end-of-sequence token"):
         load_policy(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [10_000, -1, "x", [[1]]])
-def test_an_end_token_that_the_model_has_not_is_refused(wrong, tmp_path):
+def test_an_end_token_outside_the_vocabulary_is_refused(wrong, tmp_path):
     tiny.policy("gpt2").save(tmp_path)
     changed(tmp_path, "generation_config.json", eos_token_id=wrong)
     with pytest.raises(UserError, match="eos_token_id|no language model could be loaded"):
         load_policy(tmp_path)
 
 
-# ---- logits that are no numbers ------------------------------------------------------------------
+# ---- logits that are not finite ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -645,16 +668,14 @@ def test_nothing_is_sampled_from_nan(kind, sampling, value):
         generated(policy, TEXTS, sampling, seeds(3))
 
 
-def test_a_padding_token_that_is_never_drawn_is_no_mistake():
-    """Marian's padding token has the logit -inf, and rows that have ended go on with it."""
+def test_a_padding_token_may_have_probability_zero():
+    """Marian's padding token has the logit -inf, and rows that have ended continue with it."""
     policy = tiny.bart()
     policy.model.final_logits_bias[:, 0] = float("-inf")
-    policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    policy.model.generation_config.eos_token_id = MANY_EOS
     response = policy.generate(*policy.encode(TEXTS), Sampling(9), seeds(12), 4)
-    assert (
-        response.mask_BT.sum(1).unique().numel() > 1
-        and response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0
-    )
+    assert response.mask_BT.sum(1).unique().numel() > 1
+    assert response.logprobs_BT[response.mask_BT == 0].abs().sum() == 0
 
 
 def test_an_encoder_is_no_policy(tmp_path):

@@ -27,9 +27,7 @@ WORDS = st.lists(st.sampled_from(tiny.WORDS + ["🙂", "naïve", "東京!"]), ma
 
 @cache
 def tokenizer_of(kind: str):
-    """`tidied`: decoding removes the space before a full stop, so a later token may change earlier
-    text.
-    """
+    """With `tidied`, decoding removes spaces before punctuation: tokens may change earlier text."""
     tokenizer = tiny.fresh(tiny.tokenizer(kind.removesuffix(", tidied")))
     tokenizer.clean_up_tokenization_spaces = kind.endswith("tidied")
     return tokenizer
@@ -37,7 +35,7 @@ def tokenizer_of(kind: str):
 
 @st.composite
 def responses(draw, kind):
-    """Token ids of a response: a text's own tokens or any ids at all; ended, cut off, or empty."""
+    """Token ids of a response: tokens of a text or arbitrary ones; ended, cut off, or empty."""
     tokenizer = tokenizer_of(kind)
     if draw(st.booleans()):
         ids = tokenizer(draw(LETTERS | WORDS))["input_ids"]
@@ -46,17 +44,17 @@ def responses(draw, kind):
             st.lists(st.integers(0, len(tokenizer) - 1).filter(lambda i: i != EOS), max_size=12)
         )
     if draw(st.booleans()) and ids:
-        return ids[
-            : draw(st.integers(1, len(ids)))
-        ]  # cut at the limit, perhaps in the middle of a character
+        # cut at the length limit, perhaps in the middle of a character
+        return ids[: draw(st.integers(1, len(ids)))]
     return ids + [EOS]
 
 
 def spans(draw, text):
-    """Segments anywhere in the text, overlapping or ending together, and the whole answer's."""
+    """Segments anywhere in the text, overlapping or ending together, and the whole response."""
     n = len(text)
     pairs = draw(st.lists(st.tuples(st.integers(0, n), st.integers(0, n)), max_size=5)) if n else []
-    return [(min(p), max(p)) for p in pairs if p[0] != p[1]] + [(0, None)] * draw(st.integers(0, 2))
+    parts = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+    return parts + [(0, None)] * draw(st.integers(0, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,11 +72,8 @@ def test_no_reward_is_lost_overwritten_or_moved(kind):
         segments = []
         for row, text, row_ends in zip(rows, texts, ends):
             assert text == tokenizer.decode(row, skip_special_tokens=True)
-            assert (
-                len(row_ends) == len(row)
-                and row_ends[-1] == len(text)
-                and list(row_ends) == sorted(row_ends)
-            )
+            assert len(row_ends) == len(row) and row_ends[-1] == len(text)
+            assert list(row_ends) == sorted(row_ends)
             values = st.sampled_from([0.3, -0.3, 0.5, -0.5, 1.25])
             segments.append(
                 [
@@ -111,13 +106,13 @@ def test_half_a_character_completes_nothing():
     ids = [byte_token(tokenizer, byte) for byte in "a🛸b".encode()]
     text, ends = char_ends(tokenizer, [*ids, EOS])
     assert text == "a🛸b" and ends == (1, 1, 1, 1, 2, 3, 3)
-    cut, ends = char_ends(tokenizer, ids[:3])  # the limit fell into the middle of the emoji
+    cut, ends = char_ends(tokenizer, ids[:3])  # cut in the middle of the emoji
     assert cut.startswith("a") and ends[0] == 1 and ends[-1] == len(cut)
 
 
 def test_ends_never_fall():
     class Rewriting:
-        """A decoder that takes back, for one token, what it had already said."""
+        """A decoder whose second token removes a character of the first one's text."""
 
         def batch_decode(self, prefixes, skip_special_tokens):
             return [["ab", "a", "axx", "abc", "abc"][len(prefix) - 1] for prefix in prefixes]
@@ -126,7 +121,7 @@ def test_ends_never_fall():
 
 
 def byte_token(tokenizer, byte: int) -> int:
-    """The id of the token that stands for one byte, in GPT-2's byte alphabet."""
+    """The id of the token for one byte, in GPT-2's byte alphabet."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return tokenizer.convert_tokens_to_ids(
@@ -141,10 +136,8 @@ def test_ends_by_hand():
     assert char_ends(tokenizer, [EOS]) == ("", (0,))
     tidy = tokenizer_of("unigram, tidied")
     spaced = tidy(".")["input_ids"] + tidy("a")["input_ids"] + tidy("?")["input_ids"]
-    text, ends = char_ends(tidy, spaced)
-    assert len(text) < len(tiny.tokenizer("unigram").decode(spaced)) and ends[-1] == len(
-        text
-    )  # "a ?" became "a?"
+    text, ends = char_ends(tidy, spaced)  # "a ?" becomes "a?"
+    assert len(text) < len(tiny.tokenizer("unigram").decode(spaced)) and ends[-1] == len(text)
 
 
 def actor_critic(kind: str) -> ActorCritic:
@@ -160,21 +153,8 @@ def test_collect(kind):
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
     rollout = collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
-    assert [p.id for p in rollout.prompts] == [
-        "0",
-        "0",
-        "1",
-        "1",
-        "2",
-        "2",
-    ] and rollout.group_B.tolist() == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-    ]
+    assert [prompt.id for prompt in rollout.prompts] == list("001122")
+    assert rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
     batch = (
         rollout.prompt_ids_BP,
         rollout.prompt_mask_BP,
@@ -184,24 +164,21 @@ def test_collect(kind):
     expected = model(*batch, temperature=0.7)
     torch.testing.assert_close(rollout.logprobs_BT, expected.logprobs_BT.detach())
     torch.testing.assert_close(rollout.values_BT, expected.values_BT.detach())
-    torch.testing.assert_close(
-        rollout.ref_logprobs_BT, reference(*batch, temperature=0.7)[0].logprobs_BT.detach()
-    )
-    assert (
-        not rollout.logprobs_BT.requires_grad
-        and rollout.values_BT[rollout.response_mask_BT == 0].abs().sum() == 0
-    )
+    ref_output, _ = reference(*batch, temperature=0.7)
+    torch.testing.assert_close(rollout.ref_logprobs_BT, ref_output.logprobs_BT.detach())
+    assert not rollout.logprobs_BT.requires_grad
+    assert rollout.values_BT[rollout.response_mask_BT == 0].abs().sum() == 0
     for b in range(6):
         ids = rollout.response_ids_BT[b, : int(rollout.response_mask_BT[b].sum())].tolist()
         assert rollout.texts[b] == model.policy.tokenizer.decode(ids, skip_special_tokens=True)
-    for first in range(3):  # prompt by prompt, as other ranks would, the same responses come
+    for first in range(3):  # prompt by prompt, as on several ranks, the responses are the same
         part = response_seeds(0, 3, first, 1, 2)
         assert part == seeds[2 * first : 2 * first + 2]
         alone = collect(model, reference, PROMPTS[first : first + 1], Sampling(6), 2, part, 0.7)
         assert alone.texts == rollout.texts[2 * first : 2 * first + 2]
-    same = collect(model, model.policy, PROMPTS, Sampling(6), 1, seeds[:3], 1.0)
     # before the first update the KL is 0
-    torch.testing.assert_close(same.logprobs_BT, same.ref_logprobs_BT, atol=1e-6, rtol=0)
+    start = collect(model, model.policy, PROMPTS, Sampling(6), 1, seeds[:3], 1.0)
+    torch.testing.assert_close(start.logprobs_BT, start.ref_logprobs_BT, atol=1e-6, rtol=0)
 
 
 def test_collect_with_an_empty_and_a_cut_response():
@@ -235,19 +212,16 @@ def test_generated_texts_do_not_depend_on_batches(kind):
     )
     assert [len(t) for t in texts] == [2] * 4 and len({t for row in texts for t in row}) > 4
     for size in (1, 3):
-        assert (
-            generate_texts(
-                policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False
-            )
-            == texts
+        in_batches = generate_texts(
+            policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False
         )
-    assert (
-        generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False) != texts
+        assert in_batches == texts
+    other_seed = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False)
+    assert other_seed != texts
+    first_two = generate_texts(
+        policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False
     )
-    assert (
-        generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False)
-        == texts[:2]
-    )
+    assert first_two == texts[:2]
     assert generate_texts(policy, [], Sampling(5), progress=False) == []
 
 
@@ -257,8 +231,9 @@ def test_generated_texts_do_not_depend_on_batches(kind):
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "gemma2"])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
-    """The critic, the reference and, under bf16, the policy again: some prompts at a time, the
-    samples of one together.
+    """Critic, reference and, under bf16, the policy again read some prompts at a time.
+
+    The samples of one prompt stay together.
     """
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     model.value = Value(
@@ -308,13 +283,12 @@ def test_parts_by_hand():
         (1, [[0, 1], [2, 3], [4, 5], [6, 7]]),
     ):
         seen.clear()
-        one, other = in_parts(first_columns, batch, num_samples=2, limit=limit)
-        assert (
-            seen == expected and torch.equal(one, batch[0][:, :1]) and torch.equal(other, batch[2])
-        )
+        prompts, responses = in_parts(first_columns, batch, num_samples=2, limit=limit)
+        assert seen == expected
+        assert torch.equal(prompts, batch[0][:, :1]) and torch.equal(responses, batch[2])
 
 
-# ---- numbers that are none -----------------------------------------------------------------------
+# ---- numbers that are not finite -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -326,7 +300,7 @@ def test_parts_by_hand():
         ("critic", "the critic's val"),
     ],
 )
-def test_a_model_that_gives_no_numbers_is_named(kind, which, reason):
+def test_a_model_that_gives_nan_is_named(kind, which, reason):
     model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
     broken = {"policy": model.policy, "reference": reference, "critic": model.value}[which]
     with torch.no_grad():

@@ -18,10 +18,8 @@ def ragged(side: str):
         ]
         return torch.tensor(rows)
 
-    prompt_ids_BP, response_ids_BT = (
-        ids(PROMPT_LENGTHS, side == "left"),
-        ids(RESPONSE_LENGTHS, False),
-    )
+    prompt_ids_BP = ids(PROMPT_LENGTHS, side == "left")
+    response_ids_BT = ids(RESPONSE_LENGTHS, False)
     return rollout(
         (response_ids_BT > 0).long(),
         prompt_ids_BP=prompt_ids_BP,
@@ -40,9 +38,8 @@ def test_rows_cut_only_padding(side):
     assert part.prompt_ids_BP.shape == (2, 5) and part.response_ids_BT.tolist() == [[1, 0], [1, 2]]
     assert part.logprobs_BT.tolist() == [[-1, 0], [-1, -2]]
     narrow = part.rows(torch.tensor([0]))
-    assert narrow.prompt_ids_BP.tolist() == [[1, 2, 3]] and narrow.prompt_mask_BP.tolist() == [
-        [1, 1, 1]
-    ]
+    assert narrow.prompt_ids_BP.tolist() == [[1, 2, 3]]
+    assert narrow.prompt_mask_BP.tolist() == [[1, 1, 1]]
     assert narrow.response_ids_BT.tolist() == [[1]]
     two = ragged(side).rows(torch.tensor([1, 2])).prompt_ids_BP.tolist()
     assert two == ([[0, 1, 2], [1, 2, 3]] if side == "left" else [[1, 2, 0], [1, 2, 3]])
@@ -51,10 +48,8 @@ def test_rows_cut_only_padding(side):
 def test_rows_of_advantages_follow_the_rollout():
     advantages = Advantages(torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4) + 100)
     part = advantages.rows(torch.tensor([2, 0]), 2)
-    assert part.advantages_BT.tolist() == [[8, 9], [0, 1]] and part.returns_BT.tolist() == [
-        [108, 109],
-        [100, 101],
-    ]
+    assert part.advantages_BT.tolist() == [[8, 9], [0, 1]]
+    assert part.returns_BT.tolist() == [[108, 109], [100, 101]]
     assert Advantages(torch.zeros(3, 4)).rows(torch.tensor([1]), 2).returns_BT is None
 
 
@@ -93,10 +88,8 @@ def test_spans_and_rewards_check_themselves():
     assert TokenReward({}, {}, mask_BT).total_BT.tolist() == [[0, 0], [0, 0]]
 
 
-def test_an_empty_prompt_leaves_its_neighbours_whole():
-    """Where the padding stands is known, not read off the masks: one prompt without tokens made a
-    left-padded batch look right-padded.
-    """
+def test_an_empty_prompt_does_not_cut_the_other_prompts():
+    """The side of the padding is recorded: the masks do not show it if a prompt has no tokens."""
     prompt_ids_BP = torch.tensor([[0, 0, 11, 12, 13], [0] * 5, [21, 22, 23, 24, 25]])
     batch = rollout(
         lengths_mask([1, 1, 1]),

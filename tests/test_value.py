@@ -34,7 +34,7 @@ def has_gradient(module) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_own_trunk_learns_and_leaves_the_policy_alone(kind):
+def test_a_trunk_of_its_own_learns_and_leaves_the_policy_alone(kind):
     policy, trunk = tiny.policy(kind), tiny.policy(kind, seed=1)
     model = ActorCritic(policy, with_noisy_head(Value(trunk.hidden_size, trunk)))
     batch = batch_of(policy)
@@ -53,7 +53,7 @@ def test_an_own_trunk_learns_and_leaves_the_policy_alone(kind):
 def test_a_frozen_trunk_gets_no_gradient_and_does_not_change(kind):
     policy, trunk = tiny.policy(kind), tiny.policy(kind, seed=1)
     model = ActorCritic(policy, with_noisy_head(Value(trunk.hidden_size, trunk, frozen=True)))
-    kept = {name: tensor.clone() for name, tensor in trunk.state_dict().items()}
+    before_update = {name: tensor.clone() for name, tensor in trunk.state_dict().items()}
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     batch = batch_of(policy)
     before = value_loss(model, batch)
@@ -62,7 +62,8 @@ def test_a_frozen_trunk_gets_no_gradient_and_does_not_change(kind):
     assert all(p.grad is None for p in trunk.parameters()) and has_gradient(model.value.head)
     optimizer.step()
     assert value_loss(model, batch) < before
-    assert all(torch.equal(tensor, kept[name]) for name, tensor in trunk.state_dict().items())
+    after_update = trunk.state_dict()
+    assert all(torch.equal(after_update[name], before_update[name]) for name in after_update)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,20 +84,17 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
     model = ActorCritic(policy, with_noisy_head(Value(trunk.hidden_size, trunk)))
     prompt_ids_BP, prompt_mask_BP, ids_BT, mask_BT = batch_of(policy)
     values_BT = model(prompt_ids_BP, prompt_mask_BP, ids_BT, mask_BT).values_BT
-    assert (
-        values_BT[1, 3:].abs().sum() == 0
-        and values_BT[1, :3].abs().min() > 0
-        and values_BT.dtype == torch.float32
-    )
-    other = model(
-        prompt_ids_BP, prompt_mask_BP, torch.where(mask_BT.bool(), ids_BT, 9), mask_BT
-    ).values_BT
-    torch.testing.assert_close(other, values_BT)
+    assert values_BT.dtype == torch.float32
+    assert values_BT[1, :3].abs().min() > 0 and values_BT[1, 3:].abs().sum() == 0
+    other_padding_BT = torch.where(mask_BT.bool(), ids_BT, 9)
+    other = model(prompt_ids_BP, prompt_mask_BP, other_padding_BT, mask_BT)
+    torch.testing.assert_close(other.values_BT, values_BT)
 
 
 def test_an_output_layer_that_is_not_tied_is_not_trained():
-    """Nothing flows into it, which data-parallel training would refuse. The config of a Flan says
-    that it is tied.
+    """No gradient reaches it, which data-parallel training would refuse.
+
+    Its config does not tell: that of a Flan-T5 claims that the layer is tied.
     """
     trains = {}
     for kind in KINDS:
@@ -106,7 +104,7 @@ def test_an_output_layer_that_is_not_tied_is_not_trained():
     assert trains == {"t5": True, "gpt2": True, "flan": False, "bart": True, "llama": False}
 
 
-def test_an_untrained_critic_says_zero():
+def test_an_untrained_critic_predicts_zero():
     assert ValueHead(8)(torch.randn(2, 3, 8)).abs().max() == 0
     assert T5Value is Value
 
@@ -120,22 +118,19 @@ def test_all_modes_load_and_run_in_bf16(kind, mode, tmp_path):
     assert (value.trunk is None) == (mode == "shared")
     model = ActorCritic(policy, with_noisy_head(value))
     batch = batch_of(policy)
-    exact = model(*batch)
+    expected = model(*batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = model(*batch)
-        loss = ((rough.values_BT - 1) ** 2).mean() - rough.logprobs_BT.mean()
+        output = model(*batch)
+        loss = ((output.values_BT - 1) ** 2).mean() - output.logprobs_BT.mean()
     loss.backward()
-    assert all(
-        p.grad.isfinite().all() for p in model.parameters() if p.grad is not None
-    ) and has_gradient(policy)
-    torch.testing.assert_close(rough.logprobs_BT, exact.logprobs_BT, atol=0.1, rtol=0)
-    torch.testing.assert_close(rough.values_BT, exact.values_BT, atol=0.2, rtol=0.1)
+    assert has_gradient(policy)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(output.logprobs_BT, expected.logprobs_BT, atol=0.1, rtol=0)
+    torch.testing.assert_close(output.values_BT, expected.values_BT, atol=0.2, rtol=0.1)
     if mode != "shared":
-        half = load_value(tmp_path / "trunk", policy, dtype="bf16")
-        assert (
-            half.trunk.model.dtype == torch.bfloat16
-            and half(*batch, policy_hidden_BTD=None).isfinite().all()
-        )
+        in_bf16 = load_value(tmp_path / "trunk", policy, dtype="bf16")
+        assert in_bf16.trunk.model.dtype == torch.bfloat16
+        assert in_bf16(*batch, policy_hidden_BTD=None).isfinite().all()
 
 
 @pytest.mark.parametrize("trunk", [("t5", {"kind": "unigram"}), ("gpt2", {"kind": "word"})])
