@@ -55,7 +55,6 @@ def config_class(path: Path):
     from reward_modeling.run_fg_rm import SegmentRMConfig
     from reward_modeling.run_pref_rm import PreferenceRMConfig
     from sft.run_sft import SFTConfig
-    from tasks.qa_feedback.task import TASK
 
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     if "reward" in tree:

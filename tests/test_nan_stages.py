@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import tiny
 
+from fgrlhf.cli import evaluate, generate
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_utils import BLANK
 from tasks.qa_feedback.data import mini_world
-from fgrlhf.cli import evaluate, generate
-from tasks.qa_feedback.task import TASK
 
 CONFIG = Path(__file__).parents[1] / "tasks/qa_feedback/training/mini_oracle_config.yml"
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
-from fgrlhf.reward_models.kind import RewardContext
-from tasks.qa_feedback.training.reward import Relevance
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
+from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
@@ -26,6 +25,7 @@ from fgrlhf.reward_models.scoring import (
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.types import Prompt
 from reward_modeling.data import read_segment_rows
+from tasks.qa_feedback.training.reward import Relevance
 
 TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."
 SEGMENTER = {"name": BLANK, "version": load_segmenter(BLANK).version}
@@ -774,9 +774,7 @@ def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     assert Relevance.published["with_context"] is False
 
     def build(**changes):
-        config = Relevance(
-            ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3, **changes
-        )
+        config = Relevance(ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3, **changes)
         return config.build(RewardContext(rm.prefix_fn))
 
     assert build().scorer.spec.with_context is True

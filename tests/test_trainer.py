@@ -11,12 +11,12 @@ from accelerate.state import AcceleratorState
 from rl_helpers import PROMPTS, CountWord, config, metrics, trainer
 
 from fgrlhf.cli.rl import dev_evaluation
-from fgrlhf.task import Task
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
+from fgrlhf.task import Task
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed, masked_mean
 
@@ -561,9 +561,9 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     rollout, rewards = made.collect_and_score()
     _, advantages = made.compute_advantages(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
-    dev = dev_evaluation(Task("any"), cfg, made.prompts, None, made.reference, made.accelerator)(made.policy)[
-        "kl"
-    ]
+    dev = dev_evaluation(Task("any"), cfg, made.prompts, None, made.reference, made.accelerator)(
+        made.policy
+    )["kl"]
     sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
     stage = evaluate_rows(
         made.policy,

@@ -1,7 +1,7 @@
 """`fgrlhf env`: versions, devices and choices of this machine, for a bug report.
 
-    fgrlhf env            # plain lines
-    fgrlhf env json=true
+fgrlhf env            # plain lines
+fgrlhf env json=true
 """
 
 import json

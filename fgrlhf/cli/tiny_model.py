@@ -1,20 +1,21 @@
-"""A tiny random model for a task's generated prompts: a base model for runs at mini scale.
+"""A tiny random model with a task's words as its tokens: the base model of runs at mini scale.
 
-    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
+    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/hanoi/mini/base_model
 
-Every word of the task's training prompts and of their references is a token. The model is
-decoder-only, and its folder is an ordinary transformers folder.
+Every word and punctuation mark of the task's training prompts and of their references is a token.
+The model is decoder-only, and its folder is an ordinary folder of transformers.
 """
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import Count, FilePath, Seed, StrictModel
+from fgrlhf.config import Count, FilePath, Seed, StrictModel, refuse
 from fgrlhf.errors import run_main
-from fgrlhf.models.tiny import tiny_causal, word_tokenizer
+from fgrlhf.models.tiny import save_model, tiny_causal, word_tokenizer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 
@@ -25,12 +26,20 @@ class Settings(StrictModel):
     """Where the model goes, and how large it is."""
 
     output_dir: FilePath
-    train_file: FilePath | None = Field(None, description="prompts; null: the task generates them")
-    words: str = Field("", description="further words of responses, separated by spaces")
-    d_model: Count = 64
-    num_layers: Count = 2
-    num_heads: Count = 4
-    seed: Seed = 0
+    train_file: FilePath | None = Field(
+        default=None, description="prompts; null: the task generates them"
+    )
+    words: str = Field(default="", description="further words of responses, separated by spaces")
+    width: Count = Field(default=64, description="of the hidden states")
+    layers: Count = 2
+    heads: Count = Field(default=8, description="of attention, in each layer")
+    seed: Seed = Field(default=0, description="of the weights")
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self):
+        if self.width % (2 * self.heads):
+            refuse([("width", f"{self.width} must be a multiple of 2 x heads={self.heads}")])
+        return self
 
 
 def texts_of(task: Task, settings: Settings) -> Iterator[str]:
@@ -42,20 +51,26 @@ def texts_of(task: Task, settings: Settings) -> Iterator[str]:
 
 
 def write_model(task: Task, settings: Settings) -> Path:
-    """Save a tokenizer and a random model to `output_dir`."""
-    tokenizer = word_tokenizer(texts_of(task, settings))
+    """Save a tokenizer and a random model to `output_dir`, and return that folder."""
+    tokenizer = word_tokenizer(texts_of(task, settings), add_eos=False)
     model = tiny_causal(
-        tokenizer, settings.d_model, settings.num_layers, settings.num_heads, seed=settings.seed
+        tokenizer,
+        seed=settings.seed,
+        hidden_size=settings.width,
+        intermediate_size=2 * settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
     )
     folder = Path(settings.output_dir)
     with hold(folder):
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_model(folder, model, tokenizer)
     print(f"{folder}: {model.num_parameters():,} parameters, {len(tokenizer)} tokens", flush=True)
     return folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
     write_model(task, settings_from(Settings, rest))
 

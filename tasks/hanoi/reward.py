@@ -10,13 +10,15 @@ from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.types import Prompt, SegmentScore
 from tasks.hanoi.puzzle import moves_to, read_moves
 
+LABELS = {1: "closer", 0: "detour", -1: "further"}
+
 
 class MovesReward:
-    """(d(before) - d(after)) / d(start) on each legal move, where d counts the moves to the goal.
+    """+1, 0 or -1 for each legal move: how much closer it brings the goal, in moves.
 
-    A solution's values add up to 1, whatever its length, since they are differences of a potential
-    (Ng, Harada & Russell 1999). The first line that is no legal move ends the solution and gets
-    `illegal`.
+    The first part that is no legal move gets `illegal` and ends the solution. The values of a
+    solution add up to the least number of moves that the puzzle takes, whatever the detours: they
+    are differences of a potential (Ng, Harada & Russell 1999).
     """
 
     def __init__(self, illegal: float):
@@ -28,25 +30,23 @@ class MovesReward:
         return [self._scores(prompt, text) for prompt, text in zip(prompts, texts)]
 
     def _scores(self, prompt: Prompt, text: str) -> list[SegmentScore]:
-        start = prompt.meta["position"]
         distance = moves_to(prompt.meta["goal"])
         scores = []
-        for move in read_moves(start, text):
+        for move in read_moves(prompt.meta["position"], text):
             if move.after is None:
-                scores.append(SegmentScore(move.start, move.end, self.illegal, "illegal"))
-                continue
-            gained = distance[move.before] - distance[move.after]
-            label = {1: "closer", 0: "detour", -1: "further"}[gained]
-            value = gained / distance[start]
+                value, label = self.illegal, "illegal"
+            else:
+                value = distance[move.before] - distance[move.after]
+                label = LABELS[value]
             scores.append(SegmentScore(move.start, move.end, value, label))
         return scores
 
 
 class Moves(RewardKind):
-    """A value for each move: its share of the way to the goal."""
+    """A value for each move: whether it brings the goal closer."""
 
     kind: Literal["moves"] = "moves"
-    illegal: Amount = Field(description="value of the first line that is no legal move, below 0")
+    illegal: Amount = Field(description="value of the first part that is no legal move")
 
     def build(self, context: RewardContext) -> MovesReward:
         return MovesReward(self.illegal)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Train a random tiny model on both games and print its rewards before and after: bash tasks/numbers/run.sh
+# Extra arguments are overrides of mini_rl_config.yml, such as train.seed=1.
+export SCALE="${SCALE:-mini}"
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
+
+config="$(config_for rl_config.yml)"
+evaluate() {
+    launch -m fgrlhf.cli.evaluate "tasks.$TASK" policy="$1" name="$2" config="$config" output_dir="$OUTPUT_DIR"
+}
+
+words="$(seq -s ' ' 1 31) Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec $(seq -s ' ' 2001 2012)"
+launch -m fgrlhf.cli.tiny_model "tasks.$TASK" output_dir="$OUTPUT_DIR/base_model" words="$words"
+echo "before:"
+evaluate "$OUTPUT_DIR/base_model" before
+launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
+echo "after:"
+evaluate "$OUTPUT_DIR/rl/best" after
