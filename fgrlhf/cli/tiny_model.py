@@ -1,6 +1,6 @@
 """A tiny random model with a task's words as its tokens: the base model of runs at mini scale.
 
-    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/hanoi/mini/base_model
+    python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
 
 Every word and punctuation mark of the task's training prompts and of their references is a token.
 The model is decoder-only, and its folder is an ordinary folder of transformers.
