@@ -15,7 +15,7 @@ losses. `generate` encodes a prompt once for its K samples, because transformers
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from transformers import LogitsProcessor, LogitsProcessorList
 

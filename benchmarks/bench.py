@@ -297,7 +297,7 @@ def size_table(name: str, result: dict[str, dict]) -> str:
             f" micro-batches of {facts['micro_batch']}, {facts['precision']}, dropout"
             f" {facts['dropout']:g}, the baseline's attention {facts['baseline_attention']}. It"
             f" computes {facts['baseline_flops']:.2g} times our FLOPs in updates."
-            f" {'' if facts['onednn'] else 'Ours without oneDNN. '}{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians"
+            f" {'' if facts['onednn'] else 'Ours without oneDNN. '}{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians"  # noqa: E501
             f" of {facts['reps']} steps of each side in turn."
         ),
         "",

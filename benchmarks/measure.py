@@ -2,6 +2,7 @@
 same.
 """
 
+import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -105,10 +106,8 @@ class PeakMemory:
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
             return
-        try:
+        with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            pass
 
     def peak_mb(self) -> float:
         if torch.cuda.is_available():

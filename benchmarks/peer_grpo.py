@@ -148,9 +148,9 @@ def our_config(work: Work, micro: int) -> RLConfig:
         "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
         "algorithm": {"name": "grpo", "credit": "response", "kl_coef": BETA},
         "train": {
-            "total_episodes": size.responses * size.steps, "sampling_batch_size_per_card": size.prompts,
-            "training_batch_size_per_card": micro, "n_ppo_epoch_per_rollout": 1, "n_warmup_steps": 0, "lr": LR, "adam_eps": 1e-8,
-            "max_grad_norm": 1.0, "kl_threshold": 1e9, "eval_interval": 1000, "save_interval": 1000, "shuffle": False,
+            "total_episodes": size.responses * size.steps, "sampling_batch_size_per_card": size.prompts,  # noqa: E501
+            "training_batch_size_per_card": micro, "n_ppo_epoch_per_rollout": 1, "n_warmup_steps": 0, "lr": LR, "adam_eps": 1e-8,  # noqa: E501
+            "max_grad_norm": 1.0, "kl_threshold": 1e9, "eval_interval": 1000, "save_interval": 1000, "shuffle": False,  # noqa: E501
         },
         "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
     }  # fmt: skip
@@ -166,7 +166,7 @@ def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
     policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     made = _Ours(
-        config, GRPO(config.algorithm), ActorCritic(policy, None), reference, CombinedReward({"letters": _Letters()}),
+        config, GRPO(config.algorithm), ActorCritic(policy, None), reference, CombinedReward({"letters": _Letters()}),  # noqa: E501
         work.prompts, None, accelerator)  # fmt: skip
     made.clock, made.sampled = Clock(), []
     return made

@@ -5,6 +5,7 @@ ten seconds of imports. The module is run as `python -m module` would run it, wi
 directory, an environment and a log of its own.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -253,9 +254,9 @@ def _redirect(log: Path, answers: str | None) -> None:
         os.write(writer, answers.encode())
         os.close(writer)
     os.dup2(source, 0)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _run(command: Command, die_after: float | None, file_limit: int | None) -> int:
@@ -274,10 +275,8 @@ def _run(command: Command, die_after: float | None, file_limit: int | None) -> i
         signal.setitimer(signal.ITIMER_PROF, max(die_after, 0.001))
     code = _exit_code(lambda: runpy.run_module(command.module, run_name="__main__", alter_sys=True))
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError):
             stream.flush()
-        except OSError:
-            pass
     return code
 
 

@@ -459,7 +459,7 @@ def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
         key, value = rng.choice(keys), rng.choice(ODD)
         if len(value) > 6_000 or "\0" in value or "\ud800" in value:
             continue
-        if call(lambda: load_config(model, path, [f"{key}={value}"])).verdict == "accepted":
+        if call(lambda: load_config(model, path, [f"{key}={value}"])).verdict == "accepted":  # noqa: B023
             return f"{key}={value}"
 
 

@@ -73,7 +73,26 @@ def samples() -> list[dict]:
 
 
 def segments() -> list[dict]:
-    words = "question: who made it answer: </s> the film was made by Bor </s> and the novel by Dan".split()
+    words = [
+        "question:",
+        "who",
+        "made",
+        "it",
+        "answer:",
+        "</s>",
+        "the",
+        "film",
+        "was",
+        "made",
+        "by",
+        "Bor",
+        "</s>",
+        "and",
+        "the",
+        "novel",
+        "by",
+        "Dan",
+    ]
     tags = [
         "NF-ERR" if i == 5 else "O" if words[i] == "</s>" else "Ignore" for i in range(len(words))
     ]

@@ -81,7 +81,7 @@ def _check_conversion(value: Any, result: Any) -> None:
         raise ValueError(f"true or false is needed, not {shorten(repr(value))}")
 
 
-class Mistakes(ValueError):
+class Mistakes(ValueError):  # noqa: N818
     """Several mistakes of one section, found by a validator and reported together.
 
     Args:
@@ -547,6 +547,12 @@ def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
     return None
 
 
+def _tags_of(kinds: list[type[BaseModel]]) -> tuple[str, list[str]]:
+    """The key that tells kinds of a section apart, and the tag of each."""
+    tags = [tag for tag in map(_tag_of, kinds) if tag is not None]
+    return tags[0][0], [tag[1] for tag in tags]
+
+
 def _is_dict(annotation: Any) -> bool:
     return any(typing.get_origin(member) is dict for member in _members(annotation))
 
@@ -634,7 +640,7 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
         is_dict = typing.get_origin(info.annotation) is dict
         if len(sections) > 1:  # kinds with a tag
             below = f"{path}.<name>" if is_dict else path
-            default = None if is_dict else getattr(info.default, _tag_of(sections[0])[0])
+            default = None if is_dict else getattr(info.default, _tags_of(sections)[0])
             lines += _describe_kinds(sections, below, default)
             continue
         if sections:
@@ -654,8 +660,7 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str | None) -> list[str]:
     """The keys of all kinds, each once; those that not every kind has name the kinds' tags."""
-    tag_key = _tag_of(kinds[0])[0]
-    tags = [_tag_of(kind)[1] for kind in kinds]
+    tag_key, tags = _tags_of(kinds)
     lines = [f"  {path}.{tag_key}: {'|'.join(tags)} = {default or 'required'}"]
     tags_of_line: dict[str, list[str]] = {}
     for tag, kind in zip(tags, kinds):
@@ -696,8 +701,9 @@ def parse_cli(
 
 
 # ---- types of keys
-# --------------------------------------------------------------------------------------------------- Types for config keys. A value that no run can have is refused when the config is read, with the key and the bound,
-# before anything is loaded or written.
+# --------------------------------------------------------------------------------------------------
+# Types for config keys. A value that no run can have is refused when the config is read, with the
+# key and the bound, before anything is loaded or written.
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's generators take no other
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes that fit into 32 bits

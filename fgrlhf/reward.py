@@ -43,6 +43,7 @@ class AspectReward(Protocol):
         A response without scored segments ([]) has the reward 0. One with None is left out of the
         reward's statistics.
         """
+        ...
 
 
 def scores_of(
@@ -106,8 +107,9 @@ class SegmentClassifierReward:
         """Counts of one response: `error_free` segments, and all `segments` the model has read."""
         spec = self.scorer.spec
         labels = [score.label for score in scores]
-        error_free = labels.count(spec.ok_label)
-        return {"error_free": error_free, "segments": error_free + labels.count(spec.error_label)}
+        error_free = labels.count(spec.ok_label or "")
+        errors = labels.count(spec.error_label or "")
+        return {"error_free": error_free, "segments": error_free + errors}
 
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
         # NaN compares as false, so `max` would take another label: `_finite` must see it

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
+from importlib.metadata import version as version_of
 from typing import Literal, get_args
 
 import spacy
+from spacy.language import Language
 
 from fgrlhf.errors import UserError, shorten
 
@@ -54,7 +56,7 @@ def _declares_a_model(name: str) -> bool:
 
 
 @cache
-def _pipeline(name: str) -> spacy.Language:
+def _pipeline(name: str) -> Language:
     if name == BLANK:
         nlp = spacy.blank("en")
         nlp.add_pipe("sentencizer")
@@ -177,7 +179,8 @@ class Segmenter:
     def segments(
         self, text: str, level: Level, token_ends: Sequence[int] | None = None
     ) -> list[Span]:
-        """Half-open character spans at a level, without white space around them. A blank text has none.
+        """Half-open character spans at a level, without white space around them. A blank text has
+        none.
 
         token       what each token of the policy adds to the text; tokens that complete no
                     character or only white space have no span
@@ -242,7 +245,7 @@ def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
     if wanted == "auto":
         wanted = TRAINED if spacy.util.is_package(TRAINED) else BLANK
     nlp = _pipeline(wanted)
-    version = spacy.__version__ if wanted == BLANK else nlp.meta["version"]
+    version = version_of("spacy") if wanted == BLANK else nlp.meta["version"]
     if described not in (None, version):
         message = (
             f"segments were made with {wanted} {described}, this is {version}: some may differ"

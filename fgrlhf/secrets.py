@@ -6,10 +6,29 @@ from typing import Any
 
 MASK = "***"
 _SECRET_WORDS = frozenset(
-    "token key apikey secret password passwd passphrase credential credentials".split()
+    [
+        "token",
+        "key",
+        "apikey",
+        "secret",
+        "password",
+        "passwd",
+        "passphrase",
+        "credential",
+        "credentials",
+    ]
 )
 _NO_SECRETS = frozenset(
-    "key eos_token bos_token pad_token cls_token sep_token mask_token unk_token".split()
+    [
+        "key",
+        "eos_token",
+        "bos_token",
+        "pad_token",
+        "cls_token",
+        "sep_token",
+        "mask_token",
+        "unk_token",
+    ]
 )
 _SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers
 _ASSIGNMENT = re.compile(r"([\w.\-]+)=(?!\.\.\.)(\S+)")  # `key=...` in a message is a way out

@@ -1,7 +1,8 @@
 """A task: everything the library needs to know about one kind of prompt and its judgement.
 
-Training, evaluation, sampling, DPO, the report and the feedback pages belong to the library and take
-a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first version.
+Training, evaluation, sampling, DPO, the report and the feedback pages belong to the library and
+take a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first
+version.
 """
 
 import importlib

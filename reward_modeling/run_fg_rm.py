@@ -49,7 +49,7 @@ Example = tuple[RMInput, list[int]]
 
 class LabelSection(StrictModel):
     error: str | tuple[str, ...] = Field(
-        description="tag of a segment with an error, such as ERROR; a list for several kinds of error"
+        description="tag of a segment with an error, such as ERROR; a list for several kinds"
     )
     ok: str = "O"
     ignore: str = Field("Ignore", description="tag of words that are not judged")

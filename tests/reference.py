@@ -81,7 +81,7 @@ def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
     out.
     """
     marks = next(example for example in marked_segments() if example["text"] == text)
-    if level == "sentence":
+    if level == "sentence":  # noqa: SIM108
         bounds = marks["sentence_offsets"]
     else:
         bounds = marks["subsentence_offsets"]
@@ -208,9 +208,9 @@ PPO_CASES = [
     {   # one long and one short answer: what whitening leaves on padding reaches far
         "lengths": [5, 1], "whiten_rewards": True, "lam": 0.99, "gamma": 1.0, "kl_coef": 0.2,
         "cliprange": 0.2, "cliprange_value": 0.2, "pg_coef": 1.0, "vf_coef": 0.5,
-        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]], "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],
-        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]], "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],
-        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]], "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],
+        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]], "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],  # noqa: E501
+        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]], "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],  # noqa: E501
+        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]], "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],  # noqa: E501
     },
 ]  # fmt: skip
 

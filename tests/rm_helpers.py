@@ -13,7 +13,7 @@ from transformers import LongformerConfig, LongformerModel
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 
-OTHERS = "a blue green cat dog bird sees likes and".split()
+OTHERS = ["a", "blue", "green", "cat", "dog", "bird", "sees", "likes", "and"]
 SHAPES = ("encoder", "seq2seq", "causal")
 LABELS = ("NF-ERR", "O")
 

@@ -96,7 +96,7 @@ def test_the_models_answers_are_no_copies_and_end(equality):
     size = replace(SMALL, answer_tokens=60, prompts=8)
     responses = ours.generate(ours.build(size)).responses()
     ended = [row for row in responses if len(row) < size.answer_tokens]
-    assert 0 < len(ended) and all(row[-1] in workload.eos_ids(size) for row in ended)
+    assert len(ended) > 0 and all(row[-1] in workload.eos_ids(size) for row in ended)
     assert all(len(set(row)) > len(row) / 3 for row in responses)
     without = ours.generate(ours.build(replace(SMALL, eos_every=None))).responses()
     assert [len(row) for row in without] == [12] * 4
@@ -274,7 +274,7 @@ def test_slopes_and_tables(tmp_path):
 
 def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
     answer = {"imports_mb": 50.0, "built_mb": 60.0, "peak_mb": {"updates": 90.0}}
-    times = lambda size: [dict.fromkeys(measure.PHASES, 1.0 * size.samples)] * 2
+    times = lambda size: [dict.fromkeys(measure.PHASES, 1.0 * size.samples)] * 2  # noqa: E731
     monkeypatch.setattr(
         scaling, "measured", lambda size, *rest, **more: {**answer, "seconds": times(size)}
     )

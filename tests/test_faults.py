@@ -203,7 +203,7 @@ def refuse(text: str):
         (lambda: {}["lr"], (), "traceback"),
         (lambda: json.loads("[" * 100_000), (), "traceback"),
         (
-            lambda: open("/does/not/exist"),
+            lambda: open("/does/not/exist"),  # noqa: SIM115
             ("/does/not/exist",),
             "refused",
         ),  # as run_main reports it

@@ -349,8 +349,22 @@ def test_prefix_by_hand():
 
 
 def test_prefix_of_words_by_hand():
-    question = "question: the cat".split()
-    passages = "context: wikipage: one text: a dog sees the bird wikipage: two text: red".split()
+    question = ["question:", "the", "cat"]
+    passages = [
+        "context:",
+        "wikipage:",
+        "one",
+        "text:",
+        "a",
+        "dog",
+        "sees",
+        "the",
+        "bird",
+        "wikipage:",
+        "two",
+        "text:",
+        "red",
+    ]
     mark = ("answer:",)
     assert rm_prefix_of_words([*question, *passages, "answer:"]) == Prefix(
         (*question, *passages), (range(3, 16),), mark
@@ -362,7 +376,20 @@ def test_prefix_of_words_by_hand():
     assert rm_prefix_of_words(question) == Prefix(tuple(question))
     assert rm_prefix_of_words([]) == Prefix(())
     # `context:` in a question, and `answer:` in a passage, are words like others
-    words = "question: what context: is it context: wikipage: a text: answer: b answer:".split()
+    words = [
+        "question:",
+        "what",
+        "context:",
+        "is",
+        "it",
+        "context:",
+        "wikipage:",
+        "a",
+        "text:",
+        "answer:",
+        "b",
+        "answer:",
+    ]
     assert rm_prefix_of_words(words) == Prefix(tuple(words[:-1]), (range(5, 11),), mark)
     assert rm_prefix_of_words(["context:", "wikipage:", "answer:"]) == Prefix(
         ("context:", "wikipage:"), (range(2),), mark

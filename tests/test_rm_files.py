@@ -224,7 +224,20 @@ def test_a_segment_file_of_steps():
     tags = segment_tags(steps, [(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
     example = tagged_words(["discs", "2"], response, steps, tags, ignore="-")
     assert example is not None
-    assert example.words == "discs 2 </s> move 1 a c </s> move 2 a b".split()
+    assert example.words == [
+        "discs",
+        "2",
+        "</s>",
+        "move",
+        "1",
+        "a",
+        "c",
+        "</s>",
+        "move",
+        "2",
+        "a",
+        "b",
+    ]
     assert example.tags == ["-", "-", "GOOD", *"----", "BAD", *"----"]
     text, summary = segment_file([None, example], ignore="-")
     assert json.loads(text) == {"id": "1", "text": example.words, "feedback_tags": example.tags}

@@ -20,7 +20,7 @@ BAD = {
     "with_context": ["no", "true", 0, 1, None, []],
     "max_length": [-1, 0, None, "512", 1e30, 10**30, 512.0, True, [512], 2**20 + 1],
     "labels": [
-        5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"],
+        5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"],  # noqa: E501
         ["", "O"],
     ],
     "error_label": [None, 5, "X", "O", ["NF-ERR"]],

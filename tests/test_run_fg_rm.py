@@ -220,7 +220,7 @@ def test_the_best_checkpoint_is_kept(tmp_path):
     assert not (folder / "checkpoints").exists()
 
 
-class Interrupt(Exception):
+class Interrupt(Exception):  # noqa: N818
     pass
 
 
@@ -524,7 +524,7 @@ def test_the_command_chooses_the_program(monkeypatch, capsys):
 
 def test_a_run_from_the_command_line(tmp_path, capsys):
     """With a task, whose context the file's words hold."""
-    words = "question: a context: wikipage: b answer: </s> c d".split()
+    words = ["question:", "a", "context:", "wikipage:", "b", "answer:", "</s>", "c", "d"]
     rows = [
         json.dumps({"text": words, "feedback_tags": [*["Ignore"] * 6, tag, *["Ignore"] * 2]})
         for tag in ("NF-ERR", "O")

@@ -165,7 +165,7 @@ class FakeWandb:
     def __init__(self):
         self.calls, self.logged, self.finished = [], [], False
 
-    def Settings(self, **arguments):
+    def Settings(self, **arguments):  # noqa: N802
         return arguments
 
     def init(self, **arguments):

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments not in (["bash"], ["zsh"]):
         raise UserError(
-            "name the shell: `source <(fgrlhf completion bash)` or `source <(fgrlhf completion zsh)`"
+            "name the shell: `source <(fgrlhf completion bash)`, or zsh in place of bash"
         )
     if arguments == ["zsh"]:
         print("autoload -U +X bashcompinit && bashcompinit")

@@ -30,7 +30,8 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     """Everything a run needs, loaded.
 
     Raises:
-      UserError: pairs, files or checkpoints are missing or broken. Nothing has been written by then.
+      UserError: pairs, files or checkpoints are missing or broken. Nothing has been written by
+        then.
     """
     data = config.data
     comparisons = load_comparisons(config, task.comparisons, task.prompts)

@@ -93,7 +93,11 @@ def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
 
 def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
     """Every file and checkpoint that decides the result."""
-    inputs = [settings.policy, settings.config, config.model.policy_model.ckpt]
+    inputs: list[str | Path] = [
+        settings.policy,
+        settings.config,
+        config.model.policy_model.ckpt,
+    ]
     inputs += models_of(metrics_of(settings, config))
     data = prompts_file(settings.data_dir, settings.split)
     if data is not None:
@@ -146,6 +150,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed)[: settings.max_examples]
     state = PartialState(cpu=not torch.accelerator.is_available())
+    device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
     inputs = inputs_of(settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:
@@ -153,7 +158,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
             print(table(read_json(folder / "summary.json")), flush=True)
         return folder
-    policy, reference, reward = load(task, settings, config, state.device)
+    policy, reference, reward = load(task, settings, config, device)
     check_prompts_fit(
         policy, prompts, task.core_text, data or settings.split, quiet=not state.is_main_process
     )

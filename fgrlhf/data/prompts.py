@@ -32,9 +32,8 @@ def check_prompts_fit(
       UserError: a prompt has no tokens, or would lose a part of its core text.
     """
     cut = cut_prompts(policy, prompts)
-    cores = [core_text(prompt) for prompt in cut]
-    lengths = policy.prompt_lengths(cores)
-    for prompt, core, length in zip(cut, cores, lengths):
+    lengths = policy.prompt_lengths([core_text(prompt) for prompt in cut])
+    for prompt, length in zip(cut, lengths):
         if length > policy.max_input_len:
             raise UserError(
                 f"{file}, row {shorten(prompt.id, 80)}: the part that must not be cut has {length}"

@@ -1,10 +1,9 @@
 """Any Hugging Face text classifier as a reward, per segment or for the whole response."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from fgrlhf.errors import UserError, suggestion
@@ -29,7 +28,7 @@ class ClassifierReward:
     so the segments of a response add up to s(response) - s(empty response).
     """
 
-    def __init__(self, model: nn.Module, tokenizer, config: "Classifier"):
+    def __init__(self, model: Any, tokenizer, config: "Classifier"):
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
@@ -55,7 +54,7 @@ class ClassifierReward:
         try:
             network_config = load_config(config.ckpt)
             tokenizer = load_tokenizer(config.ckpt)
-            model = load_weights(
+            model: Any = load_weights(
                 AutoModelForSequenceClassification,
                 config.ckpt,
                 config=network_config,

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -29,6 +29,7 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
+from fgrlhf.reward_models import scoring
 from fgrlhf.reward_models.classifier import ClassifierReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.scoring import load_reward_model
@@ -77,7 +78,7 @@ class SegmentClassifier(RewardKind):
             dtype=context.dtype,
             **model_facts(self, "level", "error_label", "with_context"),
         )
-        return SegmentClassifierReward(scorer, self.values)
+        return SegmentClassifierReward(cast(scoring.SegmentScorer, scorer), self.values)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -106,6 +107,7 @@ class SequenceScorer(RewardKind):
             dtype=context.dtype,
             **model_facts(self, "mean", "std", "with_context"),
         )
+        scorer = cast(scoring.SequenceScorer, scorer)
         return SequenceScorerReward(
             scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip
         )
@@ -210,9 +212,9 @@ class Length(RewardKind):
     def _some_limit(self):
         if self.max_words is None and self.min_words is None:
             refuse([("max_words", "missing; give max_words, min_words or both")])
-        limits = (self.min_words, self.max_words)
-        if None not in limits and self.min_words > self.max_words:
-            refuse([("min_words", f"{self.min_words} is more than max_words={self.max_words}")])
+        shortest, longest = self.min_words, self.max_words
+        if shortest is not None and longest is not None and shortest > longest:
+            refuse([("min_words", f"{shortest} is more than max_words={longest}")])
         return self
 
     def build(self, context: RewardContext) -> LengthReward:

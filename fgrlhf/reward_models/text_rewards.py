@@ -19,7 +19,7 @@ class RegexReward:
         self.pattern = pattern
         self.value = value
         self.otherwise = otherwise
-        self.level = level
+        self.level: Level | None = level
         self.segmenter = None if level is None else load_segmenter()
         self.needs_tokens = level == "token"
 
@@ -29,7 +29,7 @@ class RegexReward:
         texts: Sequence[str],
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> list[list[SegmentScore]]:
-        if self.segmenter is None:
+        if self.segmenter is None or self.level is None:
             return [self._matches(text) for text in texts]
         results = []
         for n, text in enumerate(texts):

@@ -110,7 +110,7 @@ class DPODataConfig(StrictModel):
     )
     train_file: FilePath | None = Field(
         default=None,
-        description="prompts of feedback_file, as the policy reads them, for a task's source; null: generated",
+        description="prompts of feedback_file as the policy reads them; null: generated",
     )
     dev_file: FilePath | None = Field(
         default=None, description="prompts to evaluate on; null: the task generates them"

@@ -112,7 +112,7 @@ class RunLog:
             write_text(self.folder / "config.yaml", text)
         self._drop_after(resume_step)
         self._write_run(_find_seed(settings) if seed is None else seed, resume_step, before)
-        self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")
+        self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can
@@ -403,7 +403,7 @@ class _TensorBoard:
 class _Wandb:
     def __init__(self, folder: Path, arguments: dict, settings: dict):
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise UserError(
                 "wandb logging is on and wandb is not installed: "

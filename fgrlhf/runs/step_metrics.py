@@ -1,6 +1,7 @@
 """Numbers and samples to look at, computed from a step's global rollout."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def rollout_metrics(
         # NaN (null in the log) where the reward applies to no response
         applies_B = torch.tensor(rewards.applies(name), device=rewards_BT.device)
         metrics[f"reward/{name}"] = float(rewards_BT[applies_B].sum(1).mean())
-    if advantages.returns_BT is not None:
+    if advantages.returns_BT is not None and rollout.values_BT is not None:
         metrics["value/explained_variance"] = explained_variance(
             rollout.values_BT, advantages.returns_BT, mask_BT
         )
@@ -61,9 +62,8 @@ def cut_inputs(reward) -> dict[str, float]:
     """
     shares = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
-        scorer = getattr(
-            getattr(aspect, "aspect", aspect), "scorer", None
-        )  # an aspect may stand in one that places it at the end
+        # `AtEnd` holds the reward that it moves
+        scorer: Any = getattr(getattr(aspect, "aspect", aspect), "scorer", None)
         if getattr(scorer, "seen", 0):
             shares[f"cut/{name}"] = scorer.cut_inputs / scorer.seen
     return shares

@@ -68,7 +68,9 @@ def moves_to(goal: str) -> Mapping[str, int]:
 
 
 def read_moves(position: str, solution: str) -> Iterator[Move]:
-    """The moves of a solution that starts at `position`, up to and including the first illegal one."""
+    """The moves of a solution that starts at `position`, up to and including the first illegal
+    one.
+    """
     for part in _PART.finditer(solution):
         after = part[0] if part[0] in legal_moves(position) else None
         yield Move(part.start(), part.end(), position, after)

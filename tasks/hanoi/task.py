@@ -14,7 +14,9 @@ SPLITS = {"dev": slice(0, 50), "test": slice(50, 150), "train": slice(150, None)
 
 
 def puzzles(split: str, seed: int) -> list[Prompt]:
-    """Of all 702 pairs of different positions 50 are for dev, 100 for test, the rest for training."""
+    """Of all 702 pairs of different positions 50 are for dev, 100 for test, the rest for
+    training.
+    """
     pairs = list(permutations(POSITIONS, 2))
     random.Random(f"hanoi {seed}").shuffle(pairs)
     return [_prompt(position, goal) for position, goal in pairs[SPLITS[split]]]

@@ -74,17 +74,16 @@ def _error_of(
         return ErrorSpan(rng.choice(("Irrelevant", "Unverifiable")), part.start, part.end)
     if not bad:
         return None
+    claim = part.claim
     if part.label == "irrelevant":
         return ErrorSpan("Irrelevant", part.start, part.end)
-    if part.label == "repeated":
-        return ErrorSpan(
-            "Redundant", part.start, part.end, earliest[part.claim.kind, part.claim.verb]
-        )
     if part.label == "incoherent":
         return ErrorSpan("Incoherent", part.start, part.end)
-    source = facts.sources[
-        part.claim.kind, part.claim.verb
-    ]  # an `ok` sub-sentence is about a fact of the pages
+    assert claim is not None  # only incoherent sub-sentences make no claim
+    if part.label == "repeated":
+        return ErrorSpan("Redundant", part.start, part.end, earliest[claim.kind, claim.verb])
+    # an `ok` sub-sentence is about a fact of the pages
+    source = facts.sources[claim.kind, claim.verb]
     evidence = {"passage_id": source.passage_id, "sentence_id": [source.sentence_id]}
     return ErrorSpan(
         "Wrong-Grounding", part.start, part.end, json.dumps(evidence, separators=(",", ":"))
@@ -108,10 +107,9 @@ def _mended(
     """
     if error is None:
         return part.claim or answer[part.start : part.end].rstrip(".;")
-    if error.type == "Wrong-Grounding":
-        return Claim(
-            part.claim.kind, part.claim.verb, facts.sources[part.claim.kind, part.claim.verb].value
-        )
+    if error.type == "Wrong-Grounding" and part.claim is not None:
+        kind, verb = part.claim.kind, part.claim.verb
+        return Claim(kind, verb, facts.sources[kind, verb].value)
     return None
 
 

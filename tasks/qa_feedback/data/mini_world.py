@@ -137,7 +137,7 @@ class Item:
         )
 
 
-def compose(sentences: Sequence[Sequence[Claim]]) -> str:
+def compose(sentences: Sequence[Sequence[Claim | str]]) -> str:
     """Claims as text: sentences of claims joined by semicolons."""
     texts = ("; ".join(str(claim) for claim in claims) for claims in sentences if claims)
     return " ".join(text[0].upper() + text[1:] + "." for text in texts)

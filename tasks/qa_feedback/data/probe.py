@@ -1,7 +1,8 @@
 """Asks reward models, next to the oracle, about answers that policies are known to find when they
 game a reward.
 
-    python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data output_dir=outputs/qa_feedback/mini
+    python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data
+    output_dir=outputs/qa_feedback/mini
 
 Each question of the mini world is answered by its gold answer, the gold answer's first sentence,
 the gold answer with a repeat, one sentence said two, four and six times, and every fact of its

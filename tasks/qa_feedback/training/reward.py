@@ -8,7 +8,7 @@
 The published YAML files name no kind: `REWARD_KINDS` fills it in from the reward's name.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
+from fgrlhf.reward_models.scoring import SequenceScorer as SequenceScorerModel
 from fgrlhf.reward_models.scoring import load_reward_model
 
 
@@ -120,6 +121,7 @@ class Preference(SequenceScorer):
             defaults={"with_context": True},
             **model_facts(self, "mean", "std", "with_context"),
         )
+        scorer = cast(SequenceScorerModel, scorer)
         return PreferenceReward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
 
 

@@ -1,4 +1,5 @@
-"""Holistic RLHF: `python -m tasks.qa_feedback.training.train_baseline baseline_config.yml [key=value ...]`.
+"""Holistic RLHF: `python -m tasks.qa_feedback.training.train_baseline baseline_config.yml
+[key=value ...]`.
 
 The paper's name for `fgrlhf rl tasks.qa_feedback`; the YAML decides which rewards there are.
 """

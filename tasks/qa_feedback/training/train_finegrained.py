@@ -1,4 +1,5 @@
-"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained fine_grained_config.yml [key=value ...]`.
+"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained
+fine_grained_config.yml [key=value ...]`.
 
 The paper's name for `fgrlhf rl tasks.qa_feedback`; the YAML decides which rewards there are.
 """
