@@ -13,6 +13,7 @@ from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_utils import BLANK
 from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.task import TASK
 
 CONFIG = Path(__file__).parents[1] / "tasks/qa_feedback/training/mini_oracle_config.yml"
 
@@ -44,14 +45,14 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(module, "load_policy", damaged_policy)
         with pytest.raises(UserError, match="the policy's logits are NaN or infinite"):
-            run(settings)
+            run(TASK, settings)
     written = [
         path
         for path in tmp_path.rglob("*")
         if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")
     ]
     assert not written and not [path for path in tmp_path.rglob("part-*") if path.read_text()]
-    assert run(settings).exists()  # with whole weights the same command gives the result
+    assert run(TASK, settings).exists()  # with whole weights the same command gives the result
     if module is evaluate:
         assert (
             read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"]
