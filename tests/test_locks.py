@@ -31,5 +31,5 @@ def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monke
     (tmp_path / "file").write_text("")
     config = Section(logging=Section(save_dir=str(tmp_path / "file" / "run")))
     monkeypatch.setattr(stage, "parse_cli", lambda *_, **__: config)
-    with pytest.raises(UserError, match="a folder must be"):
+    with pytest.raises(UserError, match="in the place of a folder"):
         stage.main()

@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
         "surrogate": f"{tmp_path}/\ud800", "none": "", "blank": "  ",
     }.get(how, tmp_path / how)
     reason = {
-        "file": "a file is where a folder must be|File exists", "file above": "Not a directory", "long": "File name too long",
+        "file": "in the place of a folder|File exists", "file above": "Not a directory", "long": "File name too long",
         "NUL": "no name of a folder", "surrogate": "no name of a folder", "loop": "symbolic link|File exists",
         "dangling": "File exists", "no right": "Permission denied", "full": "Make room", "none": "has no name", "blank": "has no name",
     }[how]
