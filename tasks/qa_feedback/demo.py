@@ -54,7 +54,7 @@ def reward_model(name: str, module: str) -> Stage:
     return script(
         f"train_{name}",
         f"{REWARD_MODELING}/train_{name}.sh",
-        modules=(module,),
+        modules=(module, f"{TASK_MODULE}.task"),
         needs=("create_rm_train_files",),
         outputs=(name,),
         reads=(config, "reward_modeling/metrics/*.py"),

@@ -29,7 +29,7 @@ from fgrlhf.pipeline.experiments import (
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from tasks.qa_feedback.compare import experiment_of
-from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TRAINING, script
+from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TASK_MODULE, TRAINING, script
 
 REWARD_MODELS = {
     "rel_rm": "run_fg_rm",
@@ -101,7 +101,7 @@ def reward_model_stage(name: str, seed: int, out: Path) -> Stage:
         f"{REWARD_MODELING}/train_{name}.sh",
         f"train.seed={seed}",
         f"logging.save_dir={out / folder}",
-        modules=(f"reward_modeling.{REWARD_MODELS[name]}",),
+        modules=(f"reward_modeling.{REWARD_MODELS[name]}", f"{TASK_MODULE}.task"),
         outputs=(folder,),
         reads=(f"{REWARD_MODELING}/mini_{name}_config.yml",),
     )
