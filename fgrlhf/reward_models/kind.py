@@ -1,5 +1,6 @@
 """The base class of reward kinds, without anything heavy to import."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -10,6 +11,7 @@ from fgrlhf.config import Amount, StrictModel
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
     from fgrlhf.reward_models.prefix import PrefixFn
+    from fgrlhf.types import Prompt, SegmentScore
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,22 @@ class RewardKind(StrictModel):
     def model_folders(self) -> tuple[str, ...]:
         """Folders and hub names whose contents decide the reward; a stage notes their checksums."""
         return ()
+
+
+class RuleReward(RewardKind):
+    """Base class of kinds that need no model: a rule scores each response by itself.
+
+    A subclass declares its keys and writes `score`; the config is the reward.
+    """
+
+    def score(self, prompt: "Prompt", text: str) -> "list[SegmentScore] | None":
+        """The values of a response's segments, or None where the reward does not apply."""
+        raise NotImplementedError
+
+    def segment_scores(
+        self, prompts: "Sequence[Prompt]", texts: Sequence[str]
+    ) -> "list[list[SegmentScore] | None]":
+        return [self.score(prompt, text) for prompt, text in zip(prompts, texts)]
+
+    def build(self, context: RewardContext) -> "AspectReward":
+        return self

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # A random tiny model, SFT on imperfect solutions, then RL; prints the share of solved puzzles after SFT and after RL:
-#   bash tasks/hanoi/run.sh                                                 a reward for each move
-#   bash tasks/hanoi/run.sh reward.moves.place=end logging.save_dir=...     the same reward as a scalar
-# Extra arguments are overrides of mini_rl_config.yml. Stages that are complete are reused.
+#   bash tasks/hanoi/run.sh              a reward for every move (dense_config.yml)
+#   REWARD=scalar bash tasks/hanoi/run.sh         a reward for solved puzzles (scalar_config.yml)
+# Extra arguments are overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 
-config="$(config_for rl_config.yml)"
+reward="${REWARD:-dense}"
+config="$(config_for "${reward}_config.yml")"
 evaluate() {
     launch -m fgrlhf.cli.evaluate "tasks.$TASK" policy="$1" name="$2" config="$config" output_dir="$OUTPUT_DIR" num_samples=4
 }
@@ -18,4 +19,4 @@ echo "after SFT:"
 evaluate "$OUTPUT_DIR/sft" sft
 launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
 echo "after RL:"
-evaluate "$OUTPUT_DIR/rl/best" rl
+evaluate "$OUTPUT_DIR/$reward/best" "$reward"

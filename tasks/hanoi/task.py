@@ -1,10 +1,8 @@
 """Tower of Hanoi with three discs: from any position to any other."""
 
 import random
-from collections.abc import Sequence
 from itertools import permutations
 
-from fgrlhf.evaluation import Metric
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from tasks.hanoi.puzzle import POSITIONS, read_moves, solve
@@ -14,21 +12,17 @@ SPLITS = {"dev": slice(0, 50), "test": slice(50, 150), "train": slice(150, None)
 
 
 def puzzles(split: str, seed: int) -> list[Prompt]:
-    """Of all 702 pairs of different positions 50 are for dev, 100 for test, the rest for
-    training.
-    """
+    """All 702 pairs of different positions, 50 of them for dev, 100 for test."""
     pairs = list(permutations(POSITIONS, 2))
-    random.Random(f"hanoi {seed}").shuffle(pairs)
-    return [_prompt(position, goal) for position, goal in pairs[SPLITS[split]]]
-
-
-def _prompt(position: str, goal: str) -> Prompt:
-    return Prompt(
-        id=f"{position} to {goal}",
-        text=f"goal {goal} start {position}:",
-        references=(solve(position, goal),),
-        meta={"position": position, "goal": goal},
-    )
+    rng = random.Random(f"hanoi {seed}")
+    rng.shuffle(pairs)
+    prompts = []
+    for position, goal in pairs[SPLITS[split]]:
+        text = f"goal {goal} start {position}:"
+        shortest = solve(position, goal, 0.0, rng)
+        meta = {"position": position, "goal": goal}
+        prompts.append(Prompt(f"{position} to {goal}", text, (shortest,), meta=meta))
+    return prompts
 
 
 def verified(prompt: Prompt, text: str) -> dict[str, float]:
@@ -38,13 +32,9 @@ def verified(prompt: Prompt, text: str) -> dict[str, float]:
     return {"solved": float(is_solved(prompt, text)), "legal": float(legal)}
 
 
-def metrics(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
-    return (verified,)
-
-
 TASK = Task(
     name="hanoi",
     generate=puzzles,
     rewards={"moves": Moves, "solved": Solved},
-    metrics=metrics,
+    metrics=lambda prompts: (verified,),
 )

@@ -9,54 +9,53 @@ from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.config import load_config
 from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.reward import AtEnd
-from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import build_reward, rl_config
 from fgrlhf.types import Prompt
 from sft import run_sft
 from tasks.hanoi.data import demonstrations
 from tasks.hanoi.puzzle import POSITIONS, legal_moves, moves_to, read_moves, solve
-from tasks.hanoi.reward import MovesReward, Solved, SolvedReward
+from tasks.hanoi.reward import Moves, Solved
 from tasks.hanoi.task import TASK, puzzles, verified
 
 FOLDER = Path(__file__).parents[1]
-TOWER = Prompt("tower", "", meta={"position": "A A A", "goal": "C C C"})
-SOLUTION = "C A A, C B A, B B A, B B C, A B C, A C C, C C C"
+TOWER = Prompt("tower", "", meta={"position": "AAA", "goal": "CCC"})
+SOLUTION = "CAA CBA BBA BBC ABC ACC CCC"
 
 
 def values(text: str) -> list[tuple[str, float, str]]:
-    (scores,) = MovesReward(illegal=-2.0).segment_scores([TOWER], [text])
+    (scores,) = Moves(illegal=-2.0).segment_scores([TOWER], [text])
     return [(text[score.start : score.end], score.value, score.label) for score in scores]
 
 
 def test_a_disc_moves_if_no_smaller_disc_is_in_the_way():
-    assert set(legal_moves("A A A")) == {"B A A", "C A A"}
-    assert set(legal_moves("B A A")) == {"A A A", "C A A", "B C A"}
-    assert set(legal_moves("B B A")) == {"A B A", "C B A", "B B C"}
+    assert set(legal_moves("AAA")) == {"BAA", "CAA"}
+    assert set(legal_moves("BAA")) == {"AAA", "CAA", "BCA"}
+    assert set(legal_moves("BBA")) == {"ABA", "CBA", "BBC"}
 
 
 def test_distances_are_those_of_the_puzzle():
-    distance = moves_to("C C C")
+    distance = moves_to("CCC")
     assert len(distance) == len(POSITIONS) == 27
-    assert distance["A A A"] == 7 == max(distance.values())
-    assert [distance[position] for position in SOLUTION.split(", ")] == [6, 5, 4, 3, 2, 1, 0]
+    assert distance["AAA"] == 7 == max(distance.values())
+    assert [distance[position] for position in SOLUTION.split()] == [6, 5, 4, 3, 2, 1, 0]
     for position in POSITIONS:
-        assert moves_to(position)["C C C"] == distance[position]
+        assert moves_to(position)["CCC"] == distance[position]
 
 
 def test_every_move_of_a_solution_gets_a_value():
-    closer = [(move, 1.0, "closer") for move in SOLUTION.split(", ")]
+    closer = [(move, 1.0, "closer") for move in SOLUTION.split()]
     assert values(SOLUTION) == closer
-    assert values("C A A, A A A,B A A") == [
-        ("C A A", 1.0, "closer"),
-        ("A A A", -1.0, "further"),
-        ("B A A", 0.0, "detour"),
+    assert values("CAA AAA\nBAA") == [
+        ("CAA", 1.0, "closer"),
+        ("AAA", -1.0, "further"),
+        ("BAA", 0.0, "detour"),
     ]
     assert values("") == []
 
 
-@pytest.mark.parametrize("illegal", ["B B A", "A A A", "C A", "C A A B", "D A A", "c a a", "?"])
+@pytest.mark.parametrize("illegal", ["BBA", "AAA", "CA", "CAAB", "DAA", "caa", "?"])
 def test_the_first_illegal_move_ends_the_solution(illegal):
-    assert values(f"{illegal}, C A A, C B A") == [(illegal, -2.0, "illegal")]
+    assert values(f"{illegal} CAA CBA") == [(illegal, -2.0, "illegal")]
 
 
 def test_the_values_of_a_solution_add_up_to_its_distance():
@@ -64,14 +63,14 @@ def test_the_values_of_a_solution_add_up_to_its_distance():
     for prompt in puzzles("test", 0):
         position, goal = prompt.meta["position"], prompt.meta["goal"]
         with_detours = solve(position, goal, error_rate=0.5, rng=rng)
-        (scores,) = MovesReward(-1.0).segment_scores([prompt], [with_detours])
+        (scores,) = Moves(illegal=-1.0).segment_scores([prompt], [with_detours])
         assert sum(score.value for score in scores) == moves_to(goal)[position]
         assert verified(prompt, with_detours) == {"solved": 1.0, "legal": 1.0}
 
 
 def test_the_scalar_reward_is_for_solutions_alone():
-    texts = [SOLUTION, SOLUTION + ", B C C", SOLUTION.replace("B B C", "B A C"), "C C C", ""]
-    scores = SolvedReward().segment_scores([TOWER] * len(texts), texts)
+    texts = [SOLUTION, SOLUTION + " BCC", SOLUTION.replace("BBC", "BAC"), "CCC", ""]
+    scores = Solved().segment_scores([TOWER] * len(texts), texts)
     assert [score.value for (score,) in scores] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert all(score.end is None for (score,) in scores)
     assert [verified(TOWER, text)["legal"] for text in texts] == [1.0, 1.0, 0.0, 0.0, 1.0]
@@ -113,11 +112,10 @@ def output_dir(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_reward_of_the_config_is_dense_or_a_scalar(output_dir):
-    dense = config("mini_rl_config.yml")
-    at_end = config("mini_rl_config.yml", "reward.moves.place=end")
-    assert isinstance(build_reward(TASK, dense.reward).aspects["moves"], MovesReward)
+    dense = config("mini_dense_config.yml")
+    at_end = config("mini_dense_config.yml", "reward.moves.place=end")
+    assert isinstance(build_reward(TASK, dense.reward).aspects["moves"], Moves)
     assert isinstance(build_reward(TASK, at_end.reward).aspects["moves"], AtEnd)
-    assert isinstance(Solved().build(RewardContext(TASK.rm_prefix)), SolvedReward)
 
 
 def test_every_stage_runs(output_dir):
@@ -138,17 +136,17 @@ def test_every_stage_runs(output_dir):
         "train.eval_examples=2",
         "train.n_critic_warmup_steps=0",
     ]
-    rl.main([task, str(FOLDER / "mini_rl_config.yml"), *short])
+    rl.main([task, str(FOLDER / "mini_dense_config.yml"), *short])
     evaluate.main(
         [
             task,
-            f"policy={output_dir}/rl/best",
-            f"config={FOLDER}/mini_rl_config.yml",
+            f"policy={output_dir}/dense/best",
+            f"config={FOLDER}/mini_dense_config.yml",
             f"output_dir={output_dir}",
             "max_examples=3",
         ]
     )
-    rows = read_jsonl(output_dir / "eval" / "rl-test" / "rows.jsonl")
+    rows = read_jsonl(output_dir / "eval" / "dense-test" / "rows.jsonl")
     assert [row["id"] for row in rows] == [prompt.id for prompt in puzzles("test", 0)[:3]]
     for row, prompt in zip(rows, puzzles("test", 0)):
         moves = list(read_moves(prompt.meta["position"], row["response"]))

@@ -7,7 +7,7 @@ import pytest
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.files import read_json
 from fgrlhf.types import Prompt
-from tasks.numbers.reward import DateReward, IncreasingReward
+from tasks.numbers.reward import Date, Increasing
 from tasks.numbers.task import TASK
 
 CONFIG = str(Path(__file__).parents[1] / "mini_rl_config.yml")
@@ -29,7 +29,7 @@ DATE = Prompt("d", "", meta={"game": "date"})
     ],
 )
 def test_the_run_of_increasing_numbers_counts(text, counted, words):
-    (scores,) = IncreasingReward(length=4).segment_scores([NUMBERS], [text])
+    (scores,) = Increasing(length=4).segment_scores([NUMBERS], [text])
     assert [text[score.start : score.end] for score in scores] == text.split()[:counted]
     assert {score.value for score in scores} == ({1 / max(words, 4)} if counted else set())
 
@@ -47,7 +47,7 @@ def test_the_run_of_increasing_numbers_counts(text, counted, words):
     ],
 )
 def test_the_first_date_of_the_calendar_counts(text, date):
-    (scores,) = DateReward().segment_scores([DATE], [text])
+    (scores,) = Date().segment_scores([DATE], [text])
     assert [(text[score.start : score.end], score.value) for score in scores] == (
         [] if date is None else [(date, 1.0)]
     )
@@ -55,8 +55,8 @@ def test_the_first_date_of_the_calendar_counts(text, date):
 
 def test_a_reward_does_not_apply_to_the_other_game():
     texts = ["4 5 6", "1 May 2001"]
-    increasing = IncreasingReward(length=3).segment_scores([NUMBERS, DATE], texts)
-    date = DateReward().segment_scores([NUMBERS, DATE], texts)
+    increasing = Increasing(length=3).segment_scores([NUMBERS, DATE], texts)
+    date = Date().segment_scores([NUMBERS, DATE], texts)
     assert increasing[1] is None and sum(score.value for score in increasing[0]) == 1.0
     assert date[0] is None and sum(score.value for score in date[1]) == 1.0
 
