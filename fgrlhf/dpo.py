@@ -33,6 +33,7 @@ from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
 from fgrlhf.types import Prompt
@@ -132,12 +133,12 @@ class DPOTrainer(BaseTrainer):
             **self.config.logging.trackers(),
         )
         last = min(until or self.total_steps, self.total_steps)
-        bar = tqdm(
-            total=self.total_steps,
+        bar = progress_bar(
+            self.total_steps,
+            self.config.logging.run_name,
+            "step",
             initial=self.step,
-            desc=self.config.logging.run_name,
-            unit="step",
-            disable=self._quiet(),
+            enabled=not self._quiet(),
         )
         while self.step < last:
             if self.step % self.config.train.eval_interval == 0:
@@ -169,9 +170,7 @@ class DPOTrainer(BaseTrainer):
             self.accelerator.num_processes,
         )
         order = sorted(share, key=lambda i: self.comparisons[i].lengths)
-        bar = tqdm(
-            total=len(order), desc="reference", unit="prompt", leave=False, disable=self._quiet()
-        )
+        bar = progress_bar(len(order), "reference", "prompt", enabled=not self._quiet())
         by_place: list[tuple[int, list[Tensor]]] = []
         for start in range(0, len(order), size):
             places = order[start : start + size]

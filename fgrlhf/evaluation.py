@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError
@@ -20,6 +19,7 @@ from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import finished_responses
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
@@ -114,7 +114,7 @@ def evaluate_rows(
     names = [metric.column for metric in metrics if isinstance(metric, NamedMetric)]
     rouge = None if "rougeLsum" in names else RougeLsum(segmenter)
     rows_of_prompt: dict[int, list[dict]] = {}
-    bar = tqdm(total=len(prompts), desc="evaluating", unit="prompt", disable=not progress)
+    bar = progress_bar(len(prompts), "evaluating", "prompt", enabled=progress)
     for indices in _batches(prompts, batch_size):
         batch = [prompts[i] for i in indices]
         response, texts, kls = _respond(

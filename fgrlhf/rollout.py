@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from fgrlhf.alignment import decode
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.types import Prompt, Response, Rollout
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
@@ -194,7 +194,7 @@ def generate_texts(
     """
     shortest_first = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     texts_by_prompt: list[list[str]] = [[] for _ in prompts]
-    bar = tqdm(total=len(prompts), desc="generating", unit="prompt", disable=not progress)
+    bar = progress_bar(len(prompts), "generating", "prompt", enabled=progress)
     for start in range(0, len(shortest_first), batch_size):
         batch = shortest_first[start : start + batch_size]
         seeds = []

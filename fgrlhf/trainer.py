@@ -22,6 +22,7 @@ from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import gather_rollouts, share_of, stop_together
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import hold
@@ -386,12 +387,12 @@ class OnPolicyTrainer(BaseTrainer):
         self.log = RunLog(self.folder, self.config, resume_step=resume_step, **trackers)
 
     def _progress_bar(self) -> tqdm:
-        return tqdm(
-            total=self.total_steps,
+        return progress_bar(
+            self.total_steps,
+            self.config.logging.run_name,
+            "step",
             initial=self.step,
-            desc=self.config.logging.run_name,
-            unit="step",
-            disable=self._quiet(),
+            enabled=not self._quiet(),
         )
 
     def _share_cut(self, rollout: Rollout) -> float:

@@ -231,7 +231,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 prompts,
                 sampling,
                 batch_size=self.config.evaluation.batch_size,
-                progress=self.args.process_index == 0 and sys.stderr.isatty(),
+                progress=self.args.process_index == 0,
             )
         rows = [
             {

@@ -6,7 +6,6 @@ Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}; what was eva
 the same settings, policy and data is reused.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -175,7 +174,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             (*task.metrics(prompts), *named),
             reference,
             settings.num_samples,
-            progress=state.is_main_process and sys.stderr.isatty(),
+            progress=state.is_main_process,
             temperature=config.logprob_temperature,
             batch_size=settings.batch_size,
         )

@@ -7,14 +7,12 @@ Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback
 """
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from accelerate import PartialState
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
-from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
@@ -28,6 +26,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.task import Task
@@ -118,12 +117,8 @@ def sample_to(
     size = settings.batch_size * BATCHES_PER_CHUNK
     with (
         open(path, "a", encoding="utf-8") as file,
-        tqdm(
-            total=len(prompts),
-            initial=done,
-            desc="sampling responses",
-            unit="prompt",
-            disable=not progress,
+        progress_bar(
+            len(prompts), "sampling responses", "prompt", initial=done, enabled=progress
         ) as bar,
     ):
         for start in range(done, len(prompts), size):
@@ -191,7 +186,7 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             mine,
             task.sample_row,
             settings,
-            progress=state.is_main_process and sys.stderr.isatty(),
+            progress=state.is_main_process,
         )
         state.wait_for_everyone()
         if state.is_main_process:

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.runs.progress import progress_bar
 
 BLOCK = 1 << 16
 
@@ -196,9 +197,7 @@ def _length(response: http.client.HTTPResponse) -> int | None:
 
 
 def _progress(part: Path, start: int, expected: int | None) -> tqdm:
-    return tqdm(
-        total=expected, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None
-    )
+    return progress_bar(expected, part.stem, "B", initial=start, unit_scale=True)
 
 
 @contextmanager

@@ -1,0 +1,66 @@
+"""Progress of anything that takes more than a few seconds."""
+
+import sys
+from typing import TextIO
+
+from tqdm import tqdm
+
+LINE_SECONDS = 15.0  # between the lines of a log file
+LINE = "{desc}: {n_fmt}/{total_fmt} {unit}, {elapsed} < {remaining}, {rate_fmt}{postfix}"
+
+
+class _Lines:
+    """Writes each state of a bar as a line of its own, for output that is no terminal."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        line = text.strip()
+        if line:
+            self.stream.write(line + "\n")
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+def progress_bar(
+    total: int | None,
+    description: str,
+    unit: str,
+    initial: int = 0,
+    enabled: bool = True,
+    unit_scale: bool = False,
+) -> tqdm:
+    """A bar with rate and time left; outside a terminal, a line every 15 seconds.
+
+    Args:
+      total: units of work; None if unknown.
+      description: printed before the numbers.
+      unit: name of a unit, such as "step".
+      initial: units that an earlier call has done.
+      enabled: False on all ranks but the first.
+      unit_scale: print 1.5M instead of 1500000.
+    """
+    if sys.stderr.isatty():
+        return tqdm(
+            total=total,
+            desc=description,
+            unit=unit,
+            initial=initial,
+            unit_scale=unit_scale,
+            disable=not enabled,
+        )
+    return tqdm(
+        total=total,
+        desc=description,
+        unit=unit,
+        initial=initial,
+        unit_scale=unit_scale,
+        disable=not enabled,
+        file=_Lines(sys.stderr),
+        bar_format=LINE,
+        mininterval=LINE_SECONDS,
+        delay=LINE_SECONDS,
+        leave=False,
+    )
