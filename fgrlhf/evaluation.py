@@ -141,15 +141,21 @@ def evaluate_rows(
         if kls is not None:
             _join(rows, [{"kl": kl} for kl in kls])
         for metric in metrics:
-            if isinstance(metric, NamedMetric):
-                _join(rows, metric.columns(repeated, texts))
-            else:
-                _join(rows, [metric(prompt, text) for prompt, text in zip(repeated, texts)])
+            _join(rows, metric_columns(metric, repeated, texts))
         for n, i in enumerate(indices):
             rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
     bar.close()
     return [row for i in range(len(prompts)) for row in rows_of_prompt[i]]
+
+
+def metric_columns(
+    metric: Metric, prompts: Sequence[Prompt], texts: Sequence[str]
+) -> Sequence[Mapping]:
+    """The metric's columns of each response, in the order of `prompts` and `texts`."""
+    if isinstance(metric, NamedMetric):
+        return metric.columns(prompts, texts)
+    return [metric(prompt, text) for prompt, text in zip(prompts, texts)]
 
 
 def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:

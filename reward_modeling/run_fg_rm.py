@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from transformers import EvalPrediction
 
+from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
@@ -33,7 +34,6 @@ from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.metrics.span_errors import precision_recall_f1
-from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,
@@ -287,7 +287,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an optional task, a YAML file and key=value overrides."""
-    run_program("segment", SegmentRMConfig, train, argv)
+    run_program("rm segment", "reward model", SegmentRMConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel
 
+from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
@@ -32,7 +33,6 @@ from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
-from reward_modeling.program import NO_TASK, run_program
 from reward_modeling.training import (
     RMConfig,
     calibration,
@@ -252,7 +252,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an optional task, a YAML file and key=value overrides."""
-    run_program("sequence", PreferenceRMConfig, train, argv)
+    run_program("rm sequence", "reward model", PreferenceRMConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Supervised fine-tuning of a language model on demonstrations.
 
-    python -m sft.run_sft config.yml key=value ...
+    python -m sft.run_sft [TASK] config.yml key=value ...
 
 The rows of `data.train_file` are `{prompt, response}`, or of any shape that
 fgrlhf/data/formats.py reads as a demonstration.
 
-The folder `logging.save_dir` then holds the best model (by RougeLsum of generated dev answers, or
-by dev loss) as an ordinary transformers folder, with metrics.jsonl, samples/, config.yaml and
-run.json beside it. An interrupted run continues from its last complete checkpoint; a finished one
-is reused.
+The folder `logging.save_dir` then holds the best model (by `evaluation.metric`) as an ordinary
+transformers folder, with metrics.jsonl, samples/, config.yaml and run.json. With a task, its
+metrics judge the responses to the dev prompts too. An interrupted run continues from its last
+complete checkpoint; a finished one is reused.
 """
 
 import shutil
@@ -20,8 +20,8 @@ from typing import Literal, cast
 from accelerate.utils import gather_object
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from transformers.utils import logging as transformers_logging
 
+from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import (
     BatchSize,
     Count,
@@ -33,15 +33,14 @@ from fgrlhf.config import (
     Seed,
     StrictModel,
     Tokens,
-    parse_cli,
+    refuse,
 )
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.errors import run_main
-from fgrlhf.evaluation import summarize
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.evaluation import Metric, metric_columns, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.metrics.base import NamedMetric
-from fgrlhf.metrics.config import EvaluationMetrics, models_of
+from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
@@ -59,6 +58,7 @@ from fgrlhf.runs.hf_trainer import (
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
+from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from sft.data import IGNORED, Collator, Order, count_cuts, encode
 
@@ -115,10 +115,11 @@ class EvaluationSection(StrictModel):
     every_steps: Count | None = Field(
         default=None, description="steps between evaluations and checkpoints; null: every epoch"
     )
-    metric: Literal["rougeLsum", "loss"] = Field(
+    metric: str = Field(
         default="rougeLsum",
         description=(
-            "picks the best checkpoint; with `loss` and no evaluation_metrics nothing is generated"
+            "picks the best checkpoint: `loss`, or any metric of the evaluation, the task's"
+            " included. With `loss` alone, no responses are generated"
         ),
     )
     batch_size: BatchSize = 64
@@ -145,6 +146,14 @@ class SFTConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _metric_picks_the_best(self):
+        metric = self.evaluation.metric
+        if metric != "loss":
+            mistakes = best_metric_mistakes(metric, self.evaluation_metrics, "evaluation.metric")
+            refuse([("", text) for text in mistakes])
+        return self
+
+    @model_validator(mode="after")
     def _metrics_need_dev_data(self):
         if self.evaluation_metrics and self.data.dev_file is None:
             raise ValueError(
@@ -155,7 +164,7 @@ class SFTConfig(StrictModel):
 
 
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
-    """Seq2SeqTrainer whose evaluation adds RougeLsum of greedily generated answers to the loss.
+    """Seq2SeqTrainer whose evaluation also generates answers, greedily, and measures them.
 
     Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models
     work alike.
@@ -167,7 +176,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         policy: Policy,
         dev: Sequence[Prompt],
         log: RunLog,
-        metrics: Sequence[NamedMetric] = (),
+        metrics: Sequence[Metric] = (),
         **kwargs,
     ):
         super().__init__(model=policy.model, **kwargs)
@@ -176,7 +185,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         self.dev = dev
         self.run_log = log
         self.metrics = metrics
-        self.generates = bool(dev) and (bool(metrics) or config.evaluation.metric == "rougeLsum")
+        self.generates = bool(dev) and (bool(metrics) or config.evaluation.metric != "loss")
         self.rouge = RougeLsum()
         # so that `compute_loss` receives the number of tokens of the whole batch
         self.model_accepts_loss_kwargs = True
@@ -211,10 +220,17 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             self.refuse_divergence({"the dev loss": metrics["eval_loss"]}, self.state.global_step)
             for name, value in self.generated_metrics().items():
                 metrics[f"eval_{name}"] = value
+        best = self.config.evaluation.metric
+        if metrics is not None and f"eval_{best}" not in metrics:
+            names = sorted(name.removeprefix("eval_") for name in metrics)
+            raise UserError(
+                f"evaluation.metric is `{best}`, which the evaluation does not compute; it computes"
+                f" {', '.join(names)}"
+            )
         return output
 
     def generated_metrics(self) -> dict[str, float]:
-        """RougeLsum, length in words and `evaluation_metrics` of responses to the dev prompts.
+        """RougeLsum, length in words and the metrics of responses to the dev prompts.
 
         The processes share the prompts.
         """
@@ -244,7 +260,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
             for prompt, (text,) in zip(prompts, texts)
         ]
         for metric in self.metrics:
-            columns = metric.columns(prompts, [text for (text,) in texts])
+            columns = metric_columns(metric, prompts, [text for (text,) in texts])
             for row, more in zip(rows, columns, strict=True):
                 row.update(more)
         rows = gather_object(rows) if self.args.world_size > 1 else rows
@@ -269,7 +285,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
     else:
         settings["load_best_model_at_end"] = True
         settings["metric_for_best_model"] = config.evaluation.metric
-        settings["greater_is_better"] = config.evaluation.metric == "rougeLsum"
+        settings["greater_is_better"] = config.evaluation.metric != "loss"
     return hf_trainer.training_arguments(
         Seq2SeqTrainingArguments,
         folder,
@@ -292,13 +308,13 @@ def install_model(policy: Policy, folder: Path) -> None:
         policy.save(temporary)
 
 
-def train(config: SFTConfig) -> Path:
+def train(config: SFTConfig, task: Task = NO_TASK) -> Path:
     """Run the stage and return the folder of the best model. See the module's docstring."""
     with hold(config.logging.save_dir):
-        return _train(config)
+        return _train(config, task)
 
 
-def _train(config: SFTConfig) -> Path:
+def _train(config: SFTConfig, task: Task) -> Path:
     folder = Path(config.logging.save_dir)
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
     columns = config.data.columns
@@ -315,7 +331,11 @@ def _train(config: SFTConfig) -> Path:
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
     policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
-    metrics = build_metrics(config.evaluation_metrics, str(arguments.device))
+    dev_prompts = [example.prompt for example in dev]
+    metrics = [
+        *build_metrics(config.evaluation_metrics, str(arguments.device)),
+        *task.metrics(dev_prompts),
+    ]
     if is_main_rank():
         begin(folder, config, inputs)
     checkpoint = last_complete_checkpoint(folder / "checkpoints")
@@ -325,7 +345,7 @@ def _train(config: SFTConfig) -> Path:
         trainer = SFTTrainer(
             config,
             policy,
-            [example.prompt for example in dev],
+            dev_prompts,
             log,
             metrics,
             args=arguments,
@@ -366,10 +386,7 @@ def _train(config: SFTConfig) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    config = parse_cli(SFTConfig, argv, "usage: fgrlhf sft config.yml [section.key=value ...]")
-    say(f"the model is in {train(config)}")
+    run_program("sft", "model", SFTConfig, train, argv)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,8 @@ def test_dpo_runs_are_valid(name, demo, monkeypatch):
 
 def test_corrected_sft_trains_on_the_corrected_answers():
     stage = stage_of("corrected-sft", 1)
-    assert stage.command[2:4] == ("sft.run_sft", f"{T}/mini_corrected_sft_config.yml")
+    config = f"{T}/mini_corrected_sft_config.yml"
+    assert stage.command[2:5] == ("sft.run_sft", "tasks.qa_feedback", config)
     assert stage.needs == ("corrected_examples",)
     corrected = compare.corrected_examples(Path("/base"), Path("/out"))
     assert corrected.name == "corrected_examples" and corrected.outputs == ("corrected.json",)

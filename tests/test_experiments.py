@@ -40,13 +40,13 @@ def test_commands():
     command, modules = program("tasks.hanoi", "rl", "c.yml", "a=1")
     assert command == (sys.executable, "-m", "fgrlhf.cli.rl", "tasks.hanoi", "c.yml", "a=1")
     assert modules[:3] == ("fgrlhf.cli.rl", "tasks.hanoi", "tasks.hanoi.task")
-    assert program("hanoi", "sft", "c.yml")[0][2:] == ("sft.run_sft", "c.yml")
+    assert program("hanoi", "sft", "c.yml")[0][2:] == ("sft.run_sft", "hanoi", "c.yml")
 
 
 @pytest.mark.parametrize("name", module.PROGRAMS)
 def test_the_programs_exist(name):
     root = Path(__file__).parents[1]
-    assert (root / module.PROGRAMS[name][0].replace(".", "/")).with_suffix(".py").exists()
+    assert (root / module.PROGRAMS[name].replace(".", "/")).with_suffix(".py").exists()
 
 
 def test_a_run_depends_on_the_files_that_its_config_names(folder):

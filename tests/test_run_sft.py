@@ -17,8 +17,10 @@ from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
+from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from sft import run_sft
+from sft import run_sft as module
 from sft.data import Cuts, Order, count_cuts, encode
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
@@ -762,6 +764,31 @@ def test_metrics_of_the_config_are_logged(world):
     assert sample["exact_match"] in (0, 1) and len(sample["bleu/bleu_counts"]) == 10
     with pytest.raises(UserError, match="evaluation_metrics is not read"):
         config(world, "evaluation_metrics=[bleu]", "data.dev_file=null")
+
+
+def test_a_metric_of_the_task_picks_the_best_checkpoint(world, monkeypatch):
+    scores = {4: 0.2, 8: 0.7, 10: 0.5}
+    steps = iter(scores)
+    monkeypatch.setattr(module, "generate_texts", lambda *a, **k: [[f"step {next(steps)}"]] * 12)
+
+    def judge(prompt, text):
+        assert prompt.meta == {"goal": 1}  # the other keys of the row
+        return {"judged": scores[int(text.split()[1])]}
+
+    write_json(world / "dev.json", [row | {"goal": 1} for row in rows(12)])
+    task = Task(name="colours", metrics=lambda prompts: (judge,))
+    folder = train(config(world, "evaluation.metric=judged"), task)
+    result = read_json(folder / "result.json")
+    assert (result["metric"], result["best"], result["best_step"]) == ("judged", 0.7, 8)
+
+
+def test_a_metric_that_no_evaluation_computes_is_an_error(world):
+    with pytest.raises(UserError, match="evaluation.metric is `solved`.* it computes .*rougeLsum"):
+        train(config(world, "evaluation.metric=solved"))
+    with pytest.raises(UserError, match="evaluation.metric is `bleu`, which is not computed"):
+        config(world, "evaluation.metric=bleu")
+    with pytest.raises(UserError, match="a lower repetition is better"):
+        config(world, "evaluation.metric=repetition", "evaluation_metrics=[repetition]")
 
 
 def test_a_metric_that_cannot_be_built_stops_before_anything_is_written(world):

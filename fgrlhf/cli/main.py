@@ -7,8 +7,8 @@ from fgrlhf.errors import UserError, run_main, suggestion
 
 # subcommand -> (module with main(argv), its arguments, what it does)
 COMMANDS = {
-    "sft": ("sft.run_sft", "config.yml", "supervised fine-tuning on demonstrations"),
-    "rm": ("reward_modeling.command", "segment|sequence config.yml", "train a reward model"),
+    "sft": ("sft.run_sft", "[TASK] config.yml", "supervised fine-tuning on demonstrations"),
+    "rm": ("reward_modeling.command", "segment|sequence [TASK] config.yml", "train a reward model"),
     "rl": ("fgrlhf.cli.rl", "TASK config.yml", "RL with dense rewards: PPO and other algorithms"),
     "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),

@@ -135,25 +135,31 @@ def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
     return [metric.model for metric in metrics if metric.model is not None]
 
 
-def best_metric_mistakes(best_metric: str, metrics: Sequence[MetricConfig]) -> list[str]:
-    """What prevents `train.best_metric` from picking the best policy, the one with its highest
-    value: the metric is not computed, or lower values of it are better.
+def best_metric_mistakes(
+    best_metric: str,
+    metrics: Sequence[MetricConfig],
+    key: str = "train.best_metric",
+) -> list[str]:
+    """Why a metric cannot pick the best policy, the one with its highest value.
+
+    Either the metric is not computed, or lower values of it are better.
 
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
       metrics: the `evaluation_metrics` of the same config.
+      key: the key of the config that names `best_metric`.
     """
     column = best_metric.partition("/")[0]
     by_column = {metric.column: metric.name for metric in metrics}
     if column in METRICS and column not in by_column and column not in ALWAYS_COMPUTED:
         return [
-            f"train.best_metric is `{best_metric}`, which is not computed: add {column} to"
+            f"{key} is `{best_metric}`, which is not computed: add {column} to"
             " evaluation_metrics, or choose another metric"
         ]
     name = by_column.get(column)
     if name is not None and METRICS[name].higher_is_better is False:
         return [
-            f"train.best_metric is `{best_metric}`, but the policy with the highest value is kept"
+            f"{key} is `{best_metric}`, but the policy with the highest value is kept"
             f" as the best one and a lower {name} is better: choose another metric"
         ]
     return []

@@ -23,21 +23,20 @@ from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.runs.stage import WEIGHTS
 
-# program -> (its module, whether its first argument is the task)
+# program -> its module; the task is the first argument
 PROGRAMS = {
-    "rl": ("fgrlhf.cli.rl", True),
-    "dpo": ("fgrlhf.cli.dpo", True),
-    "sft": ("sft.run_sft", False),
-    "evaluate": ("fgrlhf.cli.evaluate", True),
+    "rl": "fgrlhf.cli.rl",
+    "dpo": "fgrlhf.cli.dpo",
+    "sft": "sft.run_sft",
+    "evaluate": "fgrlhf.cli.evaluate",
 }
 TRAINING = ("rl", "dpo", "sft")
 
 
 def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The command of a stage program, and the modules whose code decides its result."""
-    module, takes_task = PROGRAMS[name]
-    first = (task,) if takes_task else ()
-    command = (sys.executable, "-m", module, *first, *arguments)
+    module = PROGRAMS[name]
+    command = (sys.executable, "-m", module, task, *arguments)
     return command, (module, task, f"{task}.task", f"tasks.{task}.task")  # those that exist count
 
 

@@ -23,12 +23,15 @@ def up_to_question(prompt: Prompt) -> str:
 
 
 def oracle(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
-    """The oracle where the questions are the mini world's, which it can judge."""
-    known = all(
-        Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed
-        for prompt in prompts[:5]
-    )
+    """The oracle for prompts of the mini world; no metric for others, which it cannot judge."""
+    known = all(_is_of_mini_world(prompt) for prompt in prompts[:5])
     return (oracle_metrics,) if known and prompts else ()
+
+
+def _is_of_mini_world(prompt: Prompt) -> bool:
+    if "question" not in prompt.meta or "passages" not in prompt.meta:
+        return False
+    return bool(Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed)
 
 
 def sample_row(prompt: Prompt, responses: Sequence[str]) -> dict:

@@ -1,9 +1,9 @@
-"""Command line of a training program: an optional task, a config, overrides of its keys.
+"""Command line of SFT and of reward models: an optional task, a config, overrides of its keys.
 
-    python -m reward_modeling.run_fg_rm [TASK] config.yml key=value ...
+    python -m sft.run_sft [TASK] config.yml key=value ...
 
-The task decides what a reward model reads before a response, and may have file formats of its own.
-Without a task that is the prompt's text, and files have the format of the library.
+Without a task, prompts are plain text, files have the formats of the library, and there are no
+metrics but the named ones.
 """
 
 import sys
@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.config import parse_cli
+from fgrlhf.config import StrictModel, parse_cli
 from fgrlhf.runs.runlog import say
 from fgrlhf.task import Task, load_task
-from reward_modeling.training import RMConfig
 
-Config = TypeVar("Config", bound=RMConfig)
+Config = TypeVar("Config", bound=StrictModel)
 
 NO_TASK = Task(name="none")
 
@@ -26,7 +25,8 @@ NO_TASK = Task(name="none")
 def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
     """The task that the first argument names, and the other arguments.
 
-    The first argument is a task where a second one follows that is not an override: the config.
+    The first argument is a task if the second one is not an override: then the second is the
+    config.
 
     Raises:
       UserError: there is no such task.
@@ -38,15 +38,21 @@ def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
 
 
 def run_program(
-    kind: str,
+    command: str,
+    result: str,
     config_class: type[Config],
     train: Callable[[Config, Task], Path],
     argv: Sequence[str] | None,
 ) -> None:
-    """Train with the task and the config of a command line. `--help` prints every key and exits."""
+    """Train with the task and the config of a command line. `--help` prints every key and exits.
+
+    Args:
+      command: what precedes the arguments in the usage, such as "rm segment".
+      result: what `train` writes, such as "model".
+    """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, arguments = split_task(sys.argv[1:] if argv is None else argv)
-    usage = f"usage: fgrlhf rm {kind} [TASK] config.yml [section.key=value ...]"
+    usage = f"usage: fgrlhf {command} [TASK] config.yml [section.key=value ...]"
     config = parse_cli(config_class, arguments, usage)
-    say(f"the reward model is in {train(config, task)}")
+    say(f"the {result} is in {train(config, task)}")
