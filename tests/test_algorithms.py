@@ -688,7 +688,7 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
             ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"],
         ),
         ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
-        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is no class"]),
+        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is not a class"]),
         ({"of": "OUTSIDE.NoLoss"}, ["algorithm.of: ", "NoLoss` lacks loss: inherit from fgrlhf."]),
         (
             {"of": "OUTSIDE.NoAlgorithm"},

@@ -921,7 +921,7 @@ def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
         assert part[path[-1]] != value
         part[path[-1]] = value
         (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match="does not ask for"):
+        with pytest.raises(UserError, match="does not require"):
             load_reward_model(folder, rm.prefix_fn)
 
 
@@ -943,5 +943,5 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
 def test_files_that_do_not_work_together_are_refused(tmp_path):
     folder = save(scorer(tmp_path, "encoder"), tmp_path / "rm")
     change_json(folder / "tokenizer_config.json", model_max_length="x")
-    with pytest.raises(UserError, match="model_max_length=.x., which is no length"):
+    with pytest.raises(UserError, match="model_max_length=.x., which is not a length"):
         load_reward_model(folder, rm.prefix_fn)

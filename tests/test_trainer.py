@@ -305,7 +305,8 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
     written = capsys.readouterr()
     said = written.out + written.err
     assert (
-        said.count("(best so far)") == 2 and "(kl 5.1 exceeds train.kl_threshold: not saved as best)" in said
+        said.count("(best so far)") == 2
+        and "(kl 5.1 exceeds train.kl_threshold: not saved as best)" in said
     )
 
 
