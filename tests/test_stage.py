@@ -506,7 +506,7 @@ def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(tmp_path):
     (best / "model.safetensors").write_text("other")
     with (
         pytest.warns(
-            UserWarning, match="the best checkpoint, of step 4: model.safetensors has changed"
+            UserWarning, match="the best checkpoint, from step 4: model.safetensors has changed"
         ),
         pytest.raises(UserError, match="every checkpoint"),
     ):
@@ -539,5 +539,5 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
     shutil.copytree(
         tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2"
     )
-    with pytest.warns(UserWarning, match="it is of a run with other settings"):
+    with pytest.warns(UserWarning, match="it is from a run with other settings"):
         assert last_complete_checkpoint(checkpoints).name == "checkpoint-1"

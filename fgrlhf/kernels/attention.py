@@ -1,20 +1,20 @@
-"""Attention of encoder-decoders: shared prompts, T5's bias by distance, scores that are not stored.
+"""Attention of encoder-decoders: shared prompts, T5's bias by distance, recomputed scores.
 
 *Shared prompts.* K responses to one prompt attend to the same encoder states. Ordinary
 cross-attention needs those states once per response, so keys and values are projected, stored and
 read K times. Here the batch of the keys may be G prompts while the batch of the queries is
-B = G * K responses, the K of one prompt side by side. They attend as one long query:
+B = G * K responses, those of a prompt in consecutive rows. They attend as one long query:
 
     query (G * K, H, T, D) -> (G, H, K * T, D)        keys, values (G, H, P, D), mask (G, 1, 1, P)
 
-The result is the same, because queries do not see each other and cross-attention has no distance
-between query and key. transformers calls an attention function by name, so this works in every
-encoder-decoder whose attention can be chosen (T5, mT5, BART, ...).
+The result is the same, because queries do not see each other and cross-attention does not depend on
+the distance between query and key. transformers calls an attention function by name, so this works
+in every encoder-decoder with selectable attention (T5, mT5, BART, ...).
 
 *Bias by distance.* T5 adds a learned number to each score, which depends only on the distance of
 key and query. transformers looks it up for every pair of positions, and its gradient goes back
-through as many look-ups, which is a fifth of an update of a small model. Here it is looked up once
-per distance, and the matrix is a view of that row.
+through as many look-ups, which take a fifth of an update of a small model. Here it is looked up
+once per distance, and the matrix is a view of that row.
 
 *Recomputed scores.* On a CPU, PyTorch stores scores and probabilities of every layer if the bias
 needs a gradient or there is dropout. `_RecomputedAttention` computes them again instead.
@@ -139,11 +139,11 @@ def _recomputes(query: Tensor) -> bool:
 
 
 class _RecomputedAttention(torch.autograd.Function):
-    """O = (P M) v with P = softmax(scale q k^T + bias), and M the dropout of attention.
+    """O = (P M) v with P = softmax(scale q k^T + bias), where M is the dropout of attention.
 
-    M is 0 for a dropped entry and 1 / (1 - dropout) for others. Of the arrays of size (B, H, L, S)
+    M is 0 for dropped entries and 1 / (1 - dropout) for others. Of the arrays of size (B, H, L, S)
     only the zeros of M are stored, one byte each. PyTorch stores scores and probabilities too,
-    which is more than all the rest of a layer at prompts of 600 tokens. The backward pass computes
+    which at prompts of 600 tokens is more than all the rest of a layer. The backward pass computes
     P again:
 
         dP = M (dO v^T)
@@ -173,7 +173,7 @@ class _RecomputedAttention(torch.autograd.Function):
             scaled_value = value * ctx.dropout_scale
             out = _attend_with_dropout(query, key, scaled_value, bias_HLS, mask, keep_BHLS, scale)
         else:
-            assert bias_HLS is not None, "without bias and dropout PyTorch's attention is as good"
+            assert bias_HLS is not None, "use PyTorch's attention if there is no bias and dropout"
             keep_BHLS = None
             added = bias_HLS
             if mask is not None:
