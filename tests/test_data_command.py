@@ -154,7 +154,7 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
         (["check", "a.json", "format=prompts", "rows=3"], "rows: unknown key"),
         (
             ["check", "a.json", "format=prompts", "columns={a: b}"],
-            "columns.a is no key of this row",
+            "columns.a is not a key of this row",
         ),
         (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
         (["show", "a.json", "format=prompts"], "format: unknown key"),

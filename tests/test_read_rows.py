@@ -94,7 +94,7 @@ def test_a_name_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("rows.txt", r"rows\.txt has no suffix that tells its format: give a file that ends in"),
+        ("rows.txt", r"rows\.txt has no suffix of a known format: give a file that ends in"),
         ("rows", "has no suffix"),
         ("rows.csv", "has no suffix"),
         ("gone.json", r"gone\.json does not exist: check the path, and set DATA_DIR"),

@@ -660,7 +660,7 @@ def test_missing_or_wrong_folders_are_named(tmp_path):
     with pytest.raises(UserError, match="run its training script to the end"):
         load_reward_model(tmp_path / "unfinished", rm.prefix_fn)
     tiny.policy("t5").save(tmp_path / "policy")
-    with pytest.raises(UserError, match="no reward model: its architecture is T5"):
+    with pytest.raises(UserError, match="not a reward model: its architecture is T5"):
         load_reward_model(tmp_path / "policy", rm.prefix_fn)
 
 
@@ -932,9 +932,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     start = rm.start(tmp_path, "causal")
     for path in (folder, start):
         tiny.tokenizer("bpe").save_pretrained(path)
-    with pytest.raises(
-        UserError, match="tokens up to number 319, but the network has embeddings of"
-    ):
+    with pytest.raises(UserError, match="tokens up to number 319, but the network has only"):
         load_reward_model(folder, rm.prefix_fn)
     with pytest.raises(UserError, match="tokens up to number 319"):
         load_network(ModelSection(ckpt=str(start), max_length=64), "sequence")
