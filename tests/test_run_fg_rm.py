@@ -403,7 +403,7 @@ def test_impossible_settings(tmp_path):
             config(tmp_path, labels__error=errors)
     with pytest.raises(UserError, match="labels.error names no tag"):
         config(tmp_path, labels__error=[])
-    with pytest.raises(UserError, match="cannot be shared out"):
+    with pytest.raises(UserError, match="is not divisible by"):
         train(config(tmp_path, train__micro_batch_size=5))
     with pytest.raises(UserError, match="shape `seq2seq` could be loaded .*single stack"):
         train(config(tmp_path, model__ckpt=str(rm.start(tmp_path, "causal"))))
