@@ -71,7 +71,7 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "with 2 responses: 2",
                 "decided pairs: 2",
                 "pairs whose better response is blank: 1 (a policy would learn to write nothing;"
-                " leave these rows out if that is not the intention)",
+                " remove these rows if that is not intended)",
             ],
         ),
         (
