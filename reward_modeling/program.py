@@ -2,8 +2,8 @@
 
     python -m reward_modeling.run_fg_rm [TASK] config.yml key=value ...
 
-The task decides what a reward model reads before a response, and may have file formats of its own.
-Without a task that is the prompt's text, and files have the format of the library.
+The task determines what a reward model reads before a response, and may have its own file formats.
+Without a task, the model reads the prompt's text, and files have the library's formats.
 """
 
 import sys
@@ -24,9 +24,9 @@ NO_TASK = Task(name="none")
 
 
 def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
-    """The task that the first argument names, and the other arguments.
+    """The task named by the first argument, and the other arguments.
 
-    The first argument is a task where a second one follows that is not an override: the config.
+    The first argument is a task if the second one is not an override; then that is the config.
 
     Raises:
       UserError: there is no such task.

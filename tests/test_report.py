@@ -516,7 +516,7 @@ def test_names_of_a_task_and_of_none():
     assert [DISPLAY.metric(metric) for metric in metrics] == [
         "gold score",
         "KL from SFT",
-        "relevance, share without error by its model",
+        "relevance, error-free share by its model",
         "reward: preference",
         "a · b",
     ]

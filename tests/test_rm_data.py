@@ -73,7 +73,7 @@ def changed(row, key, place, value):
             r"row 1, `text\[4\]`: must be a text that is not empty",
         ),
         (changed(SEGMENT_ROW, "text", 4, "\ud83d"), "half of a surrogate pair"),
-        ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: holds no `</s>`"),
+        ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: has no `</s>`"),
         ({"text": None}, "row 1, `text`, `feedback_tags`"),
         (None, "row 1, `text`, `feedback_tags`"),
         ([], "row 1, `text`, `feedback_tags`"),

@@ -361,7 +361,7 @@ def test_malformed_rows_are_all_named(tmp_path):
         "row 1, `text`",
         "row 2, `feedback_tags`: 1 tags for 3 words",
         "row 3, `feedback_tags`: F-ERR not among",
-        "row 4, `text`: holds no `</s>`",
+        "row 4, `text`: has no `</s>`",
     ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
@@ -401,7 +401,7 @@ def test_impossible_settings(tmp_path):
     for errors in ("O", ["A", "Ignore"], ["A", "A"]):
         with pytest.raises(UserError, match="must be different tags"):
             config(tmp_path, labels__error=errors)
-    with pytest.raises(UserError, match="labels.error names no tag"):
+    with pytest.raises(UserError, match="labels.error is empty"):
         config(tmp_path, labels__error=[])
     with pytest.raises(UserError, match="is not divisible by"):
         train(config(tmp_path, train__micro_batch_size=5))

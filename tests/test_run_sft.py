@@ -405,7 +405,7 @@ def test_other_contents_are_refused(tmp_path):
     [
         (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
         (["data.train_file=gone.json"], "gone.json does not exist"),
-        (["train.micro_batch_size=3"], "no multiple of train.micro_batch_size=3"),
+        (["train.micro_batch_size=3"], "not a multiple of train.micro_batch_size=3"),
         (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The files a report reads, as records: what each must hold. Further keys are welcome."""
+"""The files that a report reads, as validated records. Additional keys are allowed."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -153,10 +153,10 @@ class Summary(Record):
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A JSON file as a record of this kind; an empty record where there is no file.
+    """A JSON file as a record of this kind; an empty record if there is no file.
 
     Raises:
-      UserError: the file is broken, or is not such a record. The message names the place.
+      UserError: the file is broken, or is not such a record. The message names the location.
     """
     return _checked(path, read_json(path) if path.exists() else {}, kind)
 
