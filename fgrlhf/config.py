@@ -168,7 +168,10 @@ _Loader.add_implicit_resolver(
 _FLOAT = (
     "tag:yaml.org,2002:float",
     re.compile(
-        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"
+        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?"  # 1. and 1.5e3
+        r"|\.\d+(?:[eE][-+]?\d+)?"  # .5
+        r"|\d[\d_]*[eE][-+]?\d+"  # 1e-5
+        r"|\.inf|\.nan)$"
     ),
     list("-+0123456789."),
 )

@@ -155,7 +155,7 @@ class DPOTrainer(BaseTrainer):
 
     @torch.no_grad()
     def reference_logprobs(self) -> list[list[Tensor]]:
-        """log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
+        """The log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
 
         The processes share the work, and each gets the results of all.
         """

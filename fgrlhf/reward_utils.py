@@ -89,7 +89,7 @@ def _plain_word(match: re.Match) -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
-    """spaCy's sentences that are not blank. They may begin or end with white space.
+    """The sentences that spaCy finds and that are not blank. They may have white space at the ends.
 
     Raises:
       UserError: the text is longer than the pipeline's limit of a million characters; the blank

@@ -48,7 +48,7 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def _draws(prompts: int, n: int, seed: int) -> np.ndarray:
-    """n x prompts indices, each row one sample of the prompts with replacement."""
+    """Indices (n, prompts): each row is a sample of the prompts with replacement."""
     return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
 
 

@@ -282,7 +282,7 @@ class OnPolicyTrainer(BaseTrainer):
             group["lr"] = group["peak_lr"] * factor
 
     def micro_batches(self, rows: Tensor) -> list[Tensor]:
-        """This rank's rows of a minibatch, split into `training_batch_size_per_card` each."""
+        """The rank's rows of a minibatch, in parts of `training_batch_size_per_card`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         places = share_of(range(len(rows)), rank, world)
         share = rows[list(places)]

@@ -20,7 +20,7 @@ class GPGConfig(GroupConfig):
 
 
 def gpg_scale(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """alpha = B / (B - M), a scalar; 1 where M = B.
+    """The factor alpha = B / (B - M), a scalar; 1 if M = B.
 
     M is the number of rollouts whose prompt's samples all have the same return. They contribute no
     gradient but count in the mean over the batch; alpha compensates for that.

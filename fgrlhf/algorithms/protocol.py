@@ -123,7 +123,7 @@ class Trainer(Protocol):
         ...
 
     def micro_batches(self, rows: Tensor) -> list[Tensor]:
-        """This process's share of a minibatch's rows, in parts that fit into memory."""
+        """The current process's share of a minibatch's rows, in parts that fit into memory."""
         ...
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:

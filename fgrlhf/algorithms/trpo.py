@@ -74,7 +74,7 @@ class TRPOConfig(ActorCriticConfig):
 def conjugate_gradient(
     matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10
 ) -> Tensor:
-    """x with A x = b, after at most `steps` steps (Hestenes, Stiefel 1952).
+    """Solve A x = b for x, in at most `steps` steps (Hestenes, Stiefel 1952).
 
     Stops when |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
 
@@ -197,7 +197,7 @@ class TrustRegionStep:
     def _batches(
         self, rollout: Rollout, advantages: Advantages
     ) -> list[tuple[Rollout, Advantages]]:
-        """This process's micro-batches, with log-probabilities of the old policy in fp32."""
+        """The process's micro-batches, with log-probabilities of the old policy in fp32."""
         all_rows = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
         batches = []
         for micro in self.trainer.micro_batches(all_rows):

@@ -260,7 +260,7 @@ def _head_blocks(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
 
 
 def _matmul_transposed(a_HLD: Tensor, b_HSD: Tensor) -> Tensor:
-    """a b^T, (H, L, S)."""
+    """The product a b^T, (H, L, S)."""
     if len(a_HLD) == 1:
         return linear(a_HLD[0], b_HSD[0])[None]
     return a_HLD @ b_HSD.mT

@@ -139,7 +139,7 @@ def onednn_available() -> bool:
 def onednn_linear(
     x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None
 ) -> torch.Tensor:
-    """x w^T + b, computed by oneDNN."""
+    """The product x w^T + b, computed by oneDNN."""
     if not _limited:
         _limit_caches()
     return torch.ops.mkldnn._linear_pointwise(x, weight_NK, bias_N, "none", [], "")

@@ -25,7 +25,7 @@ from fgrlhf.kernels import choice
 
 
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x w^T + b for x (..., K), equal to `torch.nn.functional.linear` up to rounding.
+    """The product x w^T + b for x (..., K), as `torch.nn.functional.linear` up to rounding.
 
     oneDNN computes it if choice.py selects oneDNN for a product of this size, else PyTorch.
     `torch.backends.mkldnn.set_flags(False)` leaves every product to PyTorch.

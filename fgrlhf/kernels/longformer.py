@@ -210,11 +210,11 @@ class BandedSelfAttention(LongformerSelfAttention):
         return output_BHGD.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BLE: Tensor) -> Tensor:
-        """(B, H, L, D)"""
+        """Split the last axis into heads: (B, L, E) -> (B, H, L, D)."""
         return x_BLE.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _joined(self, x_BHLD: Tensor, padded_BL: Tensor) -> Tensor:
-        """(B, L, E), 0 on padding."""
+        """Join the heads: (B, H, L, D) -> (B, L, E), 0 on padding."""
         return x_BHLD.transpose(1, 2).flatten(2).masked_fill(padded_BL[:, :, None], 0.0)
 
 

@@ -46,7 +46,7 @@ class Run:
     info: RunInfo
 
     def series(self, key: str) -> tuple[list[float], list[float | None]]:
-        """x (episodes so far) and y of a metric, for the lines that have it."""
+        """The x (episodes so far) and y of a metric, for the lines that have it."""
         per_step = self.episodes_per_step
         rows = [row for row in self.metrics if key in row]
         return [row["step"] * per_step for row in rows], [row[key] for row in rows]

@@ -174,7 +174,7 @@ def results(
 
 
 def _flat(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
-    """{"oracle": {"gold": interval}} -> {"oracle/gold": interval}"""
+    """Join nested names: {"oracle": {"gold": interval}} -> {"oracle/gold": interval}."""
     flat: dict[str, Interval] = {}
     for key, value in tree.items():
         if isinstance(value, Interval):

@@ -274,9 +274,7 @@ class Python(RewardKind):
 
 
 def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
-    """A config's facts about a checkpoint without reward_model.json; those that are null are
-    omitted.
-    """
+    """A config's facts about a checkpoint without reward_model.json, except those that are null."""
     facts = {name: getattr(kind, name) for name in names}
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -70,7 +70,7 @@ AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerCon
 
 
 def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
-    """Two features of every token under a language model, features_BTF with F = 2:
+    """Two features of every token under a language model, features_BTF with F = 2.
 
         log p(a_t)    and    log p(a_t) - max_v log p(v)
 
