@@ -144,9 +144,9 @@ class _Loader(yaml.SafeLoader):
                 event,
             )
         if self.values > MOST_VALUES:
-            raise _refused(f"more than {MOST_VALUES:,} values: this is no config", event)
+            raise _refused(f"more than {MOST_VALUES:,} values: this is not a config", event)
         if self.depth >= DEEPEST:
-            raise _refused(f"nested more than {DEEPEST} levels deep: this is no config", event)
+            raise _refused(f"nested more than {DEEPEST} levels deep: this is not a config", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -228,7 +228,7 @@ def _load(text: str) -> Any:
     for bracket in re.finditer(r"[][{}]", text):
         depth += 1 if bracket[0] in "[{" else -1
         if depth > 2 * DEEPEST:
-            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is no config")
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is not a config")
     return yaml.load(text, Loader=_Loader)
 
 
@@ -249,7 +249,7 @@ def read_yaml(path: str | Path) -> dict:
         raise UserError(f"the config {name} cannot be read: {error}") from None
     if len(text) > MOST_CHARACTERS:
         raise UserError(
-            f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config"
+            f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is not a config"
         )
     try:
         value = _load(text)
@@ -567,7 +567,8 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
     for part in loc:
         tagged = [owner for owner in owners if _tag_of(owner) in (("name", part), ("kind", part))]
         if len(owners) > 1 and tagged and not is_key_of_dict:
-            owners, chosen = tagged, tagged[0]
+            owners = tagged
+            chosen = tagged[0]
             continue
         plain.append(part)
         if is_key_of_dict:
@@ -593,8 +594,8 @@ def _tag_key_at(model: type[BaseModel], loc: tuple) -> str:
 def _owners_at(model: type[BaseModel], loc: tuple) -> list[type[BaseModel]]:
     """The sections that are allowed at a location.
 
-    A name in a dict (such as a reward's name) or an index in a list selects no section of its own:
-    the sections stay those of the dict or list.
+    A name in a dict (such as a reward's name) or an index in a list does not select a section: the
+    sections stay those of the dict or list.
     """
     owners: list[type[BaseModel]] = [model]
     for part in loc:

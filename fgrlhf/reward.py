@@ -69,7 +69,7 @@ class SegmentClassifierReward:
     Args:
       scorer: the reward model.
       values: reward by label. `ok` is an alias of the model's error-free label; `error` applies to
-        every error label without an entry of its own. Labels without a value are worth 0.
+        every other error label. Labels without a value are worth 0.
     Raises:
       UserError: the model has no such label.
     """
@@ -221,7 +221,7 @@ class BasicReward(ABC):
         texts: Sequence[str],
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> dict[str, Sequence[Scores]]:
-        """Reward name -> scored segments of each text; None where the reward does not apply."""
+        """Reward name -> scored segments of each text; None if the reward does not apply."""
 
     def token_rewards(self, rollout: Rollout) -> TokenReward:
         """Score a rollout's texts and place the rewards on its tokens.

@@ -148,7 +148,7 @@ class TokenReward:
     """Rewards of a batch per policy token and aspect, and the segments they come from."""
 
     by_aspect: Mapping[str, Tensor]  # aspect -> rewards_BT, weights applied
-    # aspect -> segments of each rollout, None where the reward does not apply to it
+    # aspect -> segments of each rollout; None if the reward does not apply to it
     segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
 

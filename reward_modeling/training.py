@@ -180,11 +180,9 @@ def load_network(
             check_vocabulary(tokenizer, scorer)
             return speed_up(scorer, model.kernels), tokenizer
         config.pad_token_id = tokenizer.pad_token_id
-        network_class = (
-            AutoModelForTokenClassification
-            if kind == "segment"
-            else AutoModelForSequenceClassification
-        )
+        network_class = AutoModelForSequenceClassification
+        if kind == "segment":
+            network_class = AutoModelForTokenClassification
         network: Any = load_weights(
             network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
         )

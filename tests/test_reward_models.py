@@ -683,7 +683,9 @@ def test_labels_and_level_must_be_known(tmp_path):
 
 
 def test_kinds_are_not_mixed_up(tmp_path):
-    with pytest.raises(UserError, match="a segment reward model was given where a sequence one"):
+    with pytest.raises(
+        UserError, match="a segment reward model, but a sequence reward model is needed"
+    ):
         SequenceScorer(
             network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn
         )

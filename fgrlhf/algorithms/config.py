@@ -28,7 +28,7 @@ KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
-    name: str = "python"  # the library's algorithms have names of their own
+    name: str = "python"  # the library's algorithms override it
     kl_coef: Coefficient = Field(
         default=0.2, description="coefficient of the KL from the reference"
     )

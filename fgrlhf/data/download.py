@@ -93,9 +93,9 @@ def download(config: DownloadConfig, blob_ids: Mapping[str, str]) -> list[Path]:
         raise UserError(
             f"the folder {folder} cannot be created: {error.strerror}. Choose another: DATA_DIR=..."
         ) from None
-    wanted = {folder / name: blob for name, blob in blob_ids.items()}
-    present = [path for path in wanted if os.path.lexists(path)]
-    others = [str(path) for path in present if _blob_id_or_none(path) != wanted[path]]
+    blob_of_path = {folder / name: blob for name, blob in blob_ids.items()}
+    present = [path for path in blob_of_path if os.path.lexists(path)]
+    others = [str(path) for path in present if _blob_id_or_none(path) != blob_of_path[path]]
     if others:
         raise UserError(
             f"{', '.join(others)}: exists already and is not the published file. Move it away to"
@@ -103,9 +103,9 @@ def download(config: DownloadConfig, blob_ids: Mapping[str, str]) -> list[Path]:
         )
     for path in present:
         print(f"{path}: already there, verified")
-    missing = [path for path in wanted if path not in present]
+    missing = [path for path in blob_of_path if path not in present]
     for path in missing:
-        _fetch(config, path, wanted[path])
+        _fetch(config, path, blob_of_path[path])
         print(f"{path}: fetched, verified")
     return missing
 

@@ -65,11 +65,11 @@ def row_problems(
     rows: Sequence[Any], file: str, check: Callable[[Any], Iterable[Complaint]]
 ) -> list[Problem]:
     """The problems that `check` finds in each row of a JSON array."""
-    return [
-        Problem(file, number, field, reason)
-        for number, row in enumerate(rows)
-        for field, reason in check(row)
-    ]
+    problems = []
+    for number, row in enumerate(rows):
+        for field, reason in check(row):
+            problems.append(Problem(file, number, field, reason))
+    return problems
 
 
 # ---- keys and values -----------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def sentence_problems(
     Args:
       owner: an object with the two keys of `keys`.
       field: where it is in the row.
-      sources: the row's context; None where that is malformed, so that only types are checked.
+      sources: the row's context; None if it is malformed, so that only types are checked.
       keys: the names of the keys.
     """
     yield from key_problems(owner, f"{field}.", keys.id, int)

@@ -184,7 +184,7 @@ def _check_exists(path: Path) -> None:
     if missing:
         raise UserError(
             f"{shorten(path)} does not exist: check the path, and set DATA_DIR to the folder of"
-            " the data where the config uses it"
+            " the data if the config uses it"
         )
 
 

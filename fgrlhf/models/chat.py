@@ -10,7 +10,7 @@ It writes all special tokens itself, so its output is tokenised without adding t
 
 from fgrlhf.errors import UserError, shorten
 
-PLACEHOLDER = "answer"  # stands for a response if only the text after it matters
+PLACEHOLDER = "answer"  # a dummy response, used to find the text that follows it
 
 
 class ChatTemplate:

@@ -115,7 +115,7 @@ def decode(
     eos = torch.tensor(list(eos_ids), device=device)
     ids_BT = torch.full((B, T), pad_id, device=device)
     logprobs_BT = torch.zeros(B, T, device=device)
-    # rows of the results that are still in the model's batch, and which of those have not ended
+    # rows of the results that are still in the model's batch, and whether they are unfinished
     rows = torch.arange(B, device=device)
     live_B = torch.ones(B, dtype=torch.bool, device=device)
     length = T

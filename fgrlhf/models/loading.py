@@ -276,7 +276,7 @@ def _sentence(path: str | Path, error: BaseException) -> str:
     if looks_like_folder and isinstance(error, OSError | ValueError):
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
-        return "it needs Python code of its own, and code of a model is never run."
+        return "it needs its own Python code, and code of a model is never run."
     kind = type(error).__name__
     if not text:
         return f"its files are damaged ({kind})."

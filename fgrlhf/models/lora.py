@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2022, arXiv 2106.09685), with peft: small trained matrices beside frozen weights.
+"""LoRA (Hu et al. 2022, arXiv 2106.09685), with peft: small trained matrices added to frozen ones.
 
     y = W x + (alpha / r) B A x        W (out, in) frozen,  A (r, in),  B (out, r),  B = 0 at first
 
@@ -23,7 +23,7 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedModel:
-    """The same model with adapters beside its linear layers. Only the adapters are trained.
+    """The same model with adapters on its linear layers. Only the adapters are trained.
 
     Raises:
       UserError: `settings.target_modules` names a layer that the model does not have.
@@ -40,23 +40,23 @@ def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedMode
     return model
 
 
-def _targets(model: PreTrainedModel, wanted: Sequence[str] | None) -> list[str]:
-    """Names of the linear layers that get adapters: `wanted`, or all but the output layer."""
+def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[str]:
+    """Names of the linear layers that get adapters: `requested`, or all but the output layer."""
     output_layer = model.get_output_embeddings()
     available = set()
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, Conv1D)) and module is not output_layer:
             available.add(_last_part(name))
-    unknown = sorted(set(wanted or ()) - available)
+    unknown = sorted(set(requested or ()) - available)
     if unknown:
         raise UserError(
             "model.policy_model.lora.target_modules names"
-            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters go beside linear layers"
-            f" other than the output, and {type(model).__name__} has these:"
+            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters need linear layers other"
+            f" than the output layer, and {type(model).__name__} has these:"
             f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
             " use all"
         )
-    return sorted(wanted or available)
+    return sorted(requested or available)
 
 
 def _stores_transposed_weights(model: PreTrainedModel, targets: Sequence[str]) -> bool:

@@ -26,7 +26,7 @@ class Segment(Record):
     label: str = ""
 
 
-# by reward; None where it does not apply to the response
+# by reward; None if the reward does not apply to the response
 Segments = dict[str, list[Segment] | None]
 
 
@@ -123,7 +123,7 @@ class StageCost(Record):
 
 
 class Interval(Record):
-    """A mean with its 95% interval; a bound is None where it was not finite."""
+    """A mean with its 95% interval; a bound is None if it was not finite."""
 
     mean: float | None
     low: float | None

@@ -234,8 +234,8 @@ class RMInputs:
           ids: of the whole input.
           word_ids: the index of the word that each token is part of; None for special tokens.
           context: ranges of words.
-          bounds: the index of each segment's first word (its mark, where there are marks), and the
-            number of words.
+          bounds: the index of the first word of each segment (or of its mark, if there are marks),
+            and the number of words.
         """
         first_token: dict[int, int] = {}
         last_token: dict[int, int] = {}

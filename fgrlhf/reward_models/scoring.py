@@ -194,8 +194,8 @@ class _Scorer:
     ):
         if spec.kind != self.kind:
             raise UserError(
-                f"a {spec.kind} reward model was given where a {self.kind} one is needed: check"
-                " `ckpt`"
+                f"this is a {spec.kind} reward model, but a {self.kind} reward model is needed:"
+                " check `ckpt`"
             )
         self.model = model.eval().requires_grad_(False)
         self.spec = spec

@@ -192,8 +192,8 @@ def _verified_state(folder: Path) -> dict | None:
     """The state of a checkpoint; None if one of its files is damaged."""
     try:
         state = read_json(folder / "state.json")
-        own = state.pop("own_sha256", None)  # older releases did not write it
-        if own is not None and own != _own_sha256(state):
+        digest = state.pop("own_sha256", None)  # older releases did not write it
+        if digest is not None and digest != _own_sha256(state):
             return None
         return state if _is_state_of(state, folder) and _has_its_files(state, folder) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -36,7 +36,7 @@ from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 # Timings, which differ from run to run, and the Trainer's own summary at the end.
 _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos", "train_loss")
-KEPT_CHECKPOINTS = 2  # the last and the best, or the last two where the last is the best
+KEPT_CHECKPOINTS = 2  # the last and the best, or the last two if the last is the best
 TEMPORARY = ".model-"  # folder in which a model is written before it is installed
 SHOWN_NAMES = 3  # of tensors, in a message
 
