@@ -138,7 +138,7 @@ def test_rows_of_any_number_of_responses(tmp_path):
 
 def test_a_pair_file_without_rows_is_refused(tmp_path):
     for reader in (None, read_pairs):
-        with pytest.raises(UserError, match="train.json holds no rows"):
+        with pytest.raises(UserError, match="train.json has no rows"):
             read_pair_rows(written(tmp_path), reader)
     (tmp_path / "train.json").write_text('{"question": "a"}')
     with pytest.raises(UserError, match="train.json must be a JSON array.*it is a dict"):

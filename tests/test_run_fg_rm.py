@@ -366,7 +366,7 @@ def test_malformed_rows_are_all_named(tmp_path):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
     (tmp_path / "train.json").write_text("")
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="has no rows"):
         train(settings)
 
 

@@ -218,7 +218,7 @@ def test_a_disk_without_locks_is_noted_and_the_run_goes_on(tmp_path, monkeypatch
     assert (
         capsys.readouterr().out
         == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes"
-        " there\n"
+        " to it\n"
     )
 
 
@@ -273,8 +273,8 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
         "file": "in the place of a folder|File exists",
         "file above": "Not a directory",
         "long": "File name too long",
-        "NUL": "no name of a folder",
-        "surrogate": "no name of a folder",
+        "NUL": "not a valid folder name",
+        "surrogate": "not a valid folder name",
         "loop": "symbolic link|File exists",
         "dangling": "File exists",
         "no right": "Permission denied",

@@ -53,7 +53,7 @@ def read_rows(source: str | Path) -> list[Any]:
         rows = _READERS[_suffix(name)](Path(source))
     if not rows:
         raise UserError(
-            f"{shorten(name)} holds no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
+            f"{shorten(name)} has no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
             " file with at least one row"
         )
     return rows
