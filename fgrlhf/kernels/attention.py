@@ -201,6 +201,7 @@ class _RecomputedAttention(torch.autograd.Function):
         for b, heads in _head_blocks(query, key):
             q, k, v = query[b, heads], key[b, heads], value[b, heads]
             do = grad[b, heads]
+            # P, computed again, and dP = M (dO v^T)
             p = _probabilities(q, k, _bias_of(bias_HLS, heads), _mask_of(mask, b), ctx.score_scale)
             dp = _matmul_transposed(do, v)
             p_after_dropout = p
@@ -208,10 +209,13 @@ class _RecomputedAttention(torch.autograd.Function):
                 keep_HLS = keep_BHLS[b, heads].to(p.dtype)
                 p_after_dropout = p * keep_HLS
                 dp = dp.mul_(keep_HLS)
+            # dS = P (dP - sum_d dO O)
             ds = p * dp.sub_(sum_BHL1[b, heads])
+            # dq = scale dS k, dk = scale dS^T q, dv = (P M)^T dO
             dq_blocks.append(_matmul_transposed(ds, k.mT) * ctx.score_scale)
             dk_blocks.append(_matmul_transposed(q.mT, ds.mT).mT * ctx.score_scale)
             dv_blocks.append(_matmul_transposed(do.mT, p_after_dropout.mT).mT)
+            # dbias = sum_B dS: add up the rows of the batch, block of heads by block of heads
             if bias_HLS is not None:
                 earlier_rows = dbias_blocks.get(heads.start)
                 dbias_blocks[heads.start] = ds if earlier_rows is None else earlier_rows + ds
