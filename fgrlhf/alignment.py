@@ -15,8 +15,8 @@ from fgrlhf.types import SegmentScore
 from fgrlhf.utils import check_shape
 
 BLOCK = 16  # tokens whose ends are computed together
-WINDOW = 2 * BLOCK  # a window of more tokens than this gets a later beginning
-TRIES = 8  # places that are tried as the new beginning of a window
+WINDOW = 2 * BLOCK  # a window that reaches this many tokens is shortened at its start
+TRIES = 8  # candidates for the new start of a window
 
 
 # ---- the characters a token completes ------------------------------------------------------------
@@ -27,11 +27,12 @@ def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
 
         ends[t] = max over s <= t of len(common prefix of decode(ids[: s + 1]) and decode(ids))
 
-    So a token that is half of a multi-byte character completes nothing, and a special token adds
-    nothing, whatever the tokenizer is. The ends never fall, and the last one is len(text).
+    With any tokenizer, a token that is half of a multi-byte character completes nothing, and a
+    special token adds nothing. The ends never decrease, and the last one is len(text).
 
-    Decoding every prefix would take quadratic time. Instead the first tokens are left out where the
-    text splits between two tokens (`_later_window`), so the time is linear in the number of tokens.
+    Decoding every prefix would take quadratic time. Instead, the first tokens are dropped at a
+    place where the text splits between two tokens (`_later_window`), so the time is linear in the
+    number of tokens.
     """
     special = set(getattr(tokenizer, "all_special_ids", ()))
     text, plain_ends = _ends_of_plain_tokens(tokenizer, [i for i in ids if i not in special])
@@ -46,10 +47,10 @@ def char_ends(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
 
 
 def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """`char_ends` without special tokens.
+    """`char_ends` for ids without special tokens.
 
-    Every prefix of tokens decodes to `before` + the text of the window, which is its tokens from
-    `start` on.
+    Only a window of tokens is decoded for each end: those from `start` up to the token itself. The
+    whole prefix decodes to `before` + the text of that window.
     """
     if not ids:
         return "", ()
@@ -69,7 +70,7 @@ def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int
             common = len(tail) if tail == expected else len(commonprefix([tail, expected]))
             end = max(end, len(before) + common)
             ends.append(end)
-    if before + tail != text:  # the text does not split where it seemed to
+    if before + tail != text:  # the text does not split where it seemed to: decode every prefix
         return _ends_of_prefixes(tokenizer, ids)
     return text, tuple(ends)
 
@@ -77,11 +78,11 @@ def _ends_of_plain_tokens(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int
 def _later_window(
     tokenizer, ids: Sequence[int], start: int, before: str, text: str
 ) -> tuple[int, str]:
-    """A later (start, before) with which `ids` decode to the same text, or the given one.
+    """A later (start, before) with which `ids` decode to the same text, or the given pair.
 
-    The text splits at token m if the tokens start .. m - 1 and m .. end, decoded separately, give
-    what they give together. Some tokenizers drop a space between the two. At least BLOCK tokens
-    follow m, so tokens after `ids` do not change what is before m.
+    The text splits at token m if the tokens start .. m - 1 and m .. end, decoded separately and
+    joined, give the text that they give together. Some tokenizers drop a space between the two. At
+    least BLOCK tokens follow m, so tokens after `ids` do not change the text before m.
     """
     whole = _decode_rows(tokenizer, [ids[start:]])[0]
     latest = len(ids) - BLOCK
@@ -96,7 +97,7 @@ def _later_window(
 
 
 def _ends_of_prefixes(tokenizer, ids: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """`char_ends` by its definition: every prefix is decoded."""
+    """`char_ends` by its definition: decode every prefix."""
     prefixes = _decode_rows(tokenizer, [ids[: t + 1] for t in range(len(ids))])
     text = prefixes[-1] if prefixes else ""
     end = 0
@@ -114,7 +115,7 @@ def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
 def decode(
     tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Texts exactly as reward models read them, and `char_ends` of each.
+    """The texts exactly as reward models read them, and the `char_ends` of each.
 
     Raises:
       ValueError: ids and mask have different shapes.
@@ -166,9 +167,9 @@ def segments_before(
     char_ends: Sequence[Sequence[int]],
     mask_BT: Tensor,
 ) -> Tensor:
-    """index_BT: how many segments of the response were complete when token t was drawn.
+    """index_BT: how many segments of the response were complete when token t was sampled.
 
-    It never falls along a row. The arguments and errors are those of `place_on_tokens`.
+    It never decreases along a row. Arguments and errors are those of `place_on_tokens`.
     """
     lengths = _checked_lengths(segments, char_ends, mask_BT)
     count_BT = torch.zeros(mask_BT.shape, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""What every training loop shares: optimiser, learning rate, evaluation, best policy, progress."""
+"""Base of the training loops: optimiser, learning rate, evaluation, best policy, progress."""
 
 import math
 from collections.abc import Callable
@@ -23,14 +23,13 @@ from fgrlhf.value import ActorCritic
 class BaseTrainer:
     """A policy (with or without a critic), its optimiser and its run folder.
 
-    A subclass has the loop, `total_steps`, and a config with `train.{lr, adam_eps, n_warmup_steps,
-    lr_schedule, best_metric, clip_grad, max_grad_norm}` and `logging.save_dir`.
+    A subclass provides the loop, `total_steps`, and a config with `train.{lr, adam_eps,
+    n_warmup_steps, lr_schedule, best_metric, clip_grad, max_grad_norm}` and `logging.save_dir`.
 
     Args:
       evaluate: policy -> dev metrics by name; called on all ranks.
     Raises:
-      UserError: the processes were started in a way that cannot train a model (DeepSpeed, FSDP,
-        ...).
+      UserError: the launcher uses a mode that is not supported (DeepSpeed, FSDP, ...).
     """
 
     config: Any
@@ -63,7 +62,7 @@ class BaseTrainer:
 
     @property
     def total_steps(self) -> int:
-        raise NotImplementedError("abstract: a trainer says how many steps it takes")
+        raise NotImplementedError("abstract: a trainer must define its number of steps")
 
     @property
     def policy(self) -> Policy:
@@ -75,10 +74,10 @@ class BaseTrainer:
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
 
     def lr_factor(self, step: int, first: int = 0) -> float:
-        """The learning rate of a step, as a part of its peak.
+        """The learning rate of a step, as a fraction of its peak.
 
-        It rises linearly over `n_warmup_steps` steps from step `first` on, then falls linearly to 0
-        at the end of training (or stays constant).
+        It rises linearly for `n_warmup_steps` steps, starting at step `first`. Then it falls
+        linearly to 0 at the end of training, or stays constant.
         """
         train = self.config.train
         warm = first + train.n_warmup_steps
@@ -88,10 +87,10 @@ class BaseTrainer:
             return 1.0
         return (self.total_steps - step) / max(self.total_steps - warm, 1)
 
-    # ---- what a checkpoint holds besides weights and optimiser -----------------------------------
+    # ---- progress: checkpoint state besides weights and optimiser --------------------------------
 
     def progress(self) -> dict:
-        """JSON-able; `restore` is its inverse."""
+        """The trainer's state as a JSON-compatible dict; `restore` is the inverse."""
         return {"step": self.step, "best": self.best}
 
     def restore(self, state: dict) -> None:
@@ -104,7 +103,7 @@ class BaseTrainer:
         """Clip the gradients and step. Policy and critic are clipped separately.
 
         Returns:
-          `grad_norm`, and with a critic `grad_norm/value`: the norms before clipping.
+          The norms before clipping: `grad_norm` and, with a critic, `grad_norm/value`.
         Raises:
           UserError: a norm is not finite.
         """
@@ -119,32 +118,32 @@ class BaseTrainer:
         return {name: float(norm) for name, norm in norms.items()}
 
     def check_finite(self, grad_norm: Tensor) -> None:
-        """Raise `UserError` if the norm is not finite. It is the same on every rank: all stop."""
+        """Raise `UserError` if the norm is not finite. All ranks have the same norm: all stop."""
         if not torch.isfinite(grad_norm):
             raise UserError(
                 f"the gradient is {float(grad_norm)} at step {self.step}: the update would destroy"
-                " the model, so it was not made. The last checkpoint is whole; lower train.lr or"
+                " the model, so it was skipped. The last checkpoint is intact; lower train.lr or"
                 " set train.clip_grad=true, and start again"
             )
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
-        """The sum of every process's tensor, on all of them."""
+        """The sum of the processes' tensors, on every process."""
         if self.accelerator.num_processes == 1:
             return tensor
         return cast(Tensor, self.accelerator.reduce(tensor, "sum"))
 
     def _summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
-        """Sums over all processes, in one exchange."""
+        """Sums over all processes, in one communication."""
         if self.accelerator.num_processes > 1:
             totals = cast(dict[str, Tensor], self.accelerator.reduce(totals, "sum"))
         return {name: float(value) for name, value in totals.items()}
 
     def _no_sync(self, more_to_come: bool):
-        """Without an exchange of gradients while more micro-batches of the same step follow."""
+        """A context that skips gradient synchronisation if more micro-batches follow."""
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
 
     def precision(self):
-        """A context whose forward passes have the precision of `model.dtype`."""
+        """A context in which forward passes use the precision of `model.dtype`."""
         return self.accelerator.autocast()
 
     # ---- evaluation and the best policy ----------------------------------------------------------
@@ -160,8 +159,8 @@ class BaseTrainer:
         name = self.config.train.best_metric
         if name not in metrics:
             raise UserError(
-                f"train.best_metric is `{name}`, which the evaluation does not give; it gives:"
-                f" {', '.join(sorted(metrics))}"
+                f"train.best_metric is `{name}`, which the evaluation does not compute. Use one"
+                f" of: {', '.join(sorted(metrics))}"
             )
         value = metrics[name]
         eligible = self._eligible(metrics)
@@ -172,7 +171,7 @@ class BaseTrainer:
             self.best = {"step": self.step, "metric": name, "value": value}
             self._save_policy("best")
         elif not eligible:
-            remark = f" (kl {metrics['kl']:.1f} is past train.kl_threshold: not kept)"
+            remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
         if self.accelerator.is_main_process:
             bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
 

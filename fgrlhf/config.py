@@ -1,13 +1,13 @@
-"""Strict typed configuration: YAML plus `a.b=c` overrides, every mistake reported at once.
+"""Strict typed configuration: YAML plus `a.b=c` overrides, with all mistakes reported at once.
 
 A config is a frozen pydantic model. Unknown, missing and mistyped keys are collected and reported
-together, each with its path, a suggestion and the way out. `1e-5` is a number, dates are text, a
-key given twice is an error. An environment variable in a string of a YAML file (`${DATA_DIR}`) is
-filled in.
+together, each with its path, a suggestion and a fix. `1e-5` is a number, dates are text, and a
+duplicate key is an error. Environment variables in strings of a YAML file (`${DATA_DIR}`) are
+expanded.
 
-The text after `=` of an override is the value itself for a key that holds text:
-`logging.save_dir=out/a #b` writes to `out/a #b`, and `${...}` is left to the shell. `null` clears a
-key that may be empty. For all other keys it is read as YAML.
+In an override, a key that holds text takes the text after `=` as it is: `logging.save_dir=out/a #b`
+writes to `out/a #b`, and `${...}` is left to the shell. `null` clears an optional key. All other
+keys parse the text as YAML.
 """
 
 import difflib
@@ -28,18 +28,18 @@ from fgrlhf.secrets import MASK, looks_secret
 
 Model = TypeVar("Model", bound="StrictModel")
 
-# Bounds of a config file: far above any config, and small enough that a hostile file is refused at
-# once.
+# Bounds of a config file: far above any real config, and small enough to reject a hostile file
+# quickly.
 MOST_CHARACTERS = 200_000
 MOST_VALUES = 2_000
 DEEPEST = 50
 MOST_DIGITS = 40
 
-LONGEST_LINE = 400
+LONGEST_LINE = 400  # of an error message
 
 
 class StrictModel(BaseModel):
-    """Base of every config section: immutable, and no key is accepted that is not declared."""
+    """Base of every config section: immutable, with declared keys only."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
@@ -57,14 +57,9 @@ _SWITCHES = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 
 def _check_conversion(value: Any, result: Any) -> None:
-    """Refuse what pydantic accepts as a number or a truth value although it is written as something
-    else.
-    """
-    if (
-        isinstance(value, (list, tuple))
-        and isinstance(result, (list, tuple))
-        and len(value) == len(result)
-    ):
+    """Reject values of another type that pydantic silently converts to a number or a boolean."""
+    are_lists = isinstance(value, (list, tuple)) and isinstance(result, (list, tuple))
+    if are_lists and len(value) == len(result):
         for item, converted in zip(value, result):
             _check_conversion(item, converted)
         return
@@ -82,11 +77,11 @@ def _check_conversion(value: Any, result: Any) -> None:
 
 
 class Mistakes(ValueError):  # noqa: N818
-    """Several mistakes of one section, found by a validator and reported together.
+    """Several mistakes in one section, found by a validator and reported together.
 
     Args:
-      mistakes: (key, text) pairs. The key is the one below the section that has the mistake, with
-        dots where it is deeper, or "" where the text names its keys itself.
+      mistakes: (key, text) pairs. The key is the path below the section ("a.b" for deeper keys), or
+        "" if the text names its keys itself.
     """
 
     def __init__(self, mistakes: typing.Iterable[tuple[str, str]]):
@@ -97,7 +92,7 @@ class Mistakes(ValueError):  # noqa: N818
 
 
 def refuse(mistakes: typing.Sequence[tuple[str, str]]) -> None:
-    """Raise `Mistakes` where there are any."""
+    """Raise `Mistakes` if there are any."""
     if mistakes:
         raise Mistakes(mistakes)
 
@@ -105,16 +100,15 @@ def refuse(mistakes: typing.Sequence[tuple[str, str]]) -> None:
 def unread_keys(
     section: StrictModel, keys: typing.Iterable[str], reason: str
 ) -> list[tuple[str, str]]:
-    """Mistakes for those of `keys` that have another value than their default, although nothing
-    reads them.
+    """Mistakes for keys that are set to a non-default value although nothing reads them.
 
-    A key that repeats its default does no harm: resolved configs hold every key, and so do the
+    A key that repeats its default is accepted: resolved configs contain every key, and so do the
     published files.
 
     Args:
-      section: where the keys are.
-      keys: those that are not read.
-      reason: why, and the way out, as the rest of a sentence after "is not read, ".
+      section: the section with the keys.
+      keys: the keys that are not read.
+      reason: why, and how to fix it; completes a sentence that begins with "... is not read, ".
     """
     mistakes = []
     for key in keys:
@@ -126,11 +120,10 @@ def unread_keys(
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 as users mean it: `1e-5` is a number, `no`, `1:30` and `2026-01-31` stay text, a
-    duplicate key is an error.
+    """Reads YAML 1.2: `1e-5` is a number; `no`, `1:30` and `2026-01-31` stay text.
 
-    Anchors, aliases and tags are refused, and so is what is too deep or too long, before anything
-    is built of it.
+    Duplicate keys, anchors, aliases and tags are rejected. Input that is nested too deeply or too
+    long is rejected before any value is constructed.
     """
 
     depth = 0
@@ -151,9 +144,9 @@ class _Loader(yaml.SafeLoader):
                 event,
             )
         if self.values > MOST_VALUES:
-            raise _refused(f"more than {MOST_VALUES:,} values: this is no config", event)
+            raise _refused(f"more than {MOST_VALUES:,} values: this is not a config", event)
         if self.depth >= DEEPEST:
-            raise _refused(f"nested more than {DEEPEST} levels deep: this is no config", event)
+            raise _refused(f"nested more than {DEEPEST} levels deep: this is not a config", event)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -175,7 +168,10 @@ _Loader.add_implicit_resolver(
 _FLOAT = (
     "tag:yaml.org,2002:float",
     re.compile(
-        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"
+        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?"  # 1. and 1.5e3
+        r"|\.\d+(?:[eE][-+]?\d+)?"  # .5
+        r"|\d[\d_]*[eE][-+]?\d+"  # 1e-5
+        r"|\.inf|\.nan)$"
     ),
     list("-+0123456789."),
 )
@@ -189,7 +185,7 @@ _Loader.add_implicit_resolver(*_INT)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what `_Loader` would otherwise read as a number, such as the text `1e-5`."""
+    """Quotes text that `_Loader` would read as a number, such as `1e-5`."""
 
 
 _Dumper.add_implicit_resolver(*_FLOAT)
@@ -226,14 +222,13 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 
 
 def _load(text: str) -> Any:
-    """The value of a YAML text. Raises `yaml.YAMLError`, also for what `_Loader` refuses."""
+    """Parse YAML. Raises `yaml.YAMLError`, also for input that `_Loader` rejects."""
+    # PyYAML's scanner needs seconds for thousands of open brackets, so count them first.
     depth = 0
-    for bracket in re.finditer(
-        r"[][{}]", text
-    ):  # the scanner takes seconds over thousands of open brackets: count them first
+    for bracket in re.finditer(r"[][{}]", text):
         depth += 1 if bracket[0] in "[{" else -1
         if depth > 2 * DEEPEST:
-            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is no config")
+            raise yaml.YAMLError(f"nested more than {DEEPEST} levels deep: this is not a config")
     return yaml.load(text, Loader=_Loader)
 
 
@@ -254,7 +249,7 @@ def read_yaml(path: str | Path) -> dict:
         raise UserError(f"the config {name} cannot be read: {error}") from None
     if len(text) > MOST_CHARACTERS:
         raise UserError(
-            f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is no config"
+            f"the config {name} has more than {MOST_CHARACTERS:,} characters: this is not a config"
         )
     try:
         value = _load(text)
@@ -273,17 +268,15 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def value_from_text(model: type[BaseModel], key: typing.Sequence[str], text: str) -> Any:
-    """The value of a key whose text was given outside of a YAML file: after the `=` of an override
-    or a setting.
+    """The value of a key that is given as text outside a YAML file, such as in an override.
 
-    A key that holds text takes it as it is, `#`, `: `, `${...}` and quotes included, but `null`
-    clears it if it may be empty. Any other key, numbers, switches and lists among them, takes it as
-    YAML.
+    A key that holds text takes the text as it is, including `#`, `: `, `${...}` and quotes, except
+    that `null` clears an optional key. Any other key (numbers, switches, lists) parses it as YAML.
 
     Args:
-      model: the config.
-      key: the path to the key, e.g. ("train", "lr").
-      text: what was given.
+      model: the config class.
+      key: the path of the key, e.g. ("train", "lr").
+      text: the text after the `=`.
     """
     kinds = _kinds_of(model, key)
     if text == "null" and type(None) in kinds:
@@ -297,39 +290,42 @@ def _read_value(text: str) -> Any:
     try:
         return _load(text)
     except yaml.YAMLError:
-        return text  # the key's type refuses it
+        return text  # the key's type rejects it
 
 
 def _holds_text(kinds: typing.Sequence[Any]) -> bool:
-    """Whether text is all that a key can hold, besides null."""
+    """Whether a key of these types can hold only text, apart from null."""
     held = [kind for kind in kinds if kind is not type(None)]
-    return bool(held) and all(
-        kind in (str, Path)
-        or all(isinstance(word, str) for word in typing.get_args(kind) or [None])
-        for kind in held
-    )
+    return bool(held) and all(_is_text(kind) for kind in held)
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type is str, Path, or a `Literal` of strings."""
+    if kind in (str, Path):
+        return True
+    return all(isinstance(word, str) for word in typing.get_args(kind) or [None])
 
 
 def _kinds_of(model: type[BaseModel], key: typing.Sequence[str]) -> list[Any]:
-    """The types that the value at a path may have, unions taken apart. None for a key that is not
-    known.
-    """
+    """The types that the value at a path may have, with unions split; [] for an unknown key."""
     kinds: list[Any] = [model]
     for part in key:
         below = []
         for kind in kinds:
+            origin = typing.get_origin(kind)
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 if part in kind.model_fields:
                     below += _members(kind.model_fields[part].annotation)
-            elif typing.get_origin(kind) in (dict, list, tuple):  # any name, any place
-                below += _members(
-                    typing.get_args(kind)[-1 if typing.get_origin(kind) is dict else 0]
-                )
+            elif origin is dict:  # `part` is any name
+                below += _members(typing.get_args(kind)[-1])
+            elif origin in (list, tuple):  # `part` is any index
+                below += _members(typing.get_args(kind)[0])
         kinds = below
     return kinds
 
 
 def _members(annotation: Any) -> list[Any]:
+    """The members of a union, also of nested and annotated ones; else the type itself."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         return _members(typing.get_args(annotation)[0])
@@ -339,7 +335,7 @@ def _members(annotation: Any) -> list[Any]:
 
 
 def _apply_override(model: type[BaseModel], tree: dict, text: str) -> str:
-    """Set the key that an override names, and return its path."""
+    """Apply one override to `tree` and return the path of its key."""
     path, equals, raw = text.partition("=")
     path = path.strip()
     if not equals or not path:
@@ -362,9 +358,7 @@ def _apply_override(model: type[BaseModel], tree: dict, text: str) -> str:
 
 
 class _Environment:
-    """Fills ${NAME} in the strings of a tree, and notes which names are not set and which values
-    are secret.
-    """
+    """Expands ${NAME} in the strings of a tree; collects unset names and secret values."""
 
     def __init__(self, model: type[BaseModel]):
         self.model = model
@@ -372,14 +366,16 @@ class _Environment:
         self.secrets: set[str] = set()
 
     def fill(self, value: Any, key: tuple[str, ...] = (), shown: str = "") -> Any:
-        """`value`, at the path `key` of the config, with its variables; `shown` is the path in
-        messages.
+        """The value at the path `key`, with variables expanded.
+
+        `shown` is the path as messages show it.
         """
         if isinstance(value, dict):
-            return {
-                name: self.fill(item, (*key, str(name)), f"{shown}.{name}".lstrip("."))
-                for name, item in value.items()
-            }
+            filled_dict = {}
+            for name, item in value.items():
+                shown_item = f"{shown}.{name}".lstrip(".")
+                filled_dict[name] = self.fill(item, (*key, str(name)), shown_item)
+            return filled_dict
         if isinstance(value, list):
             return [self.fill(item, (*key, ""), f"{shown}[{i}]") for i, item in enumerate(value)]
         if not isinstance(value, str):
@@ -401,17 +397,18 @@ class _Environment:
 def load_config(
     model: type[Model], path: str | Path, overrides: typing.Sequence[str] = ()
 ) -> Model:
-    """Read `path`, fill in its environment variables, apply `overrides` ("a.b=c"), validate.
+    """Read `path`, expand its environment variables, apply `overrides` ("a.b=c"), validate.
 
     Raises:
-      UserError: the file cannot be read, or every mistake in it.
+      UserError: the file cannot be read, or the config has mistakes; the message lists all of them.
     """
     environment = _Environment(model)
     tree = environment.fill(read_yaml(path))
-    replaced = [_apply_override(model, tree, override) for override in overrides]
+    overridden = [_apply_override(model, tree, override) for override in overrides]
     missing = []
     for key, name in environment.missing:
-        if not any(f"{key}.".replace("[", ".").startswith(f"{override}.") for override in replaced):
+        dotted_key = f"{key}.".replace("[", ".")
+        if not any(dotted_key.startswith(f"{path_set}.") for path_set in overridden):
             missing.append(
                 f"{key}: the environment variable {name} is not set; set it, or give {key}=..."
             )
@@ -423,19 +420,20 @@ def load_config(
 def validate(
     model: type[Model], tree: dict, source: str, secrets: typing.Iterable[str] = ()
 ) -> Model:
-    """Build `model` from a nested dict; all mistakes in one `UserError`, which shows none of
-    `secrets`.
+    """Build `model` from a nested dict.
+
+    Raises:
+      UserError: lists all mistakes, with `secrets` hidden.
     """
     try:
         return model.model_validate(tree)
     except ValidationError as error:
         problems = error.errors()
     hidden = _hidden({*secrets, *_secrets_in(tree)})
-    lines = [
-        shorten(hidden(line), LONGEST_LINE)
-        for problem in problems
-        for line in _explain(model, problem, hidden)
-    ]
+    lines = []
+    for problem in problems:
+        for line in _explain(model, problem, hidden):
+            lines.append(shorten(hidden(line), LONGEST_LINE))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     raise UserError(_message(f"{shorten(source)} has {count}:", lines))
 
@@ -448,7 +446,7 @@ def _message(head: str, lines: typing.Sequence[str]) -> str:
 
 
 def _secrets_in(tree: Any) -> set[str]:
-    """The texts under keys whose name says that they are secret."""
+    """The texts under keys with secret-looking names."""
     if isinstance(tree, list):
         return {secret for item in tree for secret in _secrets_in(item)}
     if not isinstance(tree, dict):
@@ -463,9 +461,7 @@ def _secrets_in(tree: Any) -> set[str]:
 
 
 def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
-    """A function that replaces secrets in a text by `MASK`, as they are and as Python quotes
-    them.
-    """
+    """A function that masks secrets in a text, both verbatim and as escaped by `repr`."""
     forms = {form for secret in secrets if secret for form in (secret, repr(secret)[1:-1])}
     longest_first = sorted(forms, key=len, reverse=True)
 
@@ -483,15 +479,16 @@ def _hidden(secrets: typing.Iterable[str]) -> typing.Callable[[str], str]:
 def _explain(
     model: type[BaseModel], problem: Any, hidden: typing.Callable[[str], str]
 ) -> list[str]:
-    """The lines about one of pydantic's problems: one line, but more for `Mistakes`."""
+    """The message of a pydantic error: one line, or several for `Mistakes`."""
     loc, section = _place(model, problem["loc"])
     path = ".".join(str(part) for part in loc)
     mistakes = problem.get("ctx", {}).get("error")
     if isinstance(mistakes, Mistakes):
-        return [
-            ": ".join([".".join(filter(None, [path, key])), text]).removeprefix(": ")
-            for key, text in mistakes.mistakes
-        ]
+        lines = []
+        for key, text in mistakes.mistakes:
+            full_path = ".".join(part for part in (path, key) if part)
+            lines.append(f"{full_path}: {text}" if full_path else text)
+        return lines
     if problem["type"] == "union_tag_invalid":
         context = problem["ctx"]
         known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
@@ -506,29 +503,29 @@ def _explain(
         return [f"{path}.{key}: missing; known: {', '.join(known)}"]
     if problem["type"] == "extra_forbidden":
         known = sorted(section.model_fields) if section else _keys_at(model, loc[:-1])
-        close = difflib.get_close_matches(str(loc[-1])[:100], known, n=1)
-        hint = (
-            f"did you mean `{close[0]}`?"
-            if close
-            else f"known here: {', '.join(known)}"
-            if known
-            else "remove it"
-        )
-        return [f"{shorten(path)}: unknown key; {hint}"]
+        return [f"{shorten(path)}: unknown key; {_hint_for_key(str(loc[-1]), known)}"]
     if problem["type"] == "missing":
         return [
             f"{path}: missing; give {path}=... on the command line, or set it in the config file"
-            " where there is one"
+            " if there is one"
         ]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error" and not path:
         return [message]
-    got = (
-        ""
-        if problem["type"] == "value_error"
-        else f" (got {shorten(hidden(repr(problem['input'])))})"
-    )
+    got = ""
+    if problem["type"] != "value_error":
+        got = f" (got {shorten(hidden(repr(problem['input'])))})"
     return [f"{shorten(path)}: {message[:1].lower() + message[1:]}{got}"]
+
+
+def _hint_for_key(key: str, known: typing.Sequence[str]) -> str:
+    """How to fix an unknown key, given the keys that its section has."""
+    close = difflib.get_close_matches(key[:100], known, n=1)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    if known:
+        return f"known here: {', '.join(known)}"
+    return "remove it"
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
@@ -539,7 +536,7 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
-    """The key that tells a kind of section from the others, and its value: ("name", "grpo")."""
+    """The key that identifies a kind of section, and its value: ("name", "grpo")."""
     for key in ("name", "kind"):
         info = model.model_fields.get(key)
         if info is not None and typing.get_origin(info.annotation) is typing.Literal:
@@ -548,7 +545,7 @@ def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
 
 
 def _tags_of(kinds: list[type[BaseModel]]) -> tuple[str, list[str]]:
-    """The key that tells kinds of a section apart, and the tag of each."""
+    """The key that distinguishes kinds of a section, and the tag of each kind."""
     tags = [tag for tag in map(_tag_of, kinds) if tag is not None]
     return tags[0][0], [tag[1] for tag in tags]
 
@@ -558,9 +555,9 @@ def _is_dict(annotation: Any) -> bool:
 
 
 def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] | None]:
-    """A problem's place as it is written in YAML, and the kind of section where a tag chooses it.
+    """The location of a problem as in the YAML file, and the kind of section that a tag selects.
 
-    Pydantic puts the tag's value into the place, as in ("algorithm", "grpo", "clip_low") or
+    Pydantic adds the value of the tag to the location, as in ("algorithm", "grpo", "clip_low") or
     ("reward", "brevity", "length", "max_words").
     """
     owners: list[type[BaseModel]] = [model]
@@ -570,7 +567,8 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
     for part in loc:
         tagged = [owner for owner in owners if _tag_of(owner) in (("name", part), ("kind", part))]
         if len(owners) > 1 and tagged and not is_key_of_dict:
-            owners, chosen = tagged, tagged[0]
+            owners = tagged
+            chosen = tagged[0]
             continue
         plain.append(part)
         if is_key_of_dict:
@@ -585,7 +583,7 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
 
 
 def _tags_at(model: type[BaseModel], loc: tuple) -> list[str]:
-    """The tags of the kinds of section that may stand at a place."""
+    """The tags of the kinds of section that are allowed at a location."""
     return sorted(tag[1] for tag in map(_tag_of, _owners_at(model, loc)) if tag is not None)
 
 
@@ -594,31 +592,24 @@ def _tag_key_at(model: type[BaseModel], loc: tuple) -> str:
 
 
 def _owners_at(model: type[BaseModel], loc: tuple) -> list[type[BaseModel]]:
+    """The sections that are allowed at a location.
+
+    A name in a dict (such as a reward's name) or an index in a list does not select a section: the
+    sections stay those of the dict or list.
+    """
     owners: list[type[BaseModel]] = [model]
     for part in loc:
-        nested = [
-            section
-            for owner in owners
-            if part in owner.model_fields
-            for section in _sections(owner.model_fields[part].annotation)
-        ]
+        nested = []
+        for owner in owners:
+            if part in owner.model_fields:
+                nested += _sections(owner.model_fields[part].annotation)
         owners = nested or owners
     return owners
 
 
 def _keys_at(model: type[BaseModel], loc: tuple) -> list[str]:
-    models: list[type[BaseModel]] = [model]
-    for part in loc:
-        nested = [
-            m
-            for owner in models
-            if part in owner.model_fields
-            for m in _sections(owner.model_fields[part].annotation)
-        ]
-        models = (
-            nested or models
-        )  # a dict key (a reward's name) or a list index: the section below it is meant
-    return sorted({key for owner in models for key in owner.model_fields})
+    """The keys of the sections that are allowed at a location."""
+    return sorted({key for owner in _owners_at(model, loc) for key in owner.model_fields})
 
 
 def to_yaml(config: StrictModel) -> str:
@@ -646,20 +637,17 @@ def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
         if sections:
             lines += describe(sections[0], f"{path}.<name>." if is_dict else f"{path}.")
             continue
-        default = (
-            "required"
-            if info.default is PydanticUndefined and info.default_factory is None
-            else info.get_default(call_default_factory=True)
-        )
-        lines.append(
-            f"  {path}: {_type_name(info.annotation)} = {default}"
-            + (f"   # {info.description}" if info.description else "")
-        )
+        if info.default is PydanticUndefined and info.default_factory is None:
+            default = "required"
+        else:
+            default = info.get_default(call_default_factory=True)
+        comment = f"   # {info.description}" if info.description else ""
+        lines.append(f"  {path}: {_type_name(info.annotation)} = {default}{comment}")
     return lines
 
 
 def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str | None) -> list[str]:
-    """The keys of all kinds, each once; those that not every kind has name the kinds' tags."""
+    """The keys of all kinds, each once; a key that some kinds lack lists the kinds that have it."""
     tag_key, tags = _tags_of(kinds)
     lines = [f"  {path}.{tag_key}: {'|'.join(tags)} = {default or 'required'}"]
     tags_of_line: dict[str, list[str]] = {}
@@ -681,16 +669,17 @@ def _type_name(annotation: Any) -> str:
         return "|".join(_type_name(part) for part in typing.get_args(annotation))
     if typing.get_origin(annotation) is typing.Annotated:
         return _type_name(typing.get_args(annotation)[0])
-    return (
-        getattr(annotation, "__name__", str(annotation)) if annotation is not type(None) else "null"
-    )
+    if annotation is type(None):
+        return "null"
+    return getattr(annotation, "__name__", str(annotation))
 
 
 def parse_cli(
     model: type[Model], argv: typing.Sequence[str] | None = None, usage: str = ""
 ) -> Model:
-    """Config of a command `python -m module config.yml key=value ...`; `--help` prints every key
-    and exits.
+    """The config of a command `python -m module config.yml key=value ...`.
+
+    `--help` prints every key and exits.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
@@ -700,31 +689,32 @@ def parse_cli(
     return load_config(model, argv[0], argv[1:])
 
 
-# ---- types of keys
-# --------------------------------------------------------------------------------------------------
-# Types for config keys. A value that no run can have is refused when the config is read, with the
-# key and the bound, before anything is loaded or written.
+# ---- types of keys -------------------------------------------------------------------------------
+# An impossible value is rejected when the config is read, with the key and the bound, before
+# anything is loaded or written.
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's generators take no other
-Count = Annotated[int, Field(ge=1, lt=2**31)]  # of steps, rows, tokens: sizes that fit into 32 bits
+# numpy's generators accept no other seeds
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+# numbers of steps, rows, tokens: they fit into 32 bits
+Count = Annotated[int, Field(ge=1, lt=2**31)]
 NonNegativeCount = Annotated[int, Field(ge=0, lt=2**31)]
-Rate = Annotated[float, Field(gt=0, le=100)]  # learning rates; far above any that trains
-Positive = Annotated[
-    float, Field(ge=1e-12, le=1e12)
-]  # other positive numbers: neither vanishing nor overflowing in fp32
-Coefficient = Annotated[float, Field(ge=0, le=1e6)]  # weights of a loss's parts
-Amount = Annotated[
-    float, Field(ge=-1e9, le=1e9)
-]  # rewards and what they are computed with, of either sign
-Tokens = Annotated[int, Field(ge=1, le=2**20)]  # lengths; longer than any network reads
+# learning rates; the bound is far above any useful one
+Rate = Annotated[float, Field(gt=0, le=100)]
+# other positive numbers: they neither vanish nor overflow in fp32
+Positive = Annotated[float, Field(ge=1e-12, le=1e12)]
+# weights of the terms of a loss
+Coefficient = Annotated[float, Field(ge=0, le=1e6)]
+# rewards and the numbers they are computed from, of either sign
+Amount = Annotated[float, Field(ge=-1e9, le=1e9)]
+# lengths; the bound is longer than any network reads
+Tokens = Annotated[int, Field(ge=1, le=2**20)]
 BatchSize = Annotated[int, Field(ge=1, le=2**16)]
 Temperature = Annotated[float, Field(ge=1e-3, le=100)]
-Epsilon = Annotated[
-    float, Field(ge=1e-12, le=1)
-]  # of Adam; above 1 it would hide the gradient's scale
+# of Adam; above 1 it would hide the scale of the gradient
+Epsilon = Annotated[float, Field(ge=1e-12, le=1)]
 Kernels = Annotated[
     typing.Literal["auto", "off"],
-    Field(description="auto: the faster library multiplies on a CPU; off: always PyTorch's own"),
+    Field(description="auto: choose the faster matrix library on a CPU; off: always PyTorch's own"),
 ]
 
 
@@ -732,7 +722,7 @@ def _file_path(value: str) -> str:
     if not value.strip():
         raise ValueError("it is empty: name a file, a folder or a hub name")
     if "\0" in value:
-        raise ValueError("it holds a NUL character, which no name of a file can have")
+        raise ValueError("it contains a NUL character, which no file name can have")
     return value
 
 
@@ -740,12 +730,10 @@ def _name(value: str) -> str:
     if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
         raise ValueError(
             "a name of printable characters without slashes is needed, since folders and trackers"
-            " carry it"
+            " are named after it"
         )
     return value
 
-
-# ---- names ---------------------------------------------------------------------------------------
 
 FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
 Name = Annotated[str, AfterValidator(_name)]

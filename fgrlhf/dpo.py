@@ -1,4 +1,4 @@
-"""Direct preference optimisation: learns from compared answers.
+"""Direct preference optimisation: learns from comparisons of answers.
 
 It needs no samples from the policy and no reward model.
 
@@ -6,9 +6,9 @@ It needs no samples from the policy and no reward model.
     m = h(better) - h(worse)
     L = loss(beta m)
 
-w_t is 1, or `dpo.span_weight` on tokens of marked characters (docs/algorithms.md derives it). The
-reference is the policy before the first step: its log-probabilities are computed once, so no second
-model is held in memory.
+w_t is 1, or `dpo.span_weight` on tokens with marked characters (docs/algorithms.md derives it). The
+reference is the policy before the first step. Its log-probabilities are computed once, so no second
+model is kept in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,15 +46,15 @@ def load_comparisons(
     sources: Mapping[str, ComparisonSource],
     read_prompts: Callable[[str | None, str], Sequence[Prompt]],
 ) -> list[Comparison]:
-    """The comparisons to train on: rows of the library's format, or those of a task's source.
+    """Load the comparisons to train on, from the library's format or from a task's source.
 
     Args:
       config: `data.pairs` names the source.
-      sources: the task's, by name.
-      read_prompts: (file or None, split) -> prompts, for a task's source: `Task.prompts`.
+      sources: the task's sources by name.
+      read_prompts: (file or None, split) -> prompts, for the task's sources: `Task.prompts`.
 
     Raises:
-      UserError: there is no such source; it has no pairs; or `dpo.span_weight` is not 1 and no
+      UserError: there is no such source, it has no pairs, or `dpo.span_weight` is not 1 and no
         characters are marked.
     """
     data = config.data
@@ -64,7 +64,7 @@ def load_comparisons(
         if not comparisons:
             raise UserError(
                 f"{data.feedback_file} has no pairs to learn from: all of its {len(rows)} rows are"
-                " ties. Give another file with data.feedback_file=..."
+                " ties. Choose another file with data.feedback_file=..."
             )
     elif data.pairs in sources:
         prompts = read_prompts(data.train_file, "train")
@@ -74,9 +74,8 @@ def load_comparisons(
             f"data.pairs: there is no source of pairs `{data.pairs}`;"
             f" {suggestion(data.pairs, [COMPARISONS.name, *sources])}"
         )
-    if config.dpo.span_weight != 1 and not any(
-        answer.marked for comparison in comparisons for answer in comparison.answers
-    ):
+    answers = [answer for comparison in comparisons for answer in comparison.answers]
+    if config.dpo.span_weight != 1 and not any(answer.marked for answer in answers):
         raise UserError(
             f"dpo.span_weight is {config.dpo.span_weight:g}, but data.pairs={data.pairs} marks no"
             f" characters in the answers of {data.feedback_file}: set dpo.span_weight=1, or choose"
@@ -93,10 +92,9 @@ class DPOTrainer(BaseTrainer):
 
     Args:
       config: the run's settings.
-      policy: where training starts, and the reference.
-      comparisons: what to train on, encoded by this policy.
-      evaluate: dev metrics of the current policy, called on all ranks with the accelerator: name ->
-        value.
+      policy: the initial policy, and the reference.
+      comparisons: the training data, encoded by this policy.
+      evaluate: policy -> dev metrics by name; called on all ranks.
       accelerator: device and processes.
     """
 
@@ -110,15 +108,15 @@ class DPOTrainer(BaseTrainer):
     ):
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
-        # of every answer's tokens, under the policy before the first step; None: not yet computed
+        # comparison -> answer -> tokens, under the initial policy; None: not computed yet
         self.ref_logprobs: list[list[Tensor]] | None = None
-        self._pass: tuple[int, list[list[int]]] = (-1, [])  # an epoch and its batches
+        self._pass: tuple[int, list[list[int]]] = (-1, [])  # the current epoch and its batches
         self._check_sizes()
 
     # ---- the loop --------------------------------------------------------------------------------
 
     def train(self, until: int | None = None) -> None:
-        """Run to step `until` (default: the end), from the last complete checkpoint if any."""
+        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
         with hold(self.config.logging.save_dir):
             self._train(until)
 
@@ -151,16 +149,16 @@ class DPOTrainer(BaseTrainer):
             if self.step % self.config.train.save_interval == 0 or self.step == last:
                 checkpoint.save(self)
         if self.step == self.total_steps:
-            self._evaluate(bar)  # the last policy too, wherever the interval ended
+            self._evaluate(bar)  # the last policy, even if no evaluation is due at this step
             self._save_policy("final")
         bar.close()
         self.log.close()
 
     @torch.no_grad()
     def reference_logprobs(self) -> list[list[Tensor]]:
-        """log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
+        """The log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
 
-        The processes share the work, and each receives all of it.
+        The processes share the work, and each gets the results of all.
         """
         self.actor_critic.eval()
         size = self.config.train.training_batch_size_per_card
@@ -171,30 +169,30 @@ class DPOTrainer(BaseTrainer):
         )
         order = sorted(share, key=lambda i: self.comparisons[i].lengths)
         bar = progress_bar(len(order), "reference", "prompt", enabled=not self._quiet())
-        by_place: list[tuple[int, list[Tensor]]] = []
+        results: list[tuple[int, list[Tensor]]] = []  # (index of the comparison, its answers)
         for start in range(0, len(order), size):
             places = order[start : start + size]
             comparisons = [self.comparisons[i] for i in places]
             batch = self._collate(comparisons, None)
             with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
-            row = 0  # of the batch: the answers of a comparison are side by side
+            row = 0  # of the batch, in which the answers of a comparison are consecutive rows
             for i, comparison in zip(places, comparisons):
                 per_answer = []
                 for ids in comparison.answer_ids:
                     per_answer.append(logprobs_BT[row, : len(ids)].clone())
                     row += 1
-                by_place.append((i, per_answer))
+                results.append((i, per_answer))
             bar.update(len(comparisons))
         bar.close()
         if self.accelerator.num_processes > 1:
-            by_place = gather_object(by_place)
-        return [per_answer for _, per_answer in sorted(by_place, key=lambda item: item[0])]
+            results = gather_object(results)
+        return [per_answer for _, per_answer in sorted(results, key=lambda item: item[0])]
 
     def update(self, places: Sequence[int]) -> dict[str, float]:
         """One optimiser step on the mean loss over all pairs of the comparisons at `places`.
 
-        Micro-batches and processes split the work and do not change the mean.
+        The result does not depend on the number of micro-batches or processes.
         """
         if self.ref_logprobs is None:
             raise ValueError("call train(), which computes the reference's log-probabilities first")
@@ -217,7 +215,7 @@ class DPOTrainer(BaseTrainer):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 losses_N, metrics = self.pair_losses(logprobs_BT, batch)
-                # DDP averages gradients over processes, hence `world`
+                # DDP averages gradients over processes, but their sum is needed
                 (losses_N.sum() * world / n_pairs).backward()
             for name, metric_N in metrics.items():
                 totals[name] = totals.get(name, 0) + metric_N.sum() / n_pairs
@@ -229,13 +227,14 @@ class DPOTrainer(BaseTrainer):
     def pair_losses(
         self, logprobs_BT: Tensor, batch: ComparisonBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of every pair, and per-pair metrics to log.
+        """The loss of every pair, and metrics per pair to log.
 
         beta h is the reward that the policy implies (Rafailov et al. 2023, eq. 5).
         """
         settings = self.config.dpo
         ratios_B = weighted_log_ratio(logprobs_BT, batch.ref_logprobs_BT, batch.weights_BT)
-        better_N, worse_N = ratios_B[batch.better_N], ratios_B[batch.worse_N]
+        better_N = ratios_B[batch.better_N]
+        worse_N = ratios_B[batch.worse_N]
         losses_N = PAIR_LOSSES[settings.loss](better_N - worse_N, settings.beta)
         with torch.no_grad():
             logged = {
@@ -258,8 +257,9 @@ class DPOTrainer(BaseTrainer):
         return max(round(self.config.train.epochs * self.steps_per_epoch), 1)
 
     def batch(self, step: int) -> list[int]:
-        """Places of the comparisons of a step. Similar lengths are together; every pass has an
-        order of its own.
+        """Indices of a step's comparisons, which have similar lengths.
+
+        Every pass over the data has another order.
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         if self._pass[0] != epoch:
@@ -271,7 +271,7 @@ class DPOTrainer(BaseTrainer):
 
     @property
     def episodes_per_step(self) -> float:
-        """Answers read in a step: what an RL run would have had to sample."""
+        """Answers read in a step; an RL run would have to sample as many."""
         answers = sum(len(comparison.answer_ids) for comparison in self.comparisons)
         return self.config.train.batch_size * answers / len(self.comparisons)
 
@@ -305,8 +305,9 @@ class DPOTrainer(BaseTrainer):
     def _write_samples(
         self, places: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch
     ) -> None:
-        """Write the step's first answers with the reward that the policy implies on each token, in
-        the form of an RL run's samples.
+        """Log the step's first answers with the policy's implied reward on each token.
+
+        The rows have the format of an RL run's samples.
         """
         is_due = self.step % self.config.train.eval_interval == 0
         is_last = self.step + 1 == self.total_steps
@@ -318,7 +319,7 @@ class DPOTrainer(BaseTrainer):
         for i in places:
             comparison = self.comparisons[i]
             for k in range(len(comparison.answer_ids)):
-                row = len(rows)  # of the batch: the answers of a comparison are side by side
+                row = len(rows)  # of the batch, in which a comparison's answers are consecutive
                 rows.append(
                     sample_row(
                         self.policy.tokenizer, comparison, k, rewards_BT[row], log_ratios_BT[row]
@@ -331,7 +332,7 @@ class DPOTrainer(BaseTrainer):
         world = self.accelerator.num_processes
         if size % world:
             raise UserError(
-                f"train.batch_size={size} cannot be shared out over {world} processes: make it a"
+                f"train.batch_size={size} is not divisible by {world} processes: make it a"
                 f" multiple of {world}, or start fewer processes"
             )
         if not self.comparisons:
@@ -341,13 +342,13 @@ class DPOTrainer(BaseTrainer):
 def sample_row(
     tokenizer, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
 ) -> dict:
-    """Answer k as a row of samples.jsonl, with the keys that a rollout's row has."""
+    """Answer k as a row of samples.jsonl, with the same keys as a row of a rollout."""
     ids = list(comparison.answer_ids[k])
     marked = comparison.source.answers[k].marked
     text, ends = char_ends(tokenizer, ids)
     tokens = []
     for token_id, start, end in zip(ids, (0, *ends), ends):
-        # a token that completes no character, such as the end, is shown by its name
+        # a token that completes no character, such as the end token, is shown by its name
         tokens.append(text[start:end] or tokenizer.convert_ids_to_tokens(token_id))
 
     def per_token(values_T: Tensor) -> list[float]:

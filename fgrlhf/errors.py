@@ -12,27 +12,24 @@ from fgrlhf.secrets import mask_secrets
 
 
 class UserError(Exception):
-    """A user error. The message says what is wrong, why, and how to fix it; no traceback is
-    shown.
-    """
+    """A user error. Its message gives the fact, the reason and the fix, without a traceback."""
 
 
 def run_main(main) -> None:
-    """Call `main()` for a command line: a `UserError` prints one message on stderr and exits with
-    code 2.
+    """Run the `main` function of a command and turn user errors into exit codes.
 
-    An error of the operating system, such as a full disk, does the same. A bug keeps its traceback.
-    A stage ends when the pipeline that started it is gone, so that the next run does not find it
-    still running.
+    A `UserError` or an error of the operating system, such as a full disk, prints one message to
+    stderr and exits with code 2. A bug keeps its traceback. A stage ends when the pipeline that
+    started it ends, so that the next run does not find it still running.
     """
     end_with_parent()
     try:
         main()
     except UserError as error:
-        sys.exit(_say(f"error: {error}", 2))
+        sys.exit(_print_error(f"error: {error}", 2))
     except KeyboardInterrupt:
         sys.exit(
-            _say(
+            _print_error(
                 "interrupted: run the same command again to continue from the last complete"
                 " checkpoint",
                 130,
@@ -42,10 +39,10 @@ def run_main(main) -> None:
         reason = why_refused(error)
         if reason is None:
             raise
-        sys.exit(_say(f"error: {reason}", 2))
+        sys.exit(_print_error(f"error: {reason}", 2))
 
 
-def _say(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     print(mask_secrets(message), file=sys.stderr)
     return code
 
@@ -54,9 +51,7 @@ MOST_PROBLEMS = 20  # listed in one error message
 
 
 def first_problems(problems: Sequence[str]) -> list[str]:
-    """The first problems of a list, and a last line with the number of the others where there are
-    any.
-    """
+    """The first problems of a list, and a line with the number of the remaining ones, if any."""
     lines = list(problems[:MOST_PROBLEMS])
     if len(problems) > MOST_PROBLEMS:
         lines.append(f"... and {len(problems) - MOST_PROBLEMS} more")
@@ -83,7 +78,7 @@ _WAYS_OUT = {
     errno.ENOENT: "Check that it exists and is not removed while the program runs.",
     errno.EMFILE: "Raise the limit (ulimit -n) and run the same command again.",
 }
-# A failed write() names no file. Any other error without a file is not about files, so it is a bug.
+# A failed write() names no file. Any other error without a file name is a bug in the program.
 _WITHOUT_FILE = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -94,49 +89,41 @@ _WITHOUT_FILE = (
     errno.ENFILE,
     errno.ENOMEM,
 )
-_RUST_CODE = re.compile(
-    r"\(os error (\d+)\)|\bOs \{ code: (\d+)"
-)  # safetensors and tokenizers give the code in their text
+# The Rust libraries (safetensors, tokenizers) give code and path in the text of the error.
+_RUST_CODE = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+)")
 _RUST_PATH = re.compile(r'at path "([^"]*)"')
 
 
 def why_refused(error: BaseException) -> str | None:
-    """The message for an error of the operating system: what failed, why, and how to fix it. None
-    for any other error.
-    """
-    number = getattr(error, "errno", None)
-    path = getattr(error, "filename2", None) or getattr(
-        error, "filename", None
-    )  # the second: where a file was to go
-    if not isinstance(error, OSError):
+    """The message for an error of the operating system; None for any other error."""
+    if isinstance(error, OSError):
+        number = getattr(error, "errno", None)
+        # `filename2` is the destination of a rename
+        path = getattr(error, "filename2", None) or getattr(error, "filename", None)
+    else:
         text = str(error)
-        if isinstance(error, RuntimeError) and (
-            "inline_container" in text or "PytorchStreamWriter" in text
-        ):
+        from_torch = "inline_container" in text or "PytorchStreamWriter" in text
+        if isinstance(error, RuntimeError) and from_torch:
             return (
-                f"a file could not be written whole: {shorten(text)}. The disk is probably full."
-                f" {_WAYS_OUT[errno.ENOSPC]}"
+                f"a file could not be written completely: {shorten(text)}. The disk is probably"
+                f" full. {_WAYS_OUT[errno.ENOSPC]}"
             )
-        code, place = _RUST_CODE.search(text), _RUST_PATH.search(text)
+        code = _RUST_CODE.search(text)
         number = int(code[1] or code[2]) if code else None
+        place = _RUST_PATH.search(text)
         path = place[1] if place else None
     if number is None or (path is None and number not in _WITHOUT_FILE):
         return None
-    where = (
-        "a file could not be written or read"
-        if path is None
-        else f"{shorten(path)} could not be used"
-    )
-    return (
-        f"{where}: {os.strerror(number)}."
-        f" {_WAYS_OUT.get(number, 'Fix that and run the same command again.')}"
-    )
+    if path is None:
+        fact = "a file could not be written or read"
+    else:
+        fact = f"{shorten(path)} could not be used"
+    way_out = _WAYS_OUT.get(number, "Fix that and run the same command again.")
+    return f"{fact}: {os.strerror(number)}. {way_out}"
 
 
 def shorten(text: object, limit: int = 200) -> str:
-    """`text` for an error message: on one line, and cut in its middle where it is longer than
-    `limit` characters.
-    """
+    """`text` on one line for an error message, cut in the middle if longer than `limit`."""
     line = " ".join(str(text).encode("utf-8", "backslashreplace").decode("utf-8").split())
     if len(line) <= limit:
         return line
@@ -145,7 +132,7 @@ def shorten(text: object, limit: int = 200) -> str:
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
-    """`did you mean ...?` where a known name is close, and the known names."""
+    """The known names, preceded by `did you mean ...?` if one of them is similar to `name`."""
     close = difflib.get_close_matches(str(name)[:100], known, n=1)
     hint = f"did you mean `{close[0]}`? " if close else ""
     return f"{hint}known: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""Scores a policy on prompts: a row per response, and a summary with intervals over the prompts."""
+"""Evaluates a policy on prompts: a row per response, and a summary with intervals over prompts."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import finished_responses
 from fgrlhf.runs.progress import progress_bar
+from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
@@ -34,24 +35,23 @@ NOT_APPLICABLE = "/not_applicable"
 
 @runtime_checkable
 class MeasuredReward(Protocol):
-    """A reward (`AspectReward`) with measures beside its value, free of weight and scale."""
+    """A reward (`AspectReward`) with additional measures that do not depend on weight and scale."""
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
-        """Numbers about one response, by name, from the reward's unweighted scores of it. They
-        become the columns `<reward>/<name>`; the counts `error_free` and `segments` become a ratio
-        in the summary.
+        """Measures of one response by name, computed from its unweighted scores.
+
+        They become the columns `<reward>/<name>`. The counts `error_free` and `segments` become a
+        ratio in the summary.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`rows` are JSON-able dicts (see `evaluate_rows`); `summary` maps metric names to {mean, low,
-    high} (see `summarize`).
-    """
+    """Rows and summary of an evaluation."""
 
-    rows: list[dict]
-    summary: dict[str, dict[str, float]]
+    rows: list[dict]  # JSON-compatible; see `evaluate_rows`
+    summary: dict[str, dict[str, float]]  # metric -> {mean, low, high}; see `summarize`
 
 
 def evaluate(
@@ -62,7 +62,7 @@ def evaluate(
     seed: int = 0,
     **options,
 ) -> Evaluation:
-    """`evaluate_rows` (which takes the options) and `summarize` in one call."""
+    """`evaluate_rows` (with `options`) and `summarize` in one call."""
     rows = evaluate_rows(policy, prompts, reward, sampling, seed, **options)
     summary = {name: interval.as_dict() for name, interval in summarize(rows).items()}
     return Evaluation(rows, summary)
@@ -90,22 +90,22 @@ def evaluate_rows(
     """Sample `num_samples` responses to every prompt and score them.
 
     Args:
-      reward: adds its columns; None for none.
-      seed: responses are a pure function of (seed, prompt id, sample): batches and processes do not
-        matter.
-      metrics: of a config (`fgrlhf.metrics.registry.build_metrics`), and functions (prompt, text)
-        -> {name: number}. Their columns join the row.
+      reward: adds its columns to the rows.
+      seed: responses are a pure function of (seed, prompt id, sample); they do not depend on
+        batches and processes.
+      metrics: metrics of a config (`fgrlhf.metrics.registry.build_metrics`), or functions (prompt,
+        text) -> {name: number}. Their columns are added to the rows.
       reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response.
-      temperature: of the log-probabilities in `kl`; by default that of sampling, and 1 for greedy
+      temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
         responses.
-      segmenter: finds the sentences that RougeLsum needs; by default the blank one, which every
-        machine has.
+      segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
+        download.
     Returns:
-      per response, in the prompts' order: id, sample, prompt, response, references, segments
-      ({reward: [{start, end, value, label}]}), `reward` and `reward/<name>`, the rewards' own
-      measures (`MeasuredReward`), length (words), rougeLsum (0-100, where there are references),
-      kl, and the columns of the metrics. None stands for "not applicable"; a reward that does not
-      apply to a response adds 0 to its `reward` and has no segments.
+      One row per response, in the order of the prompts, with id, sample, prompt, response,
+      references, segments ({reward: [{start, end, value, label}]}), `reward` and `reward/<name>`,
+      the rewards' own measures (`MeasuredReward`), length (words), rougeLsum (0-100, if there are
+      references), kl, and the columns of the metrics. None means "not applicable"; a reward that
+      does not apply to a response adds 0 to its `reward` and has no segments.
     Raises:
       UserError: a reward is NaN or infinite.
     """
@@ -121,16 +121,17 @@ def evaluate_rows(
             policy, batch, sampling, seed, num_samples, reference, temperature
         )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
-        rows = [
-            {
-                "id": prompt.id,
-                "sample": n % num_samples,
-                "prompt": prompt.text,
-                "response": text,
-                "references": list(prompt.references),
-            }
-            for n, (prompt, text) in enumerate(zip(repeated, texts))
-        ]
+        rows: list[dict] = []
+        for n, (prompt, text) in enumerate(zip(repeated, texts)):
+            rows.append(
+                {
+                    "id": prompt.id,
+                    "sample": n % num_samples,
+                    "prompt": prompt.text,
+                    "response": text,
+                    "references": list(prompt.references),
+                }
+            )
         if reward is not None:
             tokens = _tokens(policy, response) if getattr(reward, "needs_tokens", False) else None
             _join(rows, _reward_columns(reward, repeated, texts, tokens))
@@ -159,12 +160,13 @@ def metric_columns(
 
 
 def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
+    """Add columns to each row."""
     for row, more in zip(rows, columns, strict=True):
         row.update(more)
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
-    """Indices of the prompts, those of similar length together: little padding is computed."""
+    """Batches of indices of prompts of similar length, which reduces padding."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     return (order[start : start + size] for start in range(0, len(order), size))
 
@@ -180,15 +182,14 @@ def _respond(
 ) -> tuple[Response, list[str], list[float] | None]:
     """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
-    seeds = [
-        derive_seed(seed, "response", prompt.id, k) for prompt in batch for k in range(num_samples)
-    ]
+    seeds = []
+    for prompt in batch:
+        for k in range(num_samples):
+            seeds.append(derive_seed(seed, "response", prompt.id, k))
     response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
     lengths = response.mask_BT.sum(1).tolist()
-    without_padding = [
-        ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)
-    ]
-    texts = policy.tokenizer.batch_decode(without_padding, skip_special_tokens=True)
+    unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
+    texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)
     if reference is None:
         return response, texts, None
     ref_output, _ = reference(
@@ -207,7 +208,7 @@ def _respond(
 
 
 def _tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
-    """What rewards with `needs_tokens` read."""
+    """The tokens of the responses, for rewards with `needs_tokens`."""
     _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT)
     finished = finished_responses(response, policy.eos_ids)
     return [ResponseTokens(*pair) for pair in zip(ends, finished)]
@@ -229,27 +230,19 @@ def _reward_columns(
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
                 raise UserError(
-                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check that"
-                    " model's weights, mean and std, or leave the aspect out with weight 0"
+                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check the"
+                    " reward model's weights, mean and std, or disable the reward with weight 0"
                 )
             column["reward"] += value
             column[f"reward/{name}"] = value
-            column["segments"][name] = [
-                {
-                    "start": score.start,
-                    "end": score.end,
-                    "value": score.value,
-                    "label": score.label,
-                }
-                for score in scores
-            ]
+            column["segments"][name] = segment_rows(scores)
             for measure, number in _measures(reward, name, scores).items():
                 column[f"{name}/{measure}"] = number
     return columns
 
 
 def _measures(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
-    """The named reward's measures of one response; {} for a reward without any."""
+    """The named reward's measures of one response; {} if the reward has none."""
     part = getattr(reward, "aspects", {}).get(name)
     if not isinstance(part, MeasuredReward):
         return {}
@@ -263,17 +256,17 @@ def _measures(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) ->
 
 
 def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
-    """Statistics of an evaluation's rows with 95% bootstrap intervals over prompts (rows of one id
-    belong to one prompt).
+    """Statistics of an evaluation's rows, with 95% bootstrap intervals over prompts.
 
-    A column of numbers gives its mean: over the responses to a prompt, then over prompts. Besides:
+    Rows with the same id belong to the same prompt. The mean of a column of numbers is taken over
+    the responses to a prompt, then over prompts. Further statistics are
 
     - `<reward>/ratio`: error-free segments / segments, both summed over all responses;
     - `<metric>/corpus`: the corpus-level value, from counts summed over all responses;
-    - `<metric>/prompt`: the value of all responses to a prompt together, averaged over prompts,
-      where prompts have several responses;
-    - `<column>/not_applicable`: the share of responses for which the column is None. They enter no
-      other statistic of that column.
+    - `<metric>/prompt`: the value for all responses to a prompt together, averaged over prompts, if
+      prompts have several responses;
+    - `<column>/not_applicable`: the share of responses for which the column is None. They are
+      excluded from the other statistics of that column.
     """
     by_prompt: dict[str, list[Mapping]] = {}
     for row in rows:
@@ -327,7 +320,7 @@ def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[st
 
 
 def _prompt_level(name: str, groups: Sequence[Sequence[Mapping]], seed: int) -> dict[str, Interval]:
-    """The metric of all responses to a prompt together."""
+    """The metric for all responses to a prompt together, averaged over prompts."""
     together = [PROMPT_LEVEL[name]([row["response"] for row in group]) for group in groups]
     values = [value for value in together if value is not None]
     return {f"{name}/prompt": bootstrap(values, seed=seed)} if values else {}

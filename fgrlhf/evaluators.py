@@ -11,10 +11,10 @@ from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
 
 
 class Rouge:
-    """ROUGE F-measure in points (0-100), the best over an example's references (Lin 2004).
+    """ROUGE F-measure in points (0-100) for the best reference (Lin 2004).
 
     Words are runs of the letters a-z and digits, lower-cased and with Porter stemming. Other
-    letters are left out: a text in another script scores 0.
+    letters are ignored: a text in another script scores 0.
 
     Args:
       kind: rouge1 or rouge2 (n-grams), rougeL (longest common subsequence of the whole text).
@@ -23,7 +23,7 @@ class Rouge:
     def __init__(self, kind: str):
         self.kind = kind
         tokenizer = DefaultTokenizer(use_stemmer=True)
-        # Stemming is half of the cost, and a reference is compared with many responses.
+        # Stemming takes half of the time, and a reference is compared with many responses.
         tokenizer.tokenize = lru_cache(maxsize=100_000)(tokenizer.tokenize)
         self._scorer = RougeScorer([kind], tokenizer=tokenizer)
 
@@ -32,7 +32,7 @@ class Rouge:
         return text
 
     def __call__(self, prediction: str, references: Sequence[str]) -> float:
-        """Score of one response; 0 for an empty one. Raises `ValueError` without a reference."""
+        """Score of one response; 0 if it is empty. Raises `ValueError` without references."""
         if not references:
             raise ValueError(f"{self.kind} needs at least one reference")
         predicted = self.prepare(prediction)
@@ -43,7 +43,7 @@ class Rouge:
         return 100 * max(scores)
 
     def mean(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        """Mean over examples; 0 without any."""
+        """Mean over examples; 0 if there are none."""
         scores = [
             self(prediction, of_example)
             for prediction, of_example in zip(predictions, references, strict=True)
@@ -54,9 +54,9 @@ class Rouge:
 class RougeLsum(Rouge):
     """ROUGE with the summary-level longest common subsequence (Lin 2004, section 3.2).
 
-    It reads one sentence per line. The default segmenter is the blank one, which every machine has:
-    a score must not depend on what else is installed. The published code uses nltk's punkt, which
-    has to be downloaded.
+    It reads one sentence per line. The default is the blank segmenter, which is always available: a
+    score must not depend on installed packages. The published code uses nltk's punkt, which has to
+    be downloaded.
     """
 
     def __init__(self, segmenter: Segmenter | None = None):

@@ -1,4 +1,4 @@
-"""Atomic writes, checksums, and readers of text and JSON that name what is wrong."""
+"""Atomic writes, checksums, and readers of text and JSON with helpful errors."""
 
 import errno
 import hashlib
@@ -11,11 +11,11 @@ from fgrlhf.errors import UserError, shorten
 
 
 def write_text(path: str | Path, text: str, durable: bool = False) -> None:
-    """Write a whole file or nothing: to a temporary name beside it, then rename.
+    """Write a file atomically: write it under a temporary name, then rename it.
 
-    `durable`: the bytes are on disk before the name is, so that a power cut leaves no empty file.
-      That waits for the
-    disk, so use it for files that mark work as complete.
+    Args:
+      durable: flush the contents to disk before the rename, so that a power cut leaves no empty
+        file. This waits for the disk; use it for files that mark work as complete.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,9 @@ def write_text(path: str | Path, text: str, durable: bool = False) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on disk. Network disks that do not
-    support this are skipped.
+    """Wait until a file, or the list of names in a folder, is on disk.
+
+    Network disks that do not support this are ignored.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -77,8 +78,10 @@ def _finite(value):
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file. Raises `UserError` naming the file where it is missing, a folder,
-    or not text.
+    """The text of a UTF-8 file.
+
+    Raises:
+      UserError: the file is missing, is a folder, or is not text. The message names it.
     """
     try:
         data = Path(path).read_bytes()
@@ -100,7 +103,7 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json(path: str | Path):
-    """Read a JSON file; a missing or broken one is a `UserError` that names it."""
+    """Read a JSON file. Raises `UserError`, which names the file, if it is missing or invalid."""
     text = read_text(path)
     try:
         return parse_json(text)
@@ -109,8 +112,10 @@ def read_json(path: str | Path):
 
 
 def read_jsonl(path: str | Path) -> list:
-    """Read JSON lines; a missing file or a broken line is a `UserError` that names file and
-    line.
+    """Read JSON lines.
+
+    Raises:
+      UserError: the file is missing or a line is invalid. The message names file and line.
     """
     rows = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
@@ -128,7 +133,7 @@ def parse_json(text: str):
 
     Raises:
       ValueError: it is not JSON (NaN and Infinity are not), is nested too deeply, has a number that
-        is too long, or holds half of a surrogate pair, which cannot be written as UTF-8.
+        is too long, or contains half of a surrogate pair, which cannot be encoded as UTF-8.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant)

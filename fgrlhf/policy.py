@@ -3,11 +3,11 @@
 `load_policy` chooses the class by the checkpoint's config:
 
 - `EncoderDecoderPolicy` (the paper's `T5Policy`) for encoder-decoders of transformers whose
-  attention can be chosen (T5, mT5, Flan, BART, ...);
-- `CausalPolicy` for decoder-only models with keys and values (GPT-2, Llama, Qwen, GPT-NeoX,
+  attention implementation can be selected (T5, mT5, Flan, BART, ...);
+- `CausalPolicy` for decoder-only models with a key-value cache (GPT-2, Llama, Qwen, GPT-NeoX,
   Mistral, ...).
 
-What they have in common is in models/base.py, and the classes are in models/encoder_decoder.py and
+Their common code is in models/base.py; the classes are in models/encoder_decoder.py and
 models/causal.py. Other modules import them from here.
 """
 
@@ -57,29 +57,29 @@ def load_policy(
     lora: LoRAConfig | None = None,
     empty: bool = False,
 ) -> Policy:
-    """Load a policy of the class that the checkpoint's config needs.
+    """Load a policy; the checkpoint's config determines its class.
 
-    Call `fgrlhf.kernels.choice.use_kernels` first where `model.kernels` is known.
+    If `model.kernels` is known, call `fgrlhf.kernels.choice.use_kernels` first.
 
     Args:
       ckpt: a folder or hub name.
       dtype: of the weights: "fp32" or "bf16".
-      max_input_len: longer prompts lose their end.
+      max_input_len: longer prompts are cut at their end.
       padding_side: side on which prompts are padded; None: the default of the class.
       chat_template: see `load_chat_template` in models/chat.py.
       lora: settings of the adapters; None: no adapters.
-      empty: read no weights, which is enough to find every error in the settings.
+      empty: do not read the weights; enough to find every error in the settings.
 
     Raises:
-      UserError: there is no such checkpoint, it cannot be read, or it does not fit the other
+      UserError: the checkpoint does not exist, cannot be read, or does not match the other
         arguments.
     """
     try:
         config = load_config(ckpt)
         if shape_of_config(config) == "encoder":
             raise ValueError(
-                f"it is an encoder ({config.model_type}), which reads in both directions and writes"
-                " no text."
+                f"it is an encoder ({config.model_type}), which reads in both directions and cannot"
+                " generate text."
             )
         tokenizer = load_tokenizer(ckpt)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -103,10 +103,10 @@ def load_policy(
 
 
 def _without_weights(auto_class: type, config: PretrainedConfig) -> PreTrainedModel:
-    """The model of a config with tensors that use no memory.
+    """The model of a config, with tensors on the meta device, which use no memory.
 
     Raises:
-      ValueError: the config describes no model.
+      ValueError: the config does not describe a model.
     """
     try:
         with torch.device("meta"):
@@ -118,7 +118,7 @@ def _without_weights(auto_class: type, config: PretrainedConfig) -> PreTrainedMo
 
 
 def _check_special_tokens(policy: Policy) -> None:
-    """Raises `UserError` if a token that every run needs is not in the model's vocabulary."""
+    """Raise `UserError` if a token that every run needs is not in the model's vocabulary."""
     needed = {"eos_token_id": policy.end_id, "pad_token_id": policy.tokenizer.pad_token_id}
     if isinstance(policy, EncoderDecoderPolicy):
         needed["decoder_start_token_id"] = policy.model.config.decoder_start_token_id
@@ -134,12 +134,12 @@ def _check_special_tokens(policy: Policy) -> None:
 
 @torch.no_grad()
 def _check_logits(policy: Policy) -> None:
-    """Raises `UserError` if a policy does not compute the model's own logits.
+    """Raise `UserError` if a policy does not compute the model's own logits.
 
     That happens if the model changes its logits after the output layer, or if its layers do not
-    support what the policy does to save time (shared prompts, packed responses).
+    support the policy's optimisations (shared prompts, packed responses).
     """
-    # a prompt of one token with two responses, which have two tokens and one token
+    # a prompt of one token with two responses, one of two tokens and one of one token
     prompt_ids_21 = torch.full((2, 1), policy.end_id)
     prompt_mask_21 = torch.ones_like(prompt_ids_21)
     ids_22 = torch.full((2, 2), policy.end_id)
@@ -171,7 +171,7 @@ def _check_logits(policy: Policy) -> None:
     tolerance = 0.02 * float(expected.abs().max())
     if not torch.allclose(projected, expected, atol=tolerance):
         raise UserError(
-            f"{type(policy.model).__name__} computes other logits than the policy, so"
+            f"{type(policy.model).__name__} computes different logits than the policy, so"
             " log-probabilities would be wrong. It probably changes its logits after the output"
             " layer: add that to `Policy.project` (fgrlhf/models/base.py), or use another model"
         )
@@ -181,12 +181,12 @@ def _check_logits(policy: Policy) -> None:
 
 
 def count_cut(policy: Policy, prompts: Sequence[Prompt]) -> int:
-    """The number of `cut_prompts`. Raises `UserError` if a prompt has no tokens."""
+    """The length of `cut_prompts`. Raises `UserError` if a prompt has no tokens."""
     return len(cut_prompts(policy, prompts))
 
 
 def cut_prompts(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts that are too long for the policy, so that their ends are cut.
+    """The prompts that are too long for the policy, which cuts their ends.
 
     Raises:
       UserError: a prompt has no tokens.

@@ -1,13 +1,12 @@
-"""Rewards: aspects that judge segments of a text, and their way onto the policy's tokens.
+"""Rewards: aspects score segments of a text, and their values are placed on the policy's tokens.
 
-An aspect answers in characters of the response (`SegmentScore`); `place_on_tokens` is the only
-place that turns a span's end into the token that carries the reward:
+An aspect scores spans of characters of the response (`SegmentScore`). `place_on_tokens` is the only
+function that turns the end of a span into the token that carries the reward:
 
-    r_t = sum_k sum_j 1[t = T_j^k] w_k R_k(x, y, j)          (Wu et al. 2023, eq. 1, before the KL
-    penalty)
+    r_t = sum_k sum_j 1[t = T_j^k] w_k R_k(x, y, j)
 
-with T_j^k the token with which segment j of aspect k is complete. Segments that end on one token
-add up.
+T_j^k is the token that completes segment j of aspect k. Values on the same token add up. This is
+equation 1 of Wu et al. (2023) before the KL penalty.
 """
 
 import math
@@ -31,17 +30,17 @@ Scores = list[SegmentScore] | None  # of one response; None: the reward does not
 
 
 class AspectReward(Protocol):
-    """One named judgement of responses. Write a class with this method for a reward of your own.
+    """A named reward. To add your own, write a class with this method.
 
-    A class with `needs_tokens = True` is called with a third argument, a `ResponseTokens` for each
-    response: where its tokens end, and whether it ended with an end-of-sequence token.
+    A class with `needs_tokens = True` gets a third argument, a `ResponseTokens` per response: where
+    its tokens end, and whether it ended with an end-of-sequence token.
     """
 
     def segment_scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Sequence[Scores]:
-        """Per response its scored segments in reward units; None where the reward does not apply.
+        """The scored segments of each response, in reward units; None if the reward does not apply.
 
-        A response without scored segments ([]) has the reward 0. One with None is left out of the
-        reward's statistics.
+        A response without scored segments ([]) has reward 0. A response with None is excluded from
+        the reward's statistics.
         """
         ...
 
@@ -52,7 +51,7 @@ def scores_of(
     texts: Sequence[str],
     tokens: Sequence[ResponseTokens] | None,
 ) -> Sequence[Scores]:
-    """`aspect.segment_scores`, with the responses' tokens where the reward needs them."""
+    """Call `aspect.segment_scores`, with the responses' tokens if the reward needs them."""
     if not getattr(aspect, "needs_tokens", False):
         return aspect.segment_scores(prompts, texts)
     if tokens is None:
@@ -61,16 +60,16 @@ def scores_of(
 
 
 class SegmentClassifierReward:
-    """The value of each segment's label: that of the highest probability, found by name.
+    """Rewards each segment with the value of its most probable label.
 
-    The labels that compete are those of errors and that of a segment without one
-    (`RewardModelSpec.judged_labels`). On a tie the segment has no error. A segment that the reward
-    model could not read (`judged` False) gets 0.
+    The candidates are the error labels and the error-free label (`RewardModelSpec.judged_labels`).
+    A tie goes to the error-free label. A segment that the reward model could not read (`judged`
+    False) gets 0.
 
     Args:
       scorer: the reward model.
-      values: reward by label. `ok` stands for the model's own name, `error` for those of all errors
-        without a value of their own. A label without a value is worth 0.
+      values: reward by label. `ok` is an alias of the model's error-free label; `error` applies to
+        every other error label. Labels without a value are worth 0.
     Raises:
       UserError: the model has no such label.
     """
@@ -86,8 +85,8 @@ class SegmentClassifierReward:
                 self.values[label] = value
             elif label not in ("error", "ok"):
                 raise UserError(
-                    f"the reward model has no label `{label}` to give a value: its labels are"
-                    f" {', '.join(scorer.spec.judged_labels)}"
+                    f"a value is set for the label `{label}`, which the reward model does not"
+                    f" have: its labels are {', '.join(scorer.spec.judged_labels)}"
                 )
 
     def segment_scores(self, prompts, texts):
@@ -104,7 +103,7 @@ class SegmentClassifierReward:
         return results
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
-        """Counts of one response: `error_free` segments, and all `segments` the model has read."""
+        """Counts for one response: `error_free` segments, and all `segments` the model read."""
         spec = self.scorer.spec
         labels = [score.label for score in scores]
         error_free = labels.count(spec.ok_label or "")
@@ -112,10 +111,11 @@ class SegmentClassifierReward:
         return {"error_free": error_free, "segments": error_free + errors}
 
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
-        # NaN compares as false, so `max` would take another label: `_finite` must see it
+        # Comparisons with NaN are false, so `max` would hide it. `_check_finite` must see it.
         if not all(map(math.isfinite, probabilities.values())):
             return math.nan, "NaN"
-        label = max(probabilities, key=lambda name: probabilities[name])  # the first on a tie: ok
+        # On a tie `max` takes the first label, which is the error-free one.
+        label = max(probabilities, key=lambda name: probabilities[name])
         return self.values[label], label
 
 
@@ -140,7 +140,7 @@ class SequenceScorerReward:
 
     def segment_scores(self, prompts, texts):
         scores = self.scorer.score(prompts, texts).tolist()
-        # as the first argument of max and min a NaN stays one: `_finite` refuses it by name
+        # max and min return NaN if their first argument is NaN, so `_check_finite` can report it
         z = [min(max((s - self.mean) / self.std, -self.clip), self.clip) for s in scores]
         return [
             [SegmentScore(0, None, self.scale * value + self.bias, f"z={value:+.2f}")]
@@ -148,14 +148,14 @@ class SequenceScorerReward:
         ]
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
-        """`score`: the z-score of one response, scale and bias taken out; {} where scale is 0."""
+        """`score`: the clipped z-score before scale and bias; {} if the scale is 0."""
         if self.scale == 0:
             return {}
         return {"score": (scores[0].value - self.bias) / self.scale}
 
 
 class AtEnd:
-    """The same judgements as one scalar: every segment's value moves to the end of the response."""
+    """Moves every segment's value to the end of the response, so that they add up to one scalar."""
 
     def __init__(self, aspect: AspectReward):
         self.aspect = aspect
@@ -169,17 +169,17 @@ class AtEnd:
         return moved
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
-        """Those of the reward that is moved; {} if it has none."""
+        """The measures of the wrapped reward; {} if it has none."""
         measures = getattr(self.aspect, "measures", None)
         return {} if measures is None else measures(scores)
 
 
 def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:
-    """w_k r_k / std_b(sum_t r_k): each reward in units of its spread over the batch, then weighted.
+    """w_k r_k / std_b(sum_t r_k): each reward divided by its std over the batch, then weighted.
 
-    The spread is over the responses to which the reward applies. No mean is subtracted: on tokens
-    it would be a length penalty or bonus. A reward that is the same for all responses has no spread
-    to scale by and stays as it is.
+    The std is taken over the responses to which the reward applies. No mean is subtracted: on
+    tokens it would act as a length penalty or bonus. A reward that is equal for all responses has
+    std 0 and is left unchanged.
     """
     scaled = {}
     for name, rewards_BT in rewards.by_aspect.items():
@@ -193,24 +193,25 @@ def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenRewar
     return replace(rewards, by_aspect=scaled)
 
 
-def _finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -> None:
+def _check_finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -> None:
+    """Raise `UserError` if a score of the reward `name` is NaN or infinite."""
     for scores, text in zip(segments, texts):
         for score in scores or ():
             if not math.isfinite(score.value):
                 raise UserError(
                     f"reward `{name}` is {score.value} for the answer {text[:120]!r}: training on"
-                    " it would destroy the policy. Check that reward model's weights, and its mean"
-                    " and std; weight 0 leaves the aspect out."
+                    " it would destroy the policy. Check the reward model's weights, mean and std,"
+                    " or disable the reward with weight 0."
                 )
 
 
 class BasicReward(ABC):
     """Abstract base of token-level rewards.
 
-    Named rewards judge characters of the text; each becomes one tensor on the policy's tokens.
+    Named rewards score spans of the text; each becomes one tensor over the policy's tokens.
     """
 
-    # what the values of a reward were multiplied by, where that is not 1
+    # reward name -> the weight its values were multiplied with; 1 if missing
     weights: Mapping[str, float] = {}
 
     @abstractmethod
@@ -220,7 +221,7 @@ class BasicReward(ABC):
         texts: Sequence[str],
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> dict[str, Sequence[Scores]]:
-        """reward name -> per text its scored segments, None where the reward does not apply."""
+        """Reward name -> scored segments of each text; None if the reward does not apply."""
 
     def token_rewards(self, rollout: Rollout) -> TokenReward:
         """Score a rollout's texts and place the rewards on its tokens.
@@ -230,7 +231,7 @@ class BasicReward(ABC):
         """
         segments = self.segment_scores(rollout.prompts, rollout.texts, tokens_of(rollout))
         for name, scores in segments.items():
-            _finite(name, scores, rollout.texts)
+            _check_finite(name, scores, rollout.texts)
         placed = {
             name: place_on_tokens(scores, rollout.char_ends, rollout.response_mask_BT)
             for name, scores in segments.items()
@@ -239,7 +240,7 @@ class BasicReward(ABC):
 
     @staticmethod
     def penalized(rewards: TokenReward, rollout: Rollout, kl_coef: float) -> Tensor:
-        """The sum over aspects less the KL penalty, (B, T)."""
+        """rewards_BT: the sum over aspects minus the KL penalty."""
         return kl_penalized(
             rewards.total_BT,
             rollout.logprobs_BT,
@@ -250,14 +251,14 @@ class BasicReward(ABC):
 
 
 def tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
-    """What rewards with `needs_tokens` read; None where the rollout did not record it."""
+    """The tokens, for rewards with `needs_tokens`; None if the rollout did not record them."""
     if rollout.finished is None:
         return None
     return [ResponseTokens(*pair) for pair in zip(rollout.char_ends, rollout.finished)]
 
 
 class CombinedReward(BasicReward):
-    """Named rewards side by side, each multiplied by its weight."""
+    """Several named rewards, each multiplied by its weight."""
 
     def __init__(
         self, aspects: Mapping[str, AspectReward], weights: Mapping[str, float] | None = None

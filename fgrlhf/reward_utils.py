@@ -1,9 +1,9 @@
-"""Sentences and sub-sentences of a text, in characters. Making reward-model files and scoring both
-cut here.
+"""Splits texts into sentences, sub-sentences and other segments, as character spans.
 
-Sentences are spaCy's. Inside a sentence, words being what white space separates, a sub-sentence may
-begin after a word that ends in one of `, ; ! ?` if more than five words remain; pieces of fewer
-than five words join a neighbour (Wu et al. 2023, appendix D: the density of its R1 reward).
+Both the preparation of reward-model files and scoring use it. spaCy finds the sentences. Within a
+sentence, a sub-sentence may begin after a word that ends in one of `, ; ! ?` if more than five
+words remain; pieces of fewer than five words join a neighbour (Wu et al. 2023, appendix D: the
+density of its R1 reward). Words are separated by white space.
 """
 
 import re
@@ -31,27 +31,22 @@ SEGMENT_MARK = "</s>"
 MIN_WORDS = 5  # of a sub-sentence
 BREAK_AFTER = ",;!?"
 
-# What spaCy's packages are named: language, type, genre, size. `spacy.load` would import any
-# package by its name.
+# Names of spaCy's packages: language, type, genre, size. `spacy.load` would import any package.
 _PIPELINE_NAME = re.compile(r"[a-z]{2,3}(_[a-z0-9]+)+_(sm|md|lg|trf)")
 
-# A pipeline's components that sentence boundaries do not depend on.
+# Components of a pipeline that do not affect sentence boundaries.
 _UNUSED = ("ner", "tagger", "lemmatizer", "attribute_ruler", "morphologizer")
 _CACHED_TEXTS = 16_384
 _LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
 def is_pipeline_name(name: str) -> bool:
-    """Whether this can name a segmenter: the blank pipeline, or one of spaCy's form such as
-    `en_core_web_sm`.
-    """
+    """Whether this can be a segmenter's name: the blank pipeline or, e.g., `en_core_web_sm`."""
     return name == BLANK or _PIPELINE_NAME.fullmatch(name) is not None
 
 
 def _declares_a_model(name: str) -> bool:
-    """Whether an installed package says of itself that it is a spaCy pipeline. Nothing is
-    imported.
-    """
+    """Whether an installed package is registered as a spaCy pipeline, without importing it."""
     return bool(entry_points(group="spacy_models", name=name))
 
 
@@ -64,19 +59,19 @@ def _pipeline(name: str) -> Language:
         return nlp
     if not is_pipeline_name(name):
         raise UserError(
-            f"the segmenter {shorten(repr(name))} is no spaCy pipeline: name one such as"
+            f"the segmenter {shorten(repr(name))} is not a spaCy pipeline: name one such as"
             f" `{TRAINED}`, or `{BLANK}`, which needs no download"
         )
     if not spacy.util.is_package(name):
         raise UserError(
-            f"the segmenter `{name}` is not installed, and another one would cut answers into other"
-            f" segments. Install it with `python -m spacy download {name}`, or make the"
+            f"the segmenter `{name}` is not installed, and another one would split answers into"
+            f" other segments. Install it with `python -m spacy download {name}`, or prepare the"
             f" reward-model files and train the reward models again with `{BLANK}`, which needs no"
             " download"
         )
     if not _declares_a_model(name):
         raise UserError(
-            f"the installed package `{name}` is no spaCy pipeline, so it is not loaded as a"
+            f"the installed package `{name}` is not a spaCy pipeline, so it is not loaded as a"
             f" segmenter. Install the pipeline with `python -m spacy download {name}`, or use"
             f" `{BLANK}`"
         )
@@ -84,18 +79,21 @@ def _pipeline(name: str) -> Language:
 
 
 def _plain_word(match: re.Match) -> str:
-    """Letters in place of a very long word, its end apart: a thousand brackets cost spaCy's
-    tokenizer half a second, and twice as many four times that. No sentence ends inside such a word.
+    """Replace a very long word, except for its end, by letters.
+
+    spaCy's tokenizer needs half a second for a thousand brackets, and four times that for twice as
+    many. No sentence ends inside such a word.
     """
     return "x" * (len(match[0]) - 3) + match[0][-3:]
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
-    """spaCy's sentences that are not blank. They may begin or end with white space.
+    """The sentences that spaCy finds and that are not blank. They may have white space at the ends.
 
-    Raises `UserError` for a text that is longer than the pipeline reads: a million characters, for
-    the blank one any number.
+    Raises:
+      UserError: the text is longer than the pipeline's limit of a million characters; the blank
+        pipeline has no limit.
     """
     nlp = _pipeline(name)
     if len(text) > nlp.max_length:
@@ -122,9 +120,9 @@ def _subsentences(name: str, text: str) -> tuple[Span, ...]:
 def subsentence_starts(words: Sequence[str]) -> list[int]:
     """The indices at which a sentence's sub-sentences begin; [0, ...], and [] for no words.
 
-    A break stands before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If fewer than
-    five words lie between the last break and this one, the last break moves here; a sentence's
-    first piece runs on instead.
+    There is a break before word i if word i-1 ends in one of `, ; ! ?` and i + 5 < n. If there are
+    fewer than five words between the last break and this one, the last break moves here; the first
+    piece of a sentence continues instead.
     """
     starts = [0] if words else []
     for i in range(1, len(words) - MIN_WORDS):
@@ -143,7 +141,7 @@ _LINE = re.compile(r"\S(?:[^\n]*\S)?")
 
 
 def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
-    """The spans between successive ends, trimmed; those without any text are left out."""
+    """The spans between successive ends, without white space around them or blank spans."""
     spans = []
     begin = 0
     for end in ends:
@@ -157,9 +155,7 @@ def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
 
 @dataclass(frozen=True)
 class Segmenter:
-    """Cuts texts into segments. `name` and `version` of the pipeline are saved with a reward
-    model.
-    """
+    """Splits texts into segments. The pipeline's name and version are saved with a reward model."""
 
     name: str
     version: str
@@ -179,19 +175,20 @@ class Segmenter:
     def segments(
         self, text: str, level: Level, token_ends: Sequence[int] | None = None
     ) -> list[Span]:
-        """Half-open character spans at a level, without white space around them. A blank text has
-        none.
+        """Half-open character spans at a level, without white space around them.
 
-        token       what each token of the policy adds to the text; tokens that complete no
-                    character or only white space have no span
-        word        what white space separates
-        subsentence, sentence
-        paragraph   what blank lines separate
-        step        lines
-        whole       the whole text, its white space included
+        A blank text has none. The levels are
+
+            token       the text that each token of the policy adds; tokens that add no character or
+                        only white space have no span
+            word        separated by white space
+            subsentence, sentence
+            paragraph   separated by blank lines
+            step        a line
+            whole       the whole text, including white space around it
 
         Args:
-          token_ends: characters complete after each token; the level "token" needs it.
+          token_ends: characters complete after each token; required for the level "token".
         """
         if level == "token":
             if token_ends is None:
@@ -210,60 +207,65 @@ class Segmenter:
         if level in ("whole", _SEQUENCE):
             return [(0, len(text))] if text.strip() else []
         raise ValueError(
-            f"`{level}` is no level of segments, choose one of {', '.join(get_args(Level))}"
+            f"`{level}` is not a level of segments, choose one of {', '.join(get_args(Level))}"
         )
 
     def sentence_offsets(self, text: str) -> list[int]:
-        """0, then the end of every sentence, as the published code counts them."""
+        """0, then the end of every sentence, as in the published code."""
         return [0, *(end for _, end in _raw_sentences(self.name, text))]
 
     def subsentence_offsets(self, text: str) -> list[int]:
-        """The start of every sub-sentence, then the length of the text, as the published code
-        counts them.
-        """
+        """The start of every sub-sentence, then the text's length, as in the published code."""
         return [*(start for start, _ in _subsentences(self.name, text)), len(text)]
 
     def describe(self) -> dict[str, str]:
-        """What `load_segmenter` needs to find the same segmenter again."""
+        """Name and version, with which `load_segmenter` loads the same segmenter again."""
         return asdict(self)
 
 
 def load_segmenter(name: str | Mapping[str, str] = "auto") -> Segmenter:
-    """A segmenter by its pipeline's name, or by what `Segmenter.describe` gave.
+    """Load a segmenter by its pipeline's name, or by the output of `Segmenter.describe`.
 
-    "auto" is `en_core_web_sm` where that is installed, else `blank_en_sentencizer`, which always
-    is. Raises `UserError` where the pipeline is not installed or the name is of no pipeline; warns
-    where its version is not the described one.
+    "auto" is `en_core_web_sm` if that is installed, else `blank_en_sentencizer`, which always is.
+    Warns if the installed version is not the described one.
+
+    Raises:
+      UserError: the pipeline is not installed, or the name is not that of a pipeline.
     """
-    described = name.get("version") if isinstance(name, Mapping) else None
-    wanted = name.get("name") if isinstance(name, Mapping) else name
-    if not isinstance(wanted, str) or not isinstance(described, str | None):
+    described_version = None
+    pipeline_name = name
+    if isinstance(name, Mapping):
+        described_version = name.get("version")
+        pipeline_name = name.get("name")
+    if not isinstance(pipeline_name, str) or not isinstance(described_version, str | None):
         raise UserError(
             "a segmenter is described by the texts `name` and `version`, not by"
             f" {shorten(repr(name))}"
         )
-    if wanted == "auto":
-        wanted = TRAINED if spacy.util.is_package(TRAINED) else BLANK
-    nlp = _pipeline(wanted)
-    version = version_of("spacy") if wanted == BLANK else nlp.meta["version"]
-    if described not in (None, version):
+    if pipeline_name == "auto":
+        pipeline_name = TRAINED if spacy.util.is_package(TRAINED) else BLANK
+    nlp = _pipeline(pipeline_name)
+    version = version_of("spacy") if pipeline_name == BLANK else nlp.meta["version"]
+    if described_version not in (None, version):
         message = (
-            f"segments were made with {wanted} {described}, this is {version}: some may differ"
+            f"segments were made with {pipeline_name} {described_version}, this is {version}:"
+            " some may differ"
         )
         warnings.warn(message, stacklevel=2)
-    return Segmenter(wanted, version)
+    return Segmenter(pipeline_name, version)
 
 
 def rm_words(
     prefix: Sequence[str], text: str, spans: Sequence[Span]
 ) -> tuple[list[str], list[int]]:
-    """A segment classifier's input: the prefix's words, then for every segment of `text` `</s>` and
-    its words.
+    """The input of a segment classifier: the prefix, then `</s>` and the words of every segment.
 
-    Returns the words and the index of each segment's `</s>` (a text may hold that very string
-    itself, so the marks cannot be found by looking for it).
+    Returns:
+      The words, and the index of each segment's `</s>`. (A text may contain `</s>` itself, so a
+      search for it would not find the marks.)
     """
-    words, marks = list(prefix), []
+    words = list(prefix)
+    marks = []
     for start, end in spans:
         marks.append(len(words))
         words.append(SEGMENT_MARK)

@@ -14,7 +14,7 @@ from fgrlhf.types import Prompt, Response, Rollout
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
-# Tokens of prompts and responses, padding included, in one forward pass of `score`.
+# Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
 
 
@@ -23,7 +23,7 @@ def response_seeds(
 ) -> list[int]:
     """One seed per response, a pure function of (seed, step, prompt, sample).
 
-    Prompts are numbered in the global batch, so every rank gets the seeds of its prompts.
+    Prompts are numbered in the global batch, so the seeds do not depend on the number of ranks.
     """
     seeds = []
     for prompt in range(first_prompt, first_prompt + num_prompts):
@@ -44,8 +44,8 @@ def collect(
 ) -> Rollout:
     """Sample `num_samples` responses to each prompt and score them.
 
-    `temperature` is that of the log-probabilities (see `Policy.forward`). Scoring uses the train or
-    eval mode that the caller has set; sampling is always in eval mode.
+    `temperature` applies to the log-probabilities (see `Policy.forward`). Scoring uses the train or
+    eval mode that the caller has set; sampling always uses eval mode.
     """
     prompt_ids_GP, prompt_mask_GP = actor_critic.policy.encode([prompt.text for prompt in prompts])
     response = actor_critic.policy.generate(
@@ -74,14 +74,14 @@ def score(
     num_samples: int,
     temperature: float,
 ) -> Rollout:
-    """Responses with log-probabilities of policy and reference and values of the critic.
+    """Build a rollout: compute log-probabilities and values of given responses.
 
-    The models read at most SCORED_AT_ONCE tokens at a time, the responses to one prompt together,
-    so memory does not grow with the number of rollouts.
+    The models read at most SCORED_AT_ONCE tokens at a time, with the responses to a prompt kept
+    together, so memory does not grow with the number of rollouts.
 
-    The policy's log-probabilities are those of sampling, except (1) with dropout in scoring, (2)
-    with a critic on the policy's trunk, which needs hidden states, (3) under bf16, where one token
-    at a time and all at once round differently, by as much as a PPO update changes.
+    The policy's log-probabilities are reused from sampling, except (1) with dropout in scoring, (2)
+    with a critic on the policy's trunk, which needs the hidden states, and (3) under bf16, where
+    step-by-step and parallel rounding differ by as much as a PPO update.
 
     Raises:
       UserError: a model's log-probabilities or values are not finite.
@@ -142,7 +142,7 @@ def score(
 
 
 def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
-    """Whether each response's last real token ends it; the rest was cut at the length limit."""
+    """Whether each response ends with an end-of-sequence token, not at the length limit."""
     last_B = response.mask_BT.sum(1).long().clamp(min=1) - 1
     last_ids_B = response.ids_BT.gather(1, last_B[:, None])[:, 0]
     return tuple(token in eos_ids for token in last_ids_B.tolist())
@@ -154,14 +154,14 @@ def in_parts(
     num_samples: int,
     limit: int | None = None,
 ) -> list[Tensor]:
-    """The tensors of `compute(*batch)`, computed for some rows at a time.
+    """The tensors of `compute(*batch)`, computed for a few prompts at a time.
 
     Args:
       compute: returns one or more tensors, each with one row per row of the batch.
-      batch: prompt ids, prompt mask, response ids, response mask; the rows of one prompt are side
-        by side.
-      num_samples: rows of each prompt. They stay together, however long they are.
-      limit: tokens of a part, padding included; None: SCORED_AT_ONCE.
+      batch: prompt ids, prompt mask, response ids, response mask; the rows of a prompt are
+        consecutive.
+      num_samples: rows per prompt. They are never separated, even if they exceed the limit.
+      limit: most tokens per part, padding included; None: SCORED_AT_ONCE.
     """
     if limit is None:
         limit = SCORED_AT_ONCE
@@ -190,7 +190,7 @@ def generate_texts(
     """`num_samples` texts per prompt, in the order of the prompts.
 
     Random numbers are a pure function of (seed, prompt id, sample), so the texts do not depend on
-    `batch_size`. Prompts of similar length are in one batch, so that there is little padding.
+    `batch_size`. Prompts of similar length share a batch, which reduces padding.
     """
     shortest_first = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     texts_by_prompt: list[list[str]] = [[] for _ in prompts]

@@ -1,4 +1,4 @@
-"""Secrets in configs, command lines and messages are masked."""
+"""Masks secrets in configs, command lines and messages."""
 
 import os
 import re
@@ -31,38 +31,39 @@ _NO_SECRETS = frozenset(
     ]
 )
 _SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers
-_ASSIGNMENT = re.compile(r"([\w.\-]+)=(?!\.\.\.)(\S+)")  # `key=...` in a message is a way out
+# `key=value`, but not `key=...`, which messages use as a hint
+_ASSIGNMENT = re.compile(r"([\w.\-]+)=(?!\.\.\.)(\S+)")
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable or key of this name holds a secret: `HF_TOKEN`, `logging.wandb_api_key`,
-    but not `max_tokens`.
+    """Whether the name of a variable or key indicates a secret.
+
+    `HF_TOKEN` and `logging.wandb_api_key` do, `max_tokens` does not.
     """
     last = str(name).rpartition(".")[2]
-    return last not in _NO_SECRETS and not _SECRET_WORDS.isdisjoint(
-        re.split(r"[_\-]", last.lower())
-    )
+    words = re.split(r"[_\-]", last.lower())
+    return last not in _NO_SECRETS and not _SECRET_WORDS.isdisjoint(words)
 
 
 def mask_secrets(text: str) -> str:
-    """`text` with `***` for the value of every secret environment variable, and for what secret
-    keys are set to (`key=value`).
-    """
-    values = {
-        value
-        for name, value in os.environ.items()
-        if looks_secret(name) and len(value) >= _SHORTEST_SECRET
-    }
+    """Replace the values of secret environment variables and of secret `key=value` pairs by ***."""
+    values = set()
+    for name, value in os.environ.items():
+        if looks_secret(name) and len(value) >= _SHORTEST_SECRET:
+            values.add(value)
     for value in sorted(values, key=len, reverse=True):  # a secret may be part of another
         text = text.replace(value, MASK)
-    return _ASSIGNMENT.sub(
-        lambda match: f"{match[1]}={MASK}" if looks_secret(match[1]) else match[0], text
-    )
+    return _ASSIGNMENT.sub(_mask_assignment, text)
+
+
+def _mask_assignment(match: re.Match) -> str:
+    return f"{match[1]}={MASK}" if looks_secret(match[1]) else match[0]
 
 
 def mask_tree(value: Any, key: str = "") -> Any:
-    """`mask_secrets` on every string of a nested dict or list, such as a config. The value of a
-    secret key is masked whole.
+    """Apply `mask_secrets` to every string of a nested dict or list, such as a config.
+
+    The value of a secret key is masked completely.
     """
     if isinstance(value, dict):
         return {name: mask_tree(item, str(name)) for name, item in value.items()}

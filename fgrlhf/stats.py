@@ -1,8 +1,8 @@
 """Percentile bootstrap intervals over prompts, and p-values corrected for multiple comparisons.
 
-The unit that is drawn with replacement is the prompt, never the single response or segment:
-responses to one prompt are alike, and treating them as independent would make every interval too
-narrow. Efron & Tibshirani (1993), chapter 13.
+Prompts are resampled, never single responses or segments: responses to the same prompt are similar,
+and treating them as independent would make every interval too narrow. See Efron & Tibshirani
+(1993), chapter 13.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def _draws(prompts: int, n: int, seed: int) -> np.ndarray:
-    """n x prompts indices, each row one sample of the prompts with replacement."""
+    """Indices (n, prompts): each row is a sample of the prompts with replacement."""
     return np.random.default_rng(seed).integers(prompts, size=(n, prompts))
 
 
@@ -63,9 +63,11 @@ def bootstrap(
 ) -> Interval:
     """Interval of `statistic` (called with `axis=-1`) over one value per prompt.
 
-    theta*_i = statistic(values of sample i), i = 1..n; the interval runs from the 2.5th to the
-    97.5th percentile of theta*. Raises `ValueError` without a prompt or for a value that is not
-    finite.
+    theta*_i = statistic(values of sample i), i = 1..n; the interval goes from the 2.5th to the
+    97.5th percentile of theta*.
+
+    Raises:
+      ValueError: there are no prompts, or a value is not finite.
     """
     values = _values("values_by_prompt", values_by_prompt)
     estimate = statistic(values, axis=-1)
@@ -74,8 +76,9 @@ def bootstrap(
 
 
 def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -> Interval:
-    """Interval of mean(a - b) where a[i] and b[i] belong to one prompt: a draw takes both."""
-    first, second = _values("a", a), _values("b", b)
+    """Interval of mean(a - b), where a[i] and b[i] belong to the same prompt."""
+    first = _values("a", a)
+    second = _values("b", b)
     if first.size != second.size:
         raise ValueError(
             f"paired values must be of the same prompts: {first.size} and {second.size} given"
@@ -86,12 +89,13 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, n: int = 2000, seed: int = 0) -
 def ratio_bootstrap(
     numerators: ArrayLike, denominators: ArrayLike, n: int = 2000, seed: int = 0
 ) -> Interval:
-    """Interval of sum(numerators) / sum(denominators), e.g. error-free segments over segments, by
-    prompt.
+    """Interval of sum(numerators) / sum(denominators), with one of each per prompt.
 
-    A prompt may have denominator 0; where all of them have, the ratio is given as 0.
+    An example is the number of error-free segments over all segments. A prompt may have the
+    denominator 0; if all prompts do, the ratio is 0.
     """
-    above, below = _values("numerators", numerators), _values("denominators", denominators)
+    above = _values("numerators", numerators)
+    below = _values("denominators", denominators)
     if above.size != below.size:
         raise ValueError(
             f"as many numerators as denominators are needed: {above.size} and {below.size} given"
@@ -102,7 +106,7 @@ def ratio_bootstrap(
 
 
 def _ratio(numerator, denominator):
-    """Elementwise, 0 where the denominator is 0."""
+    """Elementwise ratio; 0 if the denominator is 0."""
     nonzero = np.asarray(denominator) != 0
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=nonzero)
 
@@ -115,14 +119,14 @@ def pooled_bootstrap(
 ) -> Interval:
     """Interval of statistic(sum over prompts of counts), e.g. corpus-level BLEU.
 
-    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean over prompts of the
-    statistic would be another quantity: a prompt with long responses counts for more here.
+    theta*_i = statistic(sum of the counts of sample i), i = 1..n. A mean of the statistic over
+    prompts would be another quantity: here, prompts with long responses have more weight.
 
     Args:
       counts_by_prompt: (Q, C), the C counts of each prompt.
       statistic: C summed counts -> number.
     Raises:
-      ValueError: no prompt, or a count that is not finite.
+      ValueError: there are no prompts, or a count is not finite.
     """
     counts_QC = np.asarray(counts_by_prompt, dtype=np.float64)
     if counts_QC.ndim != 2 or counts_QC.size == 0:
@@ -130,20 +134,20 @@ def pooled_bootstrap(
             f"counts_by_prompt must be a table of one or more prompts, got shape {counts_QC.shape}"
         )
     if not np.isfinite(counts_QC).all():
-        raise ValueError("counts_by_prompt holds a number that is not finite")
+        raise ValueError("counts_by_prompt has a number that is not finite")
     prompts = len(counts_QC)
-    # how often each draw takes each prompt
+    # how often each draw contains each prompt
     times_NQ = np.stack([np.bincount(draw, minlength=prompts) for draw in _draws(prompts, n, seed)])
     replicates = np.array([statistic(sums_C) for sums_C in (times_NQ @ counts_QC).tolist()])
     return _interval(statistic(counts_QC.sum(0).tolist()), replicates)
 
 
 def seed_interval(differences: Sequence[np.ndarray]) -> Interval:
-    """Mean difference over several seeds that answered the same prompts.
+    """The mean difference over several seeds on the same prompts, with a 95% interval.
 
-    A 95% interval over prompts (bootstrap of the mean over seeds) and one over seeds (Student's t
-    on the seeds' means), the two half-widths added in quadrature. With one seed only the first is
-    used.
+    The half-widths of an interval over prompts (bootstrap of the mean over seeds) and of an
+    interval over seeds (Student's t on the seeds' means) are added in quadrature. With one seed
+    only the first is used.
 
     Args:
       differences: one array per seed, of one difference per prompt.
@@ -167,12 +171,11 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
 
         sqrt((z(p) * s_q)^2 + (t(p) * s_s)^2) = |mean|
 
-    with z(p) and t(p) the upper p/2 quantiles of the normal distribution and of Student's t (with
-    seeds - 1 degrees of freedom), s_q the standard error over prompts (a 95% bootstrap interval
-    is 2 * 1.96 of them wide) and s_s the one over seeds. The tails are those of the normal
-    distribution: 2,000 bootstrap draws are too few to read a p-value of 0.0005 from. One seed has
-    s_s = 0. With several seeds p < 0.05 exactly where the interval of `seed_interval` excludes
-    zero.
+    z(p) and t(p) are the upper p/2 quantiles of the normal distribution and of Student's t (with
+    seeds - 1 degrees of freedom), s_q is the standard error over prompts (a 95% bootstrap interval
+    is 2 * 1.96 of them wide) and s_s the one over seeds. Normal tails are used because 2,000
+    bootstrap draws are too few for a p-value of 0.0005. With one seed s_s = 0. With several seeds,
+    p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     stacked = np.stack(differences)
     over_prompts = bootstrap(stacked.mean(0))
@@ -187,7 +190,7 @@ def seed_p_value(differences: Sequence[np.ndarray]) -> float:
         over_seeds = t.isf(p / 2, seeds - 1) * seed_error if seeds > 1 else 0.0
         return float(np.hypot(norm.isf(p / 2) * prompt_error, over_seeds))
 
-    # half_width falls as p rises, to 0 at p = 1; the root is found in log10 p
+    # half_width decreases as p increases, to 0 at p = 1; solve for log10 p
     smallest = -300.0
     if half_width(10**smallest) <= mean:
         return 0.0
@@ -204,9 +207,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """P-values corrected for multiple comparisons, in the order given (Holm 1979).
 
     With p_(1) <= ... <= p_(m) sorted, the corrected p_(i) is the largest of (m - j + 1) p_(j) over
-    j <= i, at most 1. Calling the differences with a corrected p below 0.05 real makes one or more
-    wrong calls with a probability of at most 0.05, however the comparisons depend on each other.
-    Raises `ValueError` for a number that is not a probability.
+    j <= i, at most 1. If all differences with a corrected p below 0.05 are called significant, the
+    probability of one or more false positives is at most 0.05, however the comparisons depend on
+    each other.
+
+    Raises:
+      ValueError: a number is not a probability.
     """
     values = np.asarray(p_values, dtype=np.float64)
     if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():

@@ -1,7 +1,7 @@
-"""A task: everything the library needs to know about one kind of prompt and its judgement.
+"""The interface between the library and a task.
 
-Training, evaluation, sampling, DPO, the report and the feedback pages belong to the library and
-take a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first
+Training, evaluation, sampling, DPO, the report and the feedback pages are part of the library and
+load a task by name. docs/tasks.md shows how to add one; `fgrlhf new-task NAME` writes a first
 version.
 """
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison
     from fgrlhf.evaluation import Metric
 
-# (file of feedback or comparisons, the prompts it is about) -> comparisons for DPO
+# (file of feedback or comparisons, its prompts) -> comparisons for DPO
 ComparisonSource = Callable[[str, Sequence[Prompt]], "list[Comparison]"]
 
 
 def text_prefix(prompt: Prompt, with_context: bool) -> list[str]:
-    """The words a reward model reads before the response: those of the prompt's text."""
+    """The words of the prompt's text, which a reward model reads before the response."""
     return prompt.text.split()
 
 
@@ -47,28 +47,28 @@ def no_metrics(prompts: Sequence[Prompt]) -> tuple["Metric", ...]:
 
 
 def sample_row(prompt: Prompt, responses: Sequence[str]) -> dict[str, Any]:
-    """A row of samples.jsonl: the prompt's own keys beside its responses."""
+    """A row of samples.jsonl: the prompt's fields and its responses."""
     return {"id": prompt.id, "prompt": prompt.text, **prompt.meta, "responses": list(responses)}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a task tells the library. Everything but the name has a default.
+    """Definition of a task. Every field except the name has a default.
 
     Args:
       name: the folder below `tasks/`.
       read: file -> prompts. The default reads rows {prompt|text, references|answer, ...}.
       generate: (split, seed) -> prompts, for a task without files.
-      rewards: reward kinds of its own by name, beside those of the library.
-      reward_kinds: name of a reward -> its kind, where YAML may leave `kind` out.
-      rm_prefix: (prompt, with its context?) -> words that a reward model reads before a response.
+      rewards: the task's own reward kinds by name, in addition to those of the library.
+      reward_kinds: name of a reward -> its kind, for rewards whose `kind` YAML may omit.
+      rm_prefix: (prompt, with context?) -> words that a reward model reads before a response.
       rm_prefix_of_words: the words before the response in a segment file -> the same prefix. None:
         plain words, none of which may be cut.
       rm_pairs: pair file of a reward model in the task's own format -> comparisons. None: the
-        format of the library.
-      core_text: the beginning of a prompt that must never be cut; a prompt that is too long loses
-        its end.
-      metrics: prompts -> metrics of the task for these prompts, such as an oracle's.
+        library's format.
+      core_text: the start of a prompt that must never be cut. Prompts that are too long lose their
+        end.
+      metrics: prompts -> the task's metrics for these prompts, such as those of an oracle.
       comparisons: sources of preference pairs by name, for `data.pairs` of DPO.
       sample_row: a prompt and its sampled responses as a row to annotate.
       annotation: the task's schema.js, for the feedback pages.
@@ -91,10 +91,11 @@ class Task:
     display: Display = field(default_factory=Display)
 
     def prompts(self, file: str | Path | None, split: str, seed: int = 0) -> list[Prompt]:
-        """The prompts of a file, or generated ones where no file is given.
+        """Read the prompts of a file, or generate prompts if no file is given.
 
         Raises:
-          UserError: no file is given and the task generates none, or the file is malformed.
+          UserError: no file is given and the task cannot generate prompts, or the file is
+            malformed.
         """
         if file is not None:
             return self.read(file)
@@ -107,7 +108,7 @@ class Task:
 
 
 def load_task(name: str) -> Task:
-    """The task of a name: `tasks.words`, `words`, or any importable module with a `TASK`.
+    """Load a task by name: `tasks.words`, `words`, or any importable module with a `TASK`.
 
     Raises:
       UserError: there is no such module, or it has no `TASK`.
@@ -122,19 +123,19 @@ def load_task(name: str) -> Task:
             module = importlib.import_module(candidate)
         except ModuleNotFoundError as error:
             if error.name is not None and (candidate + ".").startswith(error.name + "."):
-                continue  # the task itself is not there; a missing import of the task is an error
+                continue  # the task itself is missing; a missing import in the task is an error
             raise UserError(f"the task `{name}` cannot be imported: {error}") from None
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
             return task
     raise UserError(
         f"there is no task `{shorten(name)}`: name a package with a task.py that defines TASK, such"
-        " as tasks.words. Run from the folder that holds it"
+        " as tasks.words. Run from the folder that contains it"
     )
 
 
 class _TaskConfig(RLConfig):
-    """An RL run on a task whose rewards' names can imply their kinds."""
+    """The config of an RL run in which a reward's name can imply its kind."""
 
     reward_kinds: ClassVar[Mapping[str, str]] = {}
 
@@ -162,7 +163,7 @@ def _rl_config(
 
 
 def rl_config(task: Task) -> type[RLConfig]:
-    """The config class of an RL run on a task: the library's reward kinds and those of the task."""
+    """The config class of an RL run on a task, with the reward kinds of library and task."""
     kinds = {**LIBRARY_REWARDS, **task.rewards}
     return _rl_config(tuple(kinds.values()), tuple(task.reward_kinds.items()))
 
@@ -170,7 +171,7 @@ def rl_config(task: Task) -> type[RLConfig]:
 def build_reward(
     task: Task, configs: Mapping[str, RewardKind], device: str = "cpu", dtype: str = "fp32"
 ) -> CombinedReward:
-    """The reward that a config describes, its models loaded.
+    """Build the reward that a config describes and load its models.
 
     Raises:
       UserError: a checkpoint is missing or of the wrong kind, or no reward is left.

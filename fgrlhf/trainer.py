@@ -1,6 +1,6 @@
 """The on-policy loop: batch -> collect -> reward -> KL -> advantages -> update -> log -> save.
 
-`OnPolicyTrainer._train` is the loop; the methods below it are its steps, in their order.
+`OnPolicyTrainer._train` is the loop. The methods below it are its steps, in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def make_trainer(
     evaluate: Callable[[Policy], dict[str, float]] | None,
     accelerator: Accelerator,
 ) -> "OnPolicyTrainer":
-    """The trainer of the algorithm that `config.algorithm` names."""
+    """Build the trainer for the algorithm named in `config.algorithm`."""
     algorithm = algorithm_class(config.algorithm)(config.algorithm)
     return OnPolicyTrainer(
         config, algorithm, actor_critic, reference, reward, prompts, evaluate, accelerator
@@ -52,21 +52,21 @@ class OnPolicyTrainer(BaseTrainer):
     """Trains a policy on its own samples.
 
     Everything random is a pure function of (seed, step). A resumed run therefore continues bit for
-    bit on a CPU, and several processes draw what one process draws.
+    bit on a CPU, and the random draws do not depend on the number of processes.
 
     Args:
       config: the run's settings.
       algorithm: turns rewards into advantages and advantages into a loss
         (fgrlhf/algorithms/protocol.py).
-      actor_critic: policy and critic, on any device. With an algorithm that masks the policy, its
-        `policy` is replaced by the masked one.
+      actor_critic: policy and critic, on any device. If the algorithm masks the policy, `policy` is
+        replaced by the masked one.
       reference: the frozen policy of the KL penalty, or a module with the same forward pass.
       reward: scores rollouts.
-      prompts: what to train on.
+      prompts: the training prompts.
       evaluate: policy -> dev metrics by name; called on all ranks.
       accelerator: device and processes.
     Raises:
-      UserError: the batch sizes do not fit together, or there is nothing to train on.
+      UserError: the batch sizes are incompatible, or there are no prompts.
     """
 
     config: RLConfig
@@ -92,14 +92,14 @@ class OnPolicyTrainer(BaseTrainer):
         settings = config.algorithm
         self.kl = KLController(settings.kl_coef, settings.kl_target, settings.kl_horizon)
         self.high_kl_count = 0
-        # The number of a pass over the prompts, and the order of the prompts in it.
+        # The index of the current pass over the prompts, and the order of the prompts in it.
         self._pass: tuple[int, list[int]] = (-1, [])
         self._check_sizes()
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
     @property
     def policy(self) -> Policy:
-        """The policy that is evaluated and saved, without a mask that the algorithm puts on it."""
+        """The policy that is evaluated and saved, without the algorithm's mask (if any)."""
         return self._saved_policy
 
     # ---- the loop --------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class OnPolicyTrainer(BaseTrainer):
     # ---- the steps of the loop -------------------------------------------------------------------
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
-        """This step's rollouts and their rewards; every rank gets those of all ranks."""
+        """Sample and score this step's rollouts; every rank gets those of all ranks."""
         batch = self.batch(self.step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         places = share_of(range(len(batch)), rank, world)
@@ -163,11 +163,11 @@ class OnPolicyTrainer(BaseTrainer):
         )
 
     def sample(self, prompts: Sequence[Prompt], first: int) -> Rollout:
-        """This rank's rollouts.
+        """Sample this rank's rollouts.
 
         Args:
           prompts: this rank's prompts.
-          first: the place of the first of them in the batch of all ranks.
+          first: index of the first of them in the global batch.
         """
         config = self.config
         num_samples = config.env.train_num_samples_per_input
@@ -202,16 +202,16 @@ class OnPolicyTrainer(BaseTrainer):
         return rewards_BT, self.algorithm.advantages(rollout, rewards_BT, rewards)
 
     def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
-        """Train on the rollouts; returns the metrics of the update.
+        """Train on the rollouts; return the metrics of the update.
 
-        Most algorithms take `gradient_steps`; TRPO has an update of its own.
+        Most algorithms use `gradient_steps`; TRPO has its own update.
         """
         return self.algorithm.update(self, rollout, advantages)
 
     # ---- the update ------------------------------------------------------------------------------
 
     def gradient_steps(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
-        """Several epochs of minibatches over one rollout; the mean of their metrics."""
+        """Train for several epochs of minibatches on one rollout; return the mean metrics."""
         train = self.config.train
         self.actor_critic.train(train.dropout)
         self.set_learning_rates()
@@ -225,9 +225,10 @@ class OnPolicyTrainer(BaseTrainer):
     def _optimizer_step(
         self, rollout: Rollout, advantages: Advantages, rows: Tensor
     ) -> dict[str, float]:
-        """One step on the mean loss over a minibatch's tokens.
+        """One optimiser step on the mean loss over a minibatch's tokens.
 
-        Micro-batches and ranks do not change it: each adds its share of the mean.
+        The result does not depend on the number of micro-batches or ranks: each of them adds its
+        share of the mean.
         """
         n_tokens = rollout.response_mask_BT[rows].sum().clamp(min=1)
         micro_batches = self.micro_batches(rows)
@@ -249,10 +250,10 @@ class OnPolicyTrainer(BaseTrainer):
                     )
                 token_loss = self.token_loss(new, old, micro_advantages)
                 if self.config.train.average_microbatches:
-                    # DDP averages gradients over the ranks; their sum is wanted.
+                    # DDP averages gradients over the ranks, but their sum is needed.
                     factor = self.accelerator.num_processes
                 else:
-                    # As published: too large by the number of a rank's micro-batches.
+                    # As in the published code: too large by the number of micro-batches per rank.
                     factor = len(rows) / len(micro)
                 loss = masked_sum(token_loss.loss_BT, old.response_mask_BT) * factor / n_tokens
                 loss.backward()
@@ -260,7 +261,7 @@ class OnPolicyTrainer(BaseTrainer):
         return self._summed(totals) | self._clip_and_step()
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
-        """The algorithm's loss, plus what all algorithms can add: KL penalty and entropy bonus."""
+        """The algorithm's loss, plus the optional KL penalty and entropy bonus."""
         settings = self.config.algorithm
         algorithm_loss = self.algorithm.loss(new, old, advantages)
         loss_BT = algorithm_loss.loss_BT
@@ -276,13 +277,13 @@ class OnPolicyTrainer(BaseTrainer):
         return TokenLoss(loss_BT, metrics)
 
     def set_learning_rates(self) -> None:
-        """Set the learning rates of policy and critic to those of this step."""
+        """Set this step's learning rates of policy and critic."""
         factors = (self.policy_lr_factor(self.step), self.lr_factor(self.step))
         for group, factor in zip(self.optimizer.param_groups, factors):
             group["lr"] = group["peak_lr"] * factor
 
     def micro_batches(self, rows: Tensor) -> list[Tensor]:
-        """This rank's share of a minibatch's rows, in parts of `training_batch_size_per_card`."""
+        """The rank's rows of a minibatch, in parts of `training_batch_size_per_card`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         places = share_of(range(len(rows)), rank, world)
         share = rows[list(places)]
@@ -305,7 +306,8 @@ class OnPolicyTrainer(BaseTrainer):
     def batch(self, step: int) -> list[Prompt]:
         """The prompts of a step.
 
-        They are consecutive entries of an endless sequence of shuffled passes over the data.
+        The steps take consecutive prompts from an endless sequence of shuffled passes over the
+        data.
         """
         first = step * self.prompts_per_step
         prompts = []
@@ -324,12 +326,12 @@ class OnPolicyTrainer(BaseTrainer):
         return self._pass[1]
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
-        """The rows of each optimiser step of an epoch, numbered over all ranks."""
+        """The rows of each optimiser step of an epoch, as indices into the global batch."""
         train = self.config.train
         num_samples = self.config.env.train_num_samples_per_input
         rows_GK = torch.arange(n_rows).view(-1, num_samples)
         if train.shuffle:
-            # Prompts are shuffled, not rollouts: the samples of a prompt share its encoding.
+            # Shuffle prompts, not rollouts: the samples of a prompt share its encoding.
             seed = derive_seed(train.seed, "minibatches", self.step, epoch)
             generator = torch.Generator().manual_seed(seed)
             rows_GK = rows_GK[torch.randperm(len(rows_GK), generator=generator)]
@@ -339,8 +341,8 @@ class OnPolicyTrainer(BaseTrainer):
     def policy_lr_factor(self, step: int) -> float:
         """0 while only the critic learns; then `lr_factor`, counted from the first policy step.
 
-        The advantages of a fresh critic reflect a token's position more than its worth (early
-        tokens have more reward ahead of them), and Adam's first steps are large whatever the
+        The advantages of an untrained critic reflect a token's position more than its quality
+        (early tokens have more reward ahead of them), and Adam's first steps are large whatever the
         gradient. Both settle before the policy moves.
         """
         critic_only = self.config.train.n_critic_warmup_steps
@@ -352,7 +354,7 @@ class OnPolicyTrainer(BaseTrainer):
 
     @property
     def stopped(self) -> bool:
-        """Whether the batch KL has passed its threshold too often; the same on every rank."""
+        """Whether the batch KL exceeded its threshold too often; the same on every rank."""
         return self.high_kl_count >= self.config.train.kl_patience
 
     def progress(self) -> dict:
@@ -396,7 +398,7 @@ class OnPolicyTrainer(BaseTrainer):
         )
 
     def _share_cut(self, rollout: Rollout) -> float:
-        """The share of a step's prompts that are longer than the policy reads."""
+        """The share of a step's prompts that are longer than the policy's input limit."""
         return sum(prompt.id in self.cut_ids for prompt in rollout.prompts) / len(rollout)
 
     def _log_step(
@@ -427,7 +429,7 @@ class OnPolicyTrainer(BaseTrainer):
         self._save_policy("final")
         if self.stopped and self.accelerator.is_main_process:
             bar.write(
-                f"stopped at step {self.step}: the KL from the reference passed"
+                f"stopped at step {self.step}: the KL from the reference exceeded"
                 f" train.kl_threshold={self.config.train.kl_threshold} {self.high_kl_count} times."
                 " Raise algorithm.kl_coef or lower train.lr; the best checkpoint is in"
                 f" {self.folder / 'best'}"
@@ -452,8 +454,8 @@ class OnPolicyTrainer(BaseTrainer):
         world = self.accelerator.num_processes
         if self.episodes_per_step % (train.n_minibatches * world):
             raise UserError(
-                f"{self.episodes_per_step} rollouts a step do not divide into"
-                f" train.n_minibatches={train.n_minibatches} minibatches over"
+                f"{self.episodes_per_step} rollouts per step cannot be split evenly into"
+                f" train.n_minibatches={train.n_minibatches} minibatches on"
                 f" {world} processes: change train.n_minibatches,"
                 " train.sampling_batch_size_per_card or env.train_num_samples_per_input"
             )
@@ -462,7 +464,7 @@ class OnPolicyTrainer(BaseTrainer):
         if train.n_critic_warmup_steps >= self.total_steps:
             raise UserError(
                 f"train.n_critic_warmup_steps={train.n_critic_warmup_steps}, but"
-                f" train.total_episodes={train.total_episodes} are only {self.total_steps} steps:"
+                f" train.total_episodes={train.total_episodes} is only {self.total_steps} steps:"
                 " the policy would never learn. Lower the former or raise the latter"
             )
         warmup = train.n_critic_warmup_steps + train.n_warmup_steps

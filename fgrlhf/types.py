@@ -32,11 +32,11 @@ class Prompt:
 class SegmentScore:
     """A reward for characters [start, end) of a response's text, in reward units.
 
-    `end=None` is the end of the whole response, including its end-of-sequence token: a score of the
-    whole response also belongs to the decision to stop. `label` names the judgement in reports.
+    `end=None` means the end of the whole response, including its end-of-sequence token: a score of
+    the whole response also rates the decision to stop. `label` names the judgement in reports.
 
     Raises:
-      ValueError: start and end are no span.
+      ValueError: start and end do not form a span.
     """
 
     start: int
@@ -54,8 +54,8 @@ class ResponseTokens:
     """How a response was sampled, for rewards that depend on its tokens.
 
     Args:
-      char_ends: characters of the text that are complete after each token.
-      finished: it ended with an end-of-sequence token, not at the length limit.
+      char_ends: number of characters of the text that are complete after each token.
+      finished: whether it ended with an end-of-sequence token, not at the length limit.
     """
 
     char_ends: tuple[int, ...]
@@ -64,9 +64,9 @@ class ResponseTokens:
 
 @dataclass(frozen=True)
 class Response:
-    """Sampled tokens, the K responses to one prompt side by side."""
+    """Sampled tokens. The K responses to one prompt are consecutive rows."""
 
-    ids_BT: Tensor  # the padding token's id on padding
+    ids_BT: Tensor  # the pad token's id on padding
     mask_BT: Tensor
     logprobs_BT: Tensor  # under the model in eval mode, at the requested temperature; 0 on padding
 
@@ -89,10 +89,10 @@ class Rollout:
     ref_logprobs_BT: Tensor  # 0 on padding
     values_BT: Tensor | None  # None for critic-free algorithms; 0 on padding
     texts: tuple[str, ...]  # exactly what the reward models read
-    # characters of `texts[b]` that are complete after token t: the map between text and tokens
+    # number of characters of `texts[b]` that are complete after token t: maps tokens to text
     char_ends: tuple[tuple[int, ...], ...]
-    group_B: Tensor  # which prompt of the batch each rollout belongs to
-    # the side of the prompts' padding; the masks do not show it where a prompt is empty
+    group_B: Tensor  # index of each rollout's prompt in the batch
+    # padding side of the prompts; the mask of an empty prompt does not show it
     left_padded: bool
     # whether each response ended with an end-of-sequence token; None: not recorded
     finished: tuple[bool, ...] | None = None
@@ -115,7 +115,7 @@ class Rollout:
         return self.response_ids_BT.shape[0]
 
     def rows(self, index_B: Tensor) -> "Rollout":
-        """The rollouts at `index_B`, without padding that none of them needs."""
+        """The rollouts at `index_B`, with superfluous padding removed."""
         index = index_B.tolist()
         P = max(int(self.prompt_mask_BP[index_B].any(0).sum()), 1)
         T = max(int(self.response_mask_BT[index_B].sum(1).max()), 1)
@@ -145,10 +145,10 @@ class Rollout:
 
 @dataclass(frozen=True)
 class TokenReward:
-    """Rewards of a batch on policy tokens, by aspect, and the segments they come from."""
+    """Rewards of a batch per policy token and aspect, and the segments they come from."""
 
     by_aspect: Mapping[str, Tensor]  # aspect -> rewards_BT, weights applied
-    # aspect -> segments of each rollout, None where the reward does not apply to it
+    # aspect -> segments of each rollout; None if the reward does not apply to it
     segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
 
@@ -157,7 +157,7 @@ class TokenReward:
             check_shape(f"TokenReward.by_aspect[{name}]", rewards_BT, tuple(self.mask_BT.shape))
 
     def applies(self, name: str) -> list[bool]:
-        """Whether the reward applies to each rollout. Others are left out of its means."""
+        """Whether the reward applies to each rollout. The others do not count in its means."""
         return [scores is not None for scores in self.segments[name]]
 
     @property
@@ -186,7 +186,7 @@ class Advantages:
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """A loss per token, and metrics per token that are averaged in the same way.
+    """A loss per token, and metrics per token that are averaged like the loss.
 
     Values on padding are ignored.
     """

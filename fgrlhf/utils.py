@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None]) -> None:
-    """Check the shape of an argument; None stands for any size.
+    """Check the shape of an argument; None matches any size.
 
     Raises:
-      ValueError: the tensor has another shape. The message names the argument and both shapes.
+      ValueError: the shape differs. The message names the argument and both shapes.
     """
     shape = tuple(tensor.shape)
     same_length = len(shape) == len(expected)
@@ -29,7 +29,7 @@ def check_shape(name: str, tensor: Tensor, expected: Sequence[int | None]) -> No
 
 
 def check_same_shape(**tensors: Tensor) -> None:
-    """Check that arguments do not broadcast.
+    """Check that all arguments have the same shape, so that nothing is broadcast.
 
     Raises:
       ValueError: their shapes differ. The message names every argument with its shape.
@@ -37,14 +37,14 @@ def check_same_shape(**tensors: Tensor) -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"arguments must have one shape: {listed}")
+        raise ValueError(f"arguments must have the same shape: {listed}")
 
 
 # ---- masked reductions ---------------------------------------------------------------------------
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """sum_i m_i x_i over all elements. Elements outside the mask may be anything, NaN included.
+    """sum_i m_i x_i over all elements. Elements outside the mask may have any value, even NaN.
 
     Raises:
       ValueError: x and mask have different shapes (as in all functions of this section).
@@ -54,7 +54,7 @@ def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """sum_i m_i x_i / sum_i m_i; 0 where the mask is empty."""
+    """sum_i m_i x_i / sum_i m_i; 0 if the mask is empty."""
     return masked_sum(x, mask) / mask.sum().clamp(min=1)
 
 
@@ -76,10 +76,10 @@ def whiten(
 
     Args:
       x: values.
-      mask: 1 where they count; the same shape.
+      mask: 1 on the elements that count; same shape as x.
       shift_mean: whether the result has mean 0.
       divide_by: "std" or "sqrt_std".
-      eps: a standard deviation up to this size counts as 0, and x is not divided.
+      eps: a standard deviation of at most `eps` counts as 0, and x is not divided.
     """
     mean = masked_mean(x, mask)
     std = masked_var(x, mask).sqrt()
@@ -105,7 +105,7 @@ def derive_seed(*parts: int | str) -> int:
 def seeded(*parts: int | str) -> Iterator[int]:
     """Run a block with the global generators of Python, numpy and torch seeded from `parts`.
 
-    Afterwards they have the states they had before.
+    Their previous states are restored afterwards.
     """
     seed = derive_seed(*parts)
     with_gpus = torch.cuda.is_initialized()  # reading their states would initialise them

@@ -38,12 +38,12 @@ class Value(nn.Module):
     - shared trunk: `trunk` is None, and the head reads the policy's hidden states. Its loss trains
       the policy's weights too.
 
-    The trunk may be any policy class, so the same critic serves encoder-decoders and decoders.
+    The trunk may be of any policy class, so the critic works for encoder-decoders and decoders.
 
     Args:
       hidden_size: width of the hidden states that the head reads.
-      trunk: a policy of its own, or None.
-      frozen: whether the trunk is not trained.
+      trunk: the critic's own language model; None: share the policy's.
+      frozen: train only the head.
     """
 
     def __init__(self, hidden_size: int, trunk: Policy | None = None, frozen: bool = False):
@@ -53,8 +53,9 @@ class Value(nn.Module):
         self.head = ValueHead(hidden_size)
         if trunk is not None:
             trunk.requires_grad_(not frozen)
-            # A critic predicts no tokens, so an output layer of its own is not trained. The config
-            # does not tell whether it is tied: that of a Flan-T5 says so wrongly.
+            # A critic predicts no tokens, so its output layer is not trained unless it is tied to
+            # the input embeddings. Compare the weights: `tie_word_embeddings` of the config is not
+            # reliable (it is wrong for Flan-T5).
             output = trunk.model.get_output_embeddings()
             assert output is not None, "a language model has an output layer"
             if output.weight is not trunk.model.get_input_embeddings().weight:
@@ -80,7 +81,7 @@ class Value(nn.Module):
         return self.head(hidden_BTD) * response_mask_BT.float()
 
 
-T5Value = Value  # the paper's name for it
+T5Value = Value  # the paper's name
 
 
 def load_value(
@@ -90,10 +91,10 @@ def load_value(
     share: bool = False,
     dtype: str = "fp32",
 ) -> Value:
-    """The critic that a config describes.
+    """Load the critic that a config describes.
 
     Args:
-      ckpt: folder or hub name of the trunk; not read with `share`.
+      ckpt: folder or hub name of the trunk; ignored with `share`.
       policy: the policy, whose token ids the trunk must be able to read.
       freeze: train only the head.
       share: use the policy's trunk.
@@ -106,7 +107,7 @@ def load_value(
         return Value(policy.hidden_size)
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
-    # no chat template: the trunk is given the policy's token ids
+    # no chat template: the trunk reads the policy's token ids
     trunk = load_policy(ckpt, dtype, policy.max_input_len, chat_template=False)
     same_class = type(trunk) is type(policy)
     same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()

@@ -12,7 +12,7 @@ USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
   segment    a label for every segment, from files of words and tags
   sequence   one score for the whole response, from comparisons
 
-TASK decides what the model reads before a response; without it that is the prompt's text.
+TASK determines what the model reads before a response; the default is the prompt's text.
 `fgrlhf rm KIND --help` lists the keys."""
 
 

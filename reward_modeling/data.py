@@ -1,10 +1,10 @@
 """Reward-model training files: reading, checking, padding.
 
-A segment file holds JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
+A segment file has JSON lines {id, text: [words], feedback_tags: [tags]}. A `</s>` before each
 segment carries its tag; the words before the first `</s>` are the prefix.
 
-A pair file holds comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
-them. A task may read pair files of its own format (`Task.rm_pairs`).
+A pair file has comparisons (fgrlhf/data/formats.py): a prompt, K >= 2 responses, and any pairs of
+them. A task may read pair files in its own format (`Task.rm_pairs`).
 """
 
 from collections.abc import Callable, Sequence
@@ -49,17 +49,17 @@ def read_segment_rows(
     level: str | None = None,
     prefix_of_words: PrefixOfWords = Prefix.of,
 ) -> list[SegmentRow]:
-    """The rows of a segment file. The same row may be there more than once.
+    """The rows of a segment file. A row may occur more than once.
 
     Args:
-      labels: the tags that are learned, in the order of the network's outputs.
+      labels: the tags to learn, in the order of the network's outputs.
       ignore_label: the tag of words that are not judged.
-      level: of the segments. A response has only one segment at the level of whole responses;
-        otherwise the level is not checked.
-      prefix_of_words: which of the words before the first segment may be cut.
+      level: of the segments. At the level of whole responses, a response must have one segment;
+        other levels are not checked.
+      prefix_of_words: the words before the first segment -> the prefix.
     Raises:
-      UserError: malformed lines, each with file, row (from 0), field and reason; or no segment has
-        a label.
+      UserError: lines are malformed (listed with file, row from 0, field and reason), or no segment
+        has a label.
     """
     rows = []
     problems = []
@@ -128,11 +128,11 @@ def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str |
         )
     segments = words.count(SEGMENT_MARK)
     if segments == 0:
-        return f"`text`: holds no `{SEGMENT_MARK}`, so there is no segment to judge"
+        return f"`text`: has no `{SEGMENT_MARK}`, so there is no segment to judge"
     if level in WHOLE and segments > 1:
         return (
             f"`text`: has {segments} segments, but data.level={level} means one for the whole"
-            " response; set data.level to what the file was cut into"
+            " response; set data.level to the level of the file's segments"
         )
     return None
 
@@ -170,15 +170,16 @@ class SegmentCollator:
 
 
 def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[Comparison]:
-    """The rows of a pair file, those without pairs included.
+    """The rows of a pair file, including those without pairs.
 
-    Responses may be blank: policies write blank responses, so a reward model has to learn what they
-    are worth.
+    Responses may be blank: policies write blank responses, so a reward model must learn to score
+    them.
 
     Args:
-      reader: of files in a format of the task's own; None for the format of the library.
+      reader: reader of the task's own format; None: the library's format.
     Raises:
-      UserError: malformed rows, each with file, row (from 0), field and reason; or no rows.
+      UserError: there are no rows, or rows are malformed (listed with file, row from 0, field and
+        reason).
     """
     comparisons = COMPARISONS.read(path) if reader is None else reader(path)
     _refuse_empty(path, comparisons)
@@ -188,7 +189,7 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[C
 def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:
     """(pairs won by the response listed first, pairs).
 
-    A fair annotator comes near one half, where responses are listed in random order.
+    Without position bias this is about one half, if responses are listed in random order.
     """
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     return sum(better < worse for better, worse in pairs), len(pairs)
@@ -197,8 +198,9 @@ def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:
 class PairCollator:
     """(RMInputs of a prompt's responses, pairs) -> the inputs of all responses, and labels_QN2.
 
-    A label is the place of the better and of the worse response among all responses of the batch.
-    Q prompts, N pairs of the prompt that has most of them; the others are padded with IGNORED.
+    A label is the index of the better and of the worse response among all responses of the batch.
+    There are Q prompts and N pairs of the prompt with the most pairs; the labels of the others are
+    padded with IGNORED.
     """
 
     def __init__(self, inputs: RMInputs):
@@ -220,4 +222,4 @@ class PairCollator:
 
 def _refuse_empty(path: str | Path, rows: Sequence) -> None:
     if not rows:
-        raise UserError(f"{path} holds no rows, so there is nothing to learn from")
+        raise UserError(f"{path} has no rows, so there is nothing to learn from")

@@ -1,12 +1,12 @@
-"""Train a reward model that gives every segment of a response a label: an error, or none.
+"""Train a reward model that labels every segment of a response: an error, or none.
 
     python -m reward_modeling.run_fg_rm [TASK] config.yml key=value ...
 
 Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy
-of the labels over the judged segments. The best checkpoint is that of highest dev accuracy in
-detecting errors. The folder `logging.save_dir` then holds the model, `reward_model.json` (what use
-needs) and `metrics.json` (dev metrics, calibration). An interrupted run continues from its last
-complete checkpoint; a finished one is reused.
+of the labels over the judged segments. The best checkpoint has the highest dev accuracy in
+detecting errors. Writes the model, `reward_model.json` (all that is needed to use it) and
+`metrics.json` (dev metrics, calibration) to `logging.save_dir`. An interrupted run continues from
+its last complete checkpoint; a finished one is reused.
 """
 
 from collections.abc import Sequence
@@ -65,12 +65,12 @@ class LabelSection(StrictModel):
 
 
 class DataSection(training.DataSection):
-    level: Level = Field(description="of the segments in the files, such as sentence")
-    with_context: bool = Field(description="whether the files' inputs hold the prompt's context")
+    level: Level = Field(description="level of the segments in the files, such as sentence")
+    with_context: bool = Field(description="whether the files' inputs have the prompt's context")
 
 
 class SegmentRMConfig(RMConfig):
-    """A whole run."""
+    """The config of a whole run."""
 
     data: DataSection
     labels: LabelSection
@@ -79,7 +79,7 @@ class SegmentRMConfig(RMConfig):
     def _labels_differ(self):
         tags = (*self.labels.names, self.labels.ignore)
         if not self.labels.errors:
-            raise ValueError("labels.error names no tag: name the tag of an error")
+            raise ValueError("labels.error is empty: name the tag of an error")
         if len(set(tags)) < len(tags):
             raise ValueError(
                 "labels.error, labels.ok and labels.ignore must be different tags, not"
@@ -98,7 +98,7 @@ class SegmentRMConfig(RMConfig):
 
 
 def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> list[Example]:
-    """The rows that have a labelled segment left after cutting."""
+    """Encode the rows that still have a labelled segment after cutting."""
     examples = []
     for read, row in zip(inputs.encode([row.text for row in rows]), rows):
         labels = label_positions(read, row.labels)
@@ -114,7 +114,7 @@ def segment_loss(
 
     Args:
       outputs: `logits` (B, T, labels).
-      num_items_in_batch: n of the whole batch, of which this may be a part; None: of this part.
+      num_items_in_batch: n of the whole batch, of which this may be a part; None: n of this part.
     """
     logits_BTL = outputs.logits.float()
     total = nn.functional.cross_entropy(
@@ -156,10 +156,10 @@ def label_metrics(
 
 
 class Metrics:
-    """The Trainer's `compute_metrics`: errors against no error, then label by label.
+    """The Trainer's `compute_metrics`: detection of errors, then metrics of each label.
 
     The first part is reward_modeling/metrics/span_errors.py over the judged segments. The second is
-    there where the model distinguishes several kinds of error.
+    computed if the model distinguishes several kinds of error.
     """
 
     def __init__(self, names: Sequence[str]):
@@ -177,12 +177,12 @@ class Metrics:
 
 
 def error_calibration(logits_BTL: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
-    """Probability of an error against the share of segments with one."""
+    """Predicted probability of an error against the share of segments with an error."""
     return calibration(*error_probabilities(logits_BTL, labels_BT))
 
 
 def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Task) -> None:
-    """Raise `UserError` for files whose inputs are not those that scoring would build."""
+    """Raise `UserError` if scoring would not build the same inputs as the files have."""
     with_context = config.data.with_context
     if task.rm_prefix_of_words is None:
         if with_context:
@@ -196,15 +196,15 @@ def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Tas
         raise UserError(
             f"data.with_context={str(with_context).lower()}, but the inputs in"
             f" {config.data.train_file} {'have a' if has_context else 'have no'} context: scoring"
-            " would read other words than training. Set data.with_context="
+            " would read different words than training. Set data.with_context="
             f"{str(has_context).lower()}"
         )
 
 
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
-    """The segmenter that cut the training responses.
+    """The segmenter that split the training responses.
 
-    It is described by `segmenter.json` beside the training file; without that file it is the
+    `segmenter.json` in the folder of the training file describes it; without that file it is the
     default segmenter.
     """
     path = Path(config.data.train_file).parent / "segmenter.json"
@@ -219,16 +219,15 @@ def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SegmentRMConfig, task: Task) -> Path:
     names = config.labels.names
-    rows, dev_rows = (
-        read_segment_rows(
-            path,
-            names,
-            config.labels.ignore,
-            config.data.level,
-            task.rm_prefix_of_words or Prefix.of,
+    prefix_of_words = task.rm_prefix_of_words or Prefix.of
+
+    def read_rows(path: str) -> list[SegmentRow]:
+        return read_segment_rows(
+            path, names, config.labels.ignore, config.data.level, prefix_of_words
         )
-        for path in (config.data.train_file, config.data.dev_file)
-    )
+
+    rows = read_rows(config.data.train_file)
+    dev_rows = read_rows(config.data.dev_file)
     check_context(rows, config, task)
     folder = reuse(config)
     if folder is not None:
@@ -256,7 +255,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         if not part:
             raise UserError(
                 f"no labelled segment of {path} fits into model.max_length={spec.max_length}"
-                " tokens; raise it"
+                " tokens: raise model.max_length"
             )
 
     def make_trainer(arguments):

@@ -4,9 +4,9 @@
 
 Data: rows with K >= 2 responses and any pairs of them, see reward_modeling/data.py. The loss is
 -log sigmoid(s_w - s_l), averaged over all pairs of a batch of prompts (Ouyang et al. 2022, eq. 1).
-The best checkpoint is that of highest accuracy on the dev pairs. Afterwards the mean and standard
-deviation of the scores of all training responses are measured and written with the model into
-`reward_model.json`. The folder, resuming and reuse are as in run_fg_rm.py.
+The best checkpoint has the highest accuracy on the dev pairs. Finally, the mean and standard
+deviation of the scores of all training responses are measured and written to `reward_model.json`.
+The output folder, resuming and reuse are as in run_fg_rm.py.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ from reward_modeling.training import (
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
-# inputs of a prompt's responses, and (better, worse) places among them
+# inputs of a prompt's responses, and (better, worse) indices of them
 Example = tuple[list[RMInput], tuple[tuple[int, int], ...]]
 
 
@@ -53,7 +53,7 @@ class DataSection(training.DataSection):
 
 
 class PreferenceRMConfig(RMConfig):
-    """A whole run. `train.batch_size` counts prompts, each with all its pairs."""
+    """The config of a whole run. `train.batch_size` counts prompts, each with all its pairs."""
 
     data: DataSection
 
@@ -61,7 +61,7 @@ class PreferenceRMConfig(RMConfig):
 def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[Example]:
-    """The rows that have pairs."""
+    """Encode the rows that have pairs."""
     rows = [row for row in rows if row.pairs]
     texts = []
     for row in rows:
@@ -72,11 +72,11 @@ def encode(
 
 
 def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
-    """For every pair the score of the response listed first less that of the other, and its label.
+    """For every pair, the score of the first response minus that of the second, and a label.
 
     Args:
       scores_B: of all responses of a batch.
-      labels_QN2: places of the better and the worse response among them, padded with IGNORED.
+      labels_QN2: indices of the better and the worse response, padded with IGNORED.
     Returns:
       margins_QN, 0 on padding, and labels_QN: FIRST_BETTER, SECOND_BETTER, or IGNORED on padding.
     """
@@ -95,8 +95,8 @@ def pair_loss(outputs, labels_QN2: Tensor, num_items_in_batch: Tensor | int | No
     Args:
       outputs: `logits` (B, 1), the scores of all responses of the batch.
       labels_QN2: as in `pair_margins`.
-      num_items_in_batch: entries of the whole batch's labels that are not IGNORED, two for each
-        pair. This may be a part of that batch. None: n of this part.
+      num_items_in_batch: number of labels of the whole batch that are not IGNORED, two for each
+        pair; this may be a part of that batch. None: n of this part.
     """
     margins_QN, labels_QN = pair_margins(outputs.logits.float()[:, 0], labels_QN2)
     is_pair_QN = labels_QN != IGNORED
@@ -108,9 +108,9 @@ def pair_loss(outputs, labels_QN2: Tensor, num_items_in_batch: Tensor | int | No
 
 
 class PairTrainer(StageTrainer):
-    """Gives `compute_metrics` a row of margins per prompt.
+    """Passes a row of margins per prompt to `compute_metrics`.
 
-    The Trainer gathers rows of all processes and batches, and pads them to one width.
+    The Trainer gathers the rows of all processes and batches, and pads them to the same width.
     """
 
     def prediction_step(self, *args, **kwargs):
@@ -121,7 +121,7 @@ class PairTrainer(StageTrainer):
 
 
 def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(margin, whether the first is better) of every pair, padding left out."""
+    """(margin, whether the first is better) of every pair, without padding."""
     is_pair_QN = labels_QN != IGNORED
     return margins_QN[is_pair_QN].astype(np.float64), labels_QN[is_pair_QN] == FIRST_BETTER
 
@@ -157,10 +157,10 @@ def score_moments(
 ) -> dict[str, float]:
     """Mean and population standard deviation of the scores of all training responses.
 
-    They are scored as in use, by all processes together.
+    The processes share the work. Scores are computed as when the model is used.
 
     Raises:
-      UserError: a score is NaN or infinite, or all are equal.
+      UserError: a score is NaN or infinite, or all scores are equal.
     """
     scorer = SequenceScorer(network, tokenizer, spec, prefix_fn)
     prompts = []
@@ -199,7 +199,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         return folder
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "sequence")
-    # mean and std are measured when training is done; until then scores are raw
+    # mean and std are measured after training; until then scores are raw
     spec = RewardModelSpec(
         "sequence",
         shape_of(network),
@@ -217,7 +217,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         (config.data.dev_file, dev_examples),
     ):
         if not part:
-            raise UserError(f"{path} holds no decided pair: nothing to learn from")
+            raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
 
     def make_trainer(arguments):
         return PairTrainer(
@@ -240,8 +240,8 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     start_messages = [
         f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
         f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
-        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% if order"
-        " does not matter)",
+        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% without"
+        " position bias)",
         inputs.cuts.describe(spec.max_length),
     ]
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})

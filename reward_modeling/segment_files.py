@@ -1,7 +1,7 @@
-"""Labelled spans of responses -> segment files, which reward_modeling/run_fg_rm.py trains on.
+"""Labelled spans of responses -> segment files, on which reward_modeling/run_fg_rm.py trains.
 
-A segment gets the tag of a span that touches it. The words of a response are written after those of
-the prompt, with a `</s>` before each segment; the tag of the segment is on its `</s>`.
+A segment gets the tag of a span that overlaps it. The words of a response are written after those
+of the prompt, with a `</s>` before each segment, which carries the segment's tag.
 """
 
 import json
@@ -35,10 +35,10 @@ def segment_tags(
 
     Args:
       segments: half-open characters of a response.
-      spans: of the same response. A span touches a segment if they share a character.
-      tags: label of a span -> tag of the segments it touches. Where spans of several labels touch a
-        segment, the label that comes first in `tags` decides.
-      ok: the tag of a segment that no span touches.
+      spans: of the same response. A span overlaps a segment if they share a character.
+      tags: label of a span -> tag of the segments it overlaps. If spans with several labels overlap
+        a segment, the label that comes first in `tags` decides.
+      ok: the tag of a segment that no span overlaps.
     """
     spans = list(spans)
     result = []
@@ -62,8 +62,8 @@ def tagged_words(
 ) -> TaggedWords | None:
     """The words of a prompt and its response with their tags.
 
-    None if nothing can be learned from them, because every segment has the tag `ignore` or the
-    response has no segment.
+    None if there is nothing to learn, because every segment has the tag `ignore` or the response
+    has no segment.
     """
     if all(tag == ignore for tag in tags):
         return None

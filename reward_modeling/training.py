@@ -1,4 +1,4 @@
-"""Shared code of both reward-model trainers: settings, the network to train, the run."""
+"""Shared code of both reward-model trainers: settings, the network, and the training run."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ TIMINGS = ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparati
 
 class ModelSection(StrictModel):
     ckpt: FilePath = Field(
-        description="folder or hub name to start from: an encoder, or a policy checkpoint"
+        description="initial folder or hub name: an encoder, or a policy checkpoint"
     )
     shape: Shape | Literal["auto"] = Field(
         "auto",
@@ -69,7 +69,7 @@ class ModelSection(StrictModel):
             " shape of ckpt"
         ),
     )
-    max_length: Tokens = Field(2048, description="tokens the network reads")
+    max_length: Tokens = Field(2048, description="most tokens that the network reads")
     lm_logprob_feature: bool = Field(
         False, description="read each token's log-probability under a frozen copy of the model"
     )
@@ -84,15 +84,15 @@ class TrainSection(StrictModel):
     batch_size: BatchSize = Field(
         default=24,
         description=(
-            "responses (pairs: prompts with all their pairs) per optimiser step, over all processes"
+            "responses (pair files: prompts with all pairs) per optimiser step, over all processes"
         ),
     )
     micro_batch_size: BatchSize | None = Field(
-        default=None, description="of them per forward pass and process; null: its whole share"
+        default=None, description="the same per forward pass and process; null: all of its share"
     )
     lr: Rate = 5e-6
     warmup: Warmup = Field(
-        default=0.1, description="below 1 a share of all steps, else a number of steps"
+        default=0.1, description="below 1: a share of all steps; else: a number of steps"
     )
     weight_decay: Decay = 0.01
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -106,7 +106,7 @@ class EvaluationSection(StrictModel):
         default=None, description="steps between evaluations and checkpoints; null: every epoch"
     )
     batch_size: BatchSize = Field(
-        default=16, description="responses (pairs: prompts) per forward pass"
+        default=16, description="responses (pair files: prompts) per forward pass"
     )
 
 
@@ -142,7 +142,7 @@ class RMConfig(StrictModel):
 
     @property
     def inputs(self) -> list[str]:
-        """What the stage reads."""
+        """Files and checkpoints that the stage reads."""
         return [self.data.train_file, self.data.dev_file, self.model.ckpt]
 
 
@@ -180,11 +180,9 @@ def load_network(
             check_vocabulary(tokenizer, scorer)
             return speed_up(scorer, model.kernels), tokenizer
         config.pad_token_id = tokenizer.pad_token_id
-        network_class = (
-            AutoModelForTokenClassification
-            if kind == "segment"
-            else AutoModelForSequenceClassification
-        )
+        network_class = AutoModelForSequenceClassification
+        if kind == "segment":
+            network_class = AutoModelForTokenClassification
         network: Any = load_weights(
             network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
         )
@@ -206,7 +204,7 @@ def load_network(
 
 
 def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape) -> None:
-    """Raise `UserError` for settings that the checkpoint cannot fulfil."""
+    """Raise `UserError` for settings that the checkpoint does not support."""
     if model.lm_logprob_feature and shape == "encoder":
         raise UserError(
             f"model.lm_logprob_feature=true needs a language model, and `{model.ckpt}` is an"
@@ -259,9 +257,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def reuse(config: RMConfig) -> Path | None:
-    """The folder of a run that was finished before with these settings and inputs, else None.
+    """The folder of a finished run with the same settings and inputs, else None.
 
-    Checkpoints are removed, which a process leaves that was killed right after it had finished.
+    If that run was killed just after it finished, its checkpoints are removed.
     """
     folder = Path(config.logging.save_dir)
     if finished(folder, config, config.inputs) is None:
@@ -299,12 +297,12 @@ def run_training(
     extra_facts: Callable[[StageTrainer], dict[str, Any]] | None = None,
     start_messages: Sequence[str] = (),
 ) -> Path:
-    """Train, keep the best checkpoint, measure it on dev, write the model's folder.
+    """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
     Args:
-      calibration_curve: of dev predictions (predictions, labels).
-      extra_facts: facts about the trained model that belong into its spec. Every process calls it.
-      start_messages: lines to print when the stage has begun.
+      calibration_curve: (dev predictions, labels) -> their calibration.
+      extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
+      start_messages: lines to print when the stage starts.
     """
     folder = Path(config.logging.save_dir)
     arguments = trainer_arguments(config)
@@ -339,7 +337,7 @@ def run_training(
             install_model(trainer, folder, replace(spec, metrics=metrics, **facts))
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
     if is_main_rank():
-        # after stages.json has the stage's seconds, so that `finish` comes last
+        # after the log has written stages.json, because result.json marks the stage as complete
         finish(folder, best)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
@@ -358,7 +356,7 @@ def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def install_model(trainer: StageTrainer, folder: Path, spec: RewardModelSpec) -> None:
-    """Write model, tokenizer and spec into `folder`; each file appears whole, the spec last."""
+    """Write model, tokenizer and spec into `folder`, each file atomically and the spec last."""
     tokenizer: Any = trainer.processing_class
     network: Any = trainer.accelerator.unwrap_model(trainer.model)
     forget_last_call(tokenizer)

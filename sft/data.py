@@ -14,12 +14,12 @@ from fgrlhf.data.formats import Demonstration
 from fgrlhf.policy import Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
 
-IGNORED = -100  # the label that transformers' losses leave out
+IGNORED = -100  # the label that the losses of transformers ignore
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many examples lost tokens because they are longer than the limits of `model`."""
+    """Numbers of prompts and answers that exceeded the limits of `model` and were cut."""
 
     examples: int
     prompts: int
@@ -40,9 +40,9 @@ def encode(
     """Token ids of prompt and response of every example: {"input_ids", "labels"}.
 
     An encoder-decoder reads the prompt and is trained on the response. A decoder-only model reads
-    both in one sequence and is trained on the response's part of it. A response ends with the token
-    that ends a response (`Policy.end_id`), and has at most `max_generated_len` tokens with it. A
-    longer one is cut and has no end: the policy must not learn to stop at the limit.
+    both in one sequence and is trained on the part of the response. A response ends with
+    `Policy.end_id`, which counts towards `max_generated_len`. A longer one is cut and has no end
+    token: the policy must not learn to stop at the limit.
     """
     prompts = policy.tokenize([example.prompt.text for example in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _response_ids(policy, examples)]
@@ -55,14 +55,14 @@ def encode(
 
 
 def count_cuts(policy: Policy, examples: Sequence[Demonstration], max_generated_len: int) -> Cuts:
-    """How many prompts and responses `encode` cuts."""
+    """Count the prompts and responses that `encode` cuts."""
     answers = sum(len(ids) > max_generated_len for ids in _response_ids(policy, examples))
     prompts = count_cut(policy, [example.prompt for example in examples])
     return Cuts(len(examples), prompts, answers)
 
 
 def _response_ids(policy: Policy, examples: Sequence[Demonstration]) -> list[list[int]]:
-    """Whole responses, each with the token that ends it."""
+    """The ids of whole responses, each with its end token."""
     texts = [example.response for example in examples]
     encoding = policy.tokenizer(text_target=texts, add_special_tokens=False, verbose=False)
     return [[*ids, policy.end_id] for ids in encoding["input_ids"]]

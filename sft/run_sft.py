@@ -2,13 +2,13 @@
 
     python -m sft.run_sft [TASK] config.yml key=value ...
 
-The rows of `data.train_file` are `{prompt, response}`, or of any shape that
-fgrlhf/data/formats.py reads as a demonstration.
+The rows of `data.train_file` are `{prompt, response}`, or any format that fgrlhf/data/formats.py
+reads as a demonstration.
 
-The folder `logging.save_dir` then holds the best model (by `evaluation.metric`) as an ordinary
-transformers folder, with metrics.jsonl, samples/, config.yaml and run.json. With a task, its
-metrics judge the responses to the dev prompts too. An interrupted run continues from its last
-complete checkpoint; a finished one is reused.
+Writes the best model (by `evaluation.metric`) to `logging.save_dir` as an ordinary transformers
+folder, together with metrics.jsonl, samples/, config.yaml and run.json. With a task, the dev
+responses are also judged by its metrics. An interrupted run continues from its last complete
+checkpoint; a finished one is reused.
 """
 
 import shutil
@@ -75,10 +75,10 @@ class ModelSection(StrictModel):
 class DataSection(StrictModel):
     train_file: FilePath = Field(description="demonstrations: a file, or hub:org/name")
     dev_file: FilePath | None = Field(
-        default=None, description="null: no evaluation, the last model is kept"
+        default=None, description="null: no evaluation; the last model is saved"
     )
     dev_examples: Count | None = Field(
-        default=None, description="dev rows used, the first ones; null: all"
+        default=None, description="use only the first dev rows; null: all"
     )
     columns: dict[str, str | list[str]] = Field(
         default={},
@@ -95,7 +95,7 @@ class TrainSection(StrictModel):
         default=4, description="examples per optimiser step, over all processes"
     )
     micro_batch_size: BatchSize | None = Field(
-        default=None, description="examples per forward pass and process; null: its whole share"
+        default=None, description="examples per forward pass and process; null: all of its share"
     )
     lr: Rate = 5e-5
     lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
@@ -105,7 +105,7 @@ class TrainSection(StrictModel):
     adam_beta2: float = Field(default=0.999, ge=0, lt=1)
     max_grad_norm: Positive = 1.0
     group_by_length: bool = Field(
-        default=False, description="batches of answers of like length: less padding is computed"
+        default=False, description="batch answers of similar length, which reduces padding"
     )
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
     seed: Seed = 42
@@ -118,15 +118,15 @@ class EvaluationSection(StrictModel):
     metric: str = Field(
         default="rougeLsum",
         description=(
-            "picks the best checkpoint: `loss`, or any metric of the evaluation, the task's"
-            " included. With `loss` alone, no responses are generated"
+            "selects the best checkpoint: `loss`, or any metric of the evaluation or the task; with"
+            " `loss` and no other metrics, no answers are generated"
         ),
     )
     batch_size: BatchSize = 64
 
 
 class SFTConfig(StrictModel):
-    """A whole run."""
+    """The config of a whole run."""
 
     model: ModelSection
     data: DataSection
@@ -140,7 +140,7 @@ class SFTConfig(StrictModel):
         micro = self.train.micro_batch_size
         if micro is not None and self.train.batch_size % micro:
             raise ValueError(
-                f"train.batch_size={self.train.batch_size} is no multiple of"
+                f"train.batch_size={self.train.batch_size} is not a multiple of"
                 f" train.micro_batch_size={micro}; change one of them"
             )
         return self
@@ -164,10 +164,10 @@ class SFTConfig(StrictModel):
 
 
 class SFTTrainer(StageTrainer, Seq2SeqTrainer):
-    """Seq2SeqTrainer whose evaluation also generates answers, greedily, and measures them.
+    """A Seq2SeqTrainer whose evaluation also measures greedily generated answers.
 
-    Answers come from `generate_texts`, the sampler of every other stage, so decoder-only models
-    work alike.
+    Answers are sampled by `generate_texts`, as in every other stage, so decoder-only models work
+    too.
     """
 
     def __init__(
@@ -191,10 +191,10 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = True
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Mean over the response tokens of the whole batch, across micro-batches and processes.
+        """The mean over the response tokens of the whole batch, over micro-batches and processes.
 
         The Trainer expects a loss that is already divided by `num_items_in_batch`. T5's loss is the
-        micro-batch's own mean, so the gradients of all micro-batches would be added up instead of
+        mean over the micro-batch, so the gradients of micro-batches would be summed instead of
         averaged.
         """
         output = model(**inputs)
@@ -236,7 +236,7 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         """
         sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
         prompts = share_of(self.dev, self.args.process_index, self.args.world_size)
-        if not sys.stderr.isatty():  # else there is a progress bar
+        if not sys.stderr.isatty():  # on a terminal there is a progress bar
             say(
                 f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
                 f" {len(self.dev)} dev prompts"
@@ -249,16 +249,17 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 batch_size=self.config.evaluation.batch_size,
                 progress=self.args.process_index == 0,
             )
-        rows = [
-            {
-                "id": prompt.id,
-                "prompt": prompt.text,
-                "response": text,
-                "references": list(prompt.references),
-                "rougeLsum": self.rouge(text, prompt.references),
-            }
-            for prompt, (text,) in zip(prompts, texts)
-        ]
+        rows: list[dict] = []
+        for prompt, (text,) in zip(prompts, texts):
+            rows.append(
+                {
+                    "id": prompt.id,
+                    "prompt": prompt.text,
+                    "response": text,
+                    "references": list(prompt.references),
+                    "rougeLsum": self.rouge(text, prompt.references),
+                }
+            )
         for metric in self.metrics:
             columns = metric_columns(metric, prompts, [text for (text,) in texts])
             for row, more in zip(rows, columns, strict=True):
@@ -276,7 +277,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
     """The Trainer's settings.
 
     Raises:
-      UserError: the processes cannot share the batch, or transformers refuses a value.
+      UserError: the processes cannot share the batch, or transformers rejects a value.
     """
     train = config.train
     settings = {}
@@ -302,7 +303,7 @@ def training_arguments(config: SFTConfig, folder: Path) -> Seq2SeqTrainingArgume
 
 
 def install_model(policy: Policy, folder: Path) -> None:
-    """Write the model's files into `folder`, beside its other files; each is whole or absent."""
+    """Write the model's files into `folder`, each of them atomically."""
     forget_last_call(policy.tokenizer)
     with model_to_install(folder) as temporary:
         policy.save(temporary)
@@ -325,7 +326,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     inputs = [*files, config.model.ckpt, *models_of(config.evaluation_metrics)]
     if finished(folder, config, inputs) is not None:
         say(f"{config.logging.run_name}: finished before, reusing {folder}")
-        if is_main_rank():  # a process that was killed right after it had finished
+        if is_main_rank():  # in case the stage was killed just after it was complete
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
@@ -357,18 +358,20 @@ def _train(config: SFTConfig, task: Task) -> Path:
         for note in config.logging.notes():
             say(note)
         parameters = cast(PreTrainedModel, policy.model).num_parameters()
+        continuing = f", continuing from step {resume_step}" if checkpoint else ""
         say(
             f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
-            + (f", continuing from step {resume_step}" if checkpoint else "")
+            f"{continuing}"
         )
         cuts = count_cuts(policy, examples, config.model.max_generated_len)
         say(cuts.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)
-        # all have loaded the best checkpoint, which is removed now
+        # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():
             install_model(policy, folder)
-    if is_main_rank():  # once stages.json has the stage's seconds: complete means that all is there
+    # after the log has written stages.json, because result.json marks the stage as complete
+    if is_main_rank():
         finish(
             folder,
             {

@@ -475,7 +475,7 @@ def test_another_algorithm_is_not_continued(tmp_path):
             "grpo",
             {"train__n_critic_warmup_steps": 2},
             [
-                "`grpo` has no critic that could learn alone",
+                "`grpo` has no critic to warm up",
                 "set it to 0",
                 "a critic: ppo, a2c, trpo, nlpo",
             ],
@@ -688,14 +688,14 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
             ["algorithm.of: ", "`no_such_package` cannot be imported", "PYTHONPATH"],
         ),
         ({"of": "OUTSIDE.Sing"}, ["algorithm.of: ", "has no `Sing`"]),
-        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is no class"]),
+        ({"of": "OUTSIDE.number"}, ["algorithm.of: ", "number` is not a class"]),
         ({"of": "OUTSIDE.NoLoss"}, ["algorithm.of: ", "NoLoss` lacks loss: inherit from fgrlhf."]),
         (
             {"of": "OUTSIDE.NoAlgorithm"},
             ["NoAlgorithm` lacks reuses_rollouts, advantages, loss, "],
         ),
         ({"of": "OUTSIDE.OtherConfig"}, ["config_class of", "is dict", "AlgorithmConfig"]),
-        ({"of": "OUTSIDE.WithCritic"}, ["the critic of `python` needs a trunk of its own"]),
+        ({"of": "OUTSIDE.WithCritic"}, ["the critic of `python` needs its own trunk"]),
         ({"of": 3}, ["algorithm.of: "]),
     ],
 )

@@ -303,7 +303,7 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
     make(tmp_path).train(until=2)  # one process, 4 prompts a step
     assert (
         resumed(2, train__sampling_batch_size_per_card=2)
-        and "continuing with 2 processes what 1 began" in capsys.readouterr().out
+        and "started with 1 processes and continues with 2" in capsys.readouterr().out
     )
     assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
     for processes, changes in (

@@ -246,7 +246,7 @@ def test_settings_of_single_runs(configs, tmp_path):
         (["qa_feedback", "{config}", "output_dir=o", "seeds=1,1"], "names a seed twice"),
         (["qa_feedback", "{config}", "output_dir=o", "seeds=" + "9" * 5000], "whole numbers"),
         (["qa_feedback", "{config}", "output_dir=o", "lane=2"], "did you mean `lanes`"),
-        (["qa_feedback", "dpo:{config}", "output_dir=o"], "evaluation=FILE must name one"),
+        (["qa_feedback", "dpo:{config}", "output_dir=o"], "give one with evaluation=FILE"),
         (["qa_feedback", "gone.yml", "output_dir=o"], "gone.yml cannot be read"),
         (["qa_feedback", "{config}", "output_dir=o", "reference=a/dense"], "both named dense"),
         (["qa_feedback", "{config}", "output_dir=o", "metric=bleu"], "they have reward"),

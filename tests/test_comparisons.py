@@ -89,7 +89,8 @@ def test_weights_need_a_tokenizer_that_tells_characters():
 
     policy.tokenizer = Slow()
     with pytest.raises(
-        UserError, match="dpo.span_weight=2 .* Slow does not tell .* set dpo.span_weight=1"
+        UserError,
+        match="dpo.span_weight=2 .* Slow has no character offsets: .* set dpo.span_weight=1",
     ):
         encode_comparisons(policy, one(Answer("a"), Answer("the")), 5, span_weight=2.0)
 

@@ -70,8 +70,8 @@ def test_show_of_rows_that_fit_no_format(tmp_path, capsys):
                 "different prompts: 2",
                 "with 2 responses: 2",
                 "decided pairs: 2",
-                "pairs whose better response is blank: 1 (a policy would learn to say nothing;"
-                " leave these rows out if that is not the intention)",
+                "pairs whose better response is blank: 1 (a policy would learn to write nothing;"
+                " remove these rows if that is not intended)",
             ],
         ),
         (
@@ -142,7 +142,7 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["chek", "a.json"], "`chek` is no action of fgrlhf data; did you mean `check`"),
+        (["chek", "a.json"], "`chek` is not an action of fgrlhf data; did you mean `check`"),
         (["check"], "fgrlhf data check needs FILE"),
         (["check", "format=prompts"], "fgrlhf data check needs FILE"),
         (["convert", "a.json", "format=prompts"], "fgrlhf data convert needs IN and OUT"),
@@ -154,12 +154,15 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
         (["check", "a.json", "format=prompts", "rows=3"], "rows: unknown key"),
         (
             ["check", "a.json", "format=prompts", "columns={a: b}"],
-            "columns.a is no key of this row",
+            "columns.a is not a key of this row",
         ),
         (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
         (["show", "a.json", "format=prompts"], "format: unknown key"),
         (["show", "b.json"], "b.json does not exist"),
-        (["convert", "a.json", "./a.json", "format=prompts"], "a.json is read by this program"),
+        (
+            ["convert", "a.json", "./a.json", "format=prompts"],
+            "a.json is the input, so it cannot be the output",
+        ),
         (["convert", "a.json", "b.txt", "format=prompts"], "b.txt has no suffix"),
     ],
 )

@@ -107,7 +107,7 @@ def test_fetches_into_a_new_folder_with_a_space_and_then_keeps(server, tmp_path,
     server.ranges.clear()
     assert download(config(server, folder)) == []
     assert server.ranges == []
-    assert capsys.readouterr().out.count("there already, verified") == 2
+    assert capsys.readouterr().out.count("already there, verified") == 2
 
 
 def test_continues_within_a_run_when_the_connection_breaks(server, tmp_path):
@@ -202,7 +202,7 @@ def test_a_busy_server_is_asked_again(server, tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         download(config(server, tmp_path / "file"))
 
 
@@ -240,7 +240,7 @@ def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
 def test_a_part_that_is_a_folder_is_no_network_error(server, tmp_path):
     (tmp_path / "a.json.part").mkdir()
     with pytest.raises(
-        UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room or clear"
+        UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room, remove"
     ):
         download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json.part"] and len(server.ranges) == 1

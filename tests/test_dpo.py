@@ -407,7 +407,7 @@ def test_the_reports_of_dpo_runs(tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (
         "Margin of the implied rewards" in page
-        and "Share of pairs with the better response ahead" in page
+        and "Accuracy on pairs" in page
         and "implied" in page
     )
 

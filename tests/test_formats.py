@@ -209,10 +209,10 @@ def test_a_key_that_the_row_does_not_have(columns, message):
 @pytest.mark.parametrize(
     "columns, message",
     [
-        ({"promt": "a"}, "columns.promt is no key of this row format; did you mean `prompt`?"),
-        ({"response": "a"}, "columns.response is no key of this row format"),
-        ({"prompt": ""}, "columns.prompt names no key of"),
-        ({"references": []}, "columns.references names no key of"),
+        ({"promt": "a"}, "columns.promt is not a key of this row format; did you mean `prompt`?"),
+        ({"response": "a"}, "columns.response is not a key of this row format"),
+        ({"prompt": ""}, "columns.prompt has no key of"),
+        ({"references": []}, "columns.references has no key of"),
     ],
 )
 def test_columns_that_name_nothing(tmp_path, columns, message):
@@ -548,8 +548,8 @@ def completions(**step):
         (completions(human_completion={}), "`steps[0].human_completion`: must be a text"),
         ({**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
         ({**MARKED, "label": None}, "`label`: must be a text, it is null"),
-        ({"input": "a ки", "label": "a +"}, "`input`: must hold `Step 1:`"),
-        ({"input": "Step 1: a", "label": "a"}, "`input`: must hold `Step 1:` and a mark `ки`"),
+        ({"input": "a ки", "label": "a +"}, "`input`: must contain `Step 1:`"),
+        ({"input": "Step 1: a", "label": "a"}, "`input`: must contain `Step 1:` and a mark `ки`"),
         ({"input": "Step 1: a ки", "label": "Step 1: a +"}, "`input`: must be a text that is not"),
     ],
 )

@@ -80,7 +80,7 @@ def test_launchers(bf16, environment, message):
 def test_the_place_of_half_a_character_is_named():
     assert (
         text_problem("a \ud83d")
-        == "character 2 is half of a surrogate pair (\\ud83d), which is no character"
+        == "character 2 is half of a surrogate pair (\\ud83d), which is not a character"
     )
     assert (
         text_problem("") == "must be a text that is not empty"

@@ -64,7 +64,7 @@ def test_names_and_sections(tmp_path):
         (["bleu", "bleu"], "evaluation_metrics: `bleu` is there more than once: name it once"),
         (
             [{"name": "perplexity", "model": "a"}, {"name": "perplexity", "model": "b"}],
-            "give each a `key` of its own ({name: perplexity, key: ...})",
+            "give each its own `key` ({name: perplexity, key: ...})",
         ),
         ("bleu", "evaluation_metrics: "),
         ([3], "evaluation_metrics.0: "),

@@ -295,7 +295,8 @@ def test_a_model_that_scales_its_logits_is_refused(tmp_path):
     )
     CausalPolicy(GraniteForCausalLM(config), tiny.fresh(tok)).save(tmp_path)
     with pytest.raises(
-        UserError, match="GraniteForCausalLM computes other logits than the policy.*Policy.project"
+        UserError,
+        match="GraniteForCausalLM computes different logits than the policy.*Policy.project",
     ):
         load_policy(tmp_path)
 
@@ -333,7 +334,7 @@ def test_a_model_without_exchangeable_attention_shares_and_packs_nothing(tmp_pat
 def test_packing_where_it_changes_the_results_is_refused(tmp_path, monkeypatch):
     long_t5().save(tmp_path)
     monkeypatch.setattr(T5Policy, "_can_pack", True)
-    with pytest.raises(UserError, match="LongT5.* computes other logits than the policy"):
+    with pytest.raises(UserError, match="LongT5.* computes different logits than the policy"):
         load_policy(tmp_path)
 
 
@@ -342,7 +343,7 @@ def test_a_model_with_a_running_state_is_refused(tmp_path):
     model = MambaForCausalLM(
         MambaConfig(vocab_size=len(tok), hidden_size=8, num_hidden_layers=1, state_size=2)
     )
-    with pytest.raises(UserError, match="MambaForCausalLM keeps a running state"):
+    with pytest.raises(UserError, match="MambaForCausalLM keeps a recurrent state"):
         CausalPolicy(model, tok)
 
 

@@ -94,7 +94,7 @@ def test_a_name_that_cannot_be_written(tmp_path):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("rows.txt", r"rows\.txt has no suffix that tells its format: give a file that ends in"),
+        ("rows.txt", r"rows\.txt has no suffix of a known format: give a file that ends in"),
         ("rows", "has no suffix"),
         ("rows.csv", "has no suffix"),
         ("gone.json", r"gone\.json does not exist: check the path, and set DATA_DIR"),
@@ -131,7 +131,7 @@ def many_equal_rows() -> bytes:
 
 HOSTILE = {
     "empty.json": (lambda: b"", "not valid JSON"),
-    "array.json": (lambda: b"[]", "holds no rows: it is an empty JSON array"),
+    "array.json": (lambda: b"[]", "has no rows: it is an empty JSON array"),
     "object.json": (lambda: b'{"a": 1}', "must hold one JSON array of rows, it holds an object"),
     "number.json": (lambda: b"3", "must hold one JSON array of rows, it holds a number"),
     "deep.json": (lambda: b"[" * 100_000, "nested too deeply"),
@@ -142,7 +142,7 @@ HOSTILE = {
     "packed.json": (lambda: gzip.compress(b"[1]"), "it is compressed: unpack it with gunzip"),
     "cut.jsonl": (lambda: b'{"a": 1}\n{"a": ', r"cut\.jsonl, line 2: not valid JSON"),
     "second.json": (lambda: b'{"a": 1}\n{"a": 2} x', r"second\.json, line 2: not valid JSON"),
-    "blank.jsonl": (lambda: b"\n \n", "holds no rows: it is empty"),
+    "blank.jsonl": (lambda: b"\n \n", "has no rows: it is empty"),
     "plain.json.gz": (lambda: b"[1]", r"plain\.json\.gz cannot be unpacked"),
     "cut.json.gz": (lambda: gzip.compress(b"[1, 2, 3]" * 99)[:-9], "cannot be unpacked"),
     "bomb.jsonl.gz": (lambda: gzip.compress(b"\n" * 100_000_000), "made to fill the memory"),

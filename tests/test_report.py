@@ -401,7 +401,7 @@ def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
 
 
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
-    with pytest.raises(UserError, match="nothing to report on"):
+    with pytest.raises(UserError, match="nothing to report"):
         write_report(tmp_path, tmp_path / "r.html")
     with pytest.raises(UserError, match="is not a folder"):
         write_report(tmp_path / "none", tmp_path / "r.html")
@@ -516,7 +516,7 @@ def test_names_of_a_task_and_of_none():
     assert [DISPLAY.metric(metric) for metric in metrics] == [
         "gold score",
         "KL from SFT",
-        "relevance, share without error by its model",
+        "relevance, error-free share by its model",
         "reward: preference",
         "a · b",
     ]

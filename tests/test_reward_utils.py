@@ -87,7 +87,7 @@ def test_odd_characters():
 
 
 def test_unknown_level():
-    with pytest.raises(ValueError, match="`page` is no level.*subsentence, sentence, paragraph"):
+    with pytest.raises(ValueError, match="`page` is not a level.*subsentence, sentence, paragraph"):
         SEGMENTER.segments("text", "page")
 
 
@@ -194,7 +194,7 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
 )
 def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch):
     monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
-    with pytest.raises(UserError, match="is no spaCy pipeline") as error:
+    with pytest.raises(UserError, match="is not a spaCy pipeline") as error:
         load_segmenter({"name": name, "version": "1.0"})
     assert len(str(error.value)) < 500
 
@@ -202,7 +202,9 @@ def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch
 def test_an_installed_package_that_declares_no_pipeline_is_refused(monkeypatch):
     monkeypatch.setattr(spacy.util, "is_package", lambda name: True)
     monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
-    with pytest.raises(UserError, match="the installed package `zz_evil_sm` is no spaCy pipeline"):
+    with pytest.raises(
+        UserError, match="the installed package `zz_evil_sm` is not a spaCy pipeline"
+    ):
         load_segmenter("zz_evil_sm")
 
 

@@ -141,7 +141,7 @@ def test_a_reward_without_a_kind_and_an_unknown_name_is_asked_for_one():
 @pytest.mark.parametrize(
     "section, change, part",
     [
-        ("value_model", {}, "needs a trunk of its own: set model.value_model.ckpt"),
+        ("value_model", {}, "needs its own trunk: set model.value_model.ckpt"),
         (
             "value_model",
             {"ckpt": "x", "freeze_value_model": True, "policy_value_sharing": True},
@@ -397,7 +397,7 @@ def test_only_an_algorithm_with_a_critic_needs_one():
     tree = published("fine_grained")
     del tree["model"]["value_model"]
     (line,) = refused(tree)
-    assert line.startswith("model.value_model: the critic of `ppo` needs a trunk of its own")
+    assert line.startswith("model.value_model: the critic of `ppo` needs its own trunk")
     assert refused(tree | {"algorithm": {"name": "rloo"}}) == []
 
 

@@ -73,7 +73,7 @@ def changed(row, key, place, value):
             r"row 1, `text\[4\]`: must be a text that is not empty",
         ),
         (changed(SEGMENT_ROW, "text", 4, "\ud83d"), "half of a surrogate pair"),
-        ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: holds no `</s>`"),
+        ({**SEGMENT_ROW, "text": [], "feedback_tags": []}, "row 1, `text`: has no `</s>`"),
         ({"text": None}, "row 1, `text`, `feedback_tags`"),
         (None, "row 1, `text`, `feedback_tags`"),
         ([], "row 1, `text`, `feedback_tags`"),
@@ -138,7 +138,7 @@ def test_rows_of_any_number_of_responses(tmp_path):
 
 def test_a_pair_file_without_rows_is_refused(tmp_path):
     for reader in (None, read_pairs):
-        with pytest.raises(UserError, match="train.json holds no rows"):
+        with pytest.raises(UserError, match="train.json has no rows"):
             read_pair_rows(written(tmp_path), reader)
     (tmp_path / "train.json").write_text('{"question": "a"}')
     with pytest.raises(UserError, match="train.json must be a JSON array.*it is a dict"):

@@ -361,12 +361,12 @@ def test_malformed_rows_are_all_named(tmp_path):
         "row 1, `text`",
         "row 2, `feedback_tags`: 1 tags for 3 words",
         "row 3, `feedback_tags`: F-ERR not among",
-        "row 4, `text`: holds no `</s>`",
+        "row 4, `text`: has no `</s>`",
     ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
     (tmp_path / "train.json").write_text("")
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="has no rows"):
         train(settings)
 
 
@@ -401,9 +401,9 @@ def test_impossible_settings(tmp_path):
     for errors in ("O", ["A", "Ignore"], ["A", "A"]):
         with pytest.raises(UserError, match="must be different tags"):
             config(tmp_path, labels__error=errors)
-    with pytest.raises(UserError, match="labels.error names no tag"):
+    with pytest.raises(UserError, match="labels.error is empty"):
         config(tmp_path, labels__error=[])
-    with pytest.raises(UserError, match="cannot be shared out"):
+    with pytest.raises(UserError, match="is not divisible by"):
         train(config(tmp_path, train__micro_batch_size=5))
     with pytest.raises(UserError, match="shape `seq2seq` could be loaded .*single stack"):
         train(config(tmp_path, model__ckpt=str(rm.start(tmp_path, "causal"))))

@@ -236,7 +236,7 @@ def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
     (tmp_path / "dev.json").write_text(
         json.dumps([{**row, "preferences": []} for row in rm.comparison_rows(3, 0)])
     )
-    with pytest.raises(UserError, match="dev.json holds no decided pair"):
+    with pytest.raises(UserError, match="dev.json has no decided pair"):
         train(settings)
 
 

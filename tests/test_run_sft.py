@@ -407,7 +407,7 @@ def test_other_contents_are_refused(tmp_path):
     [
         (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
         (["data.train_file=gone.json"], "gone.json does not exist"),
-        (["train.micro_batch_size=3"], "no multiple of train.micro_batch_size=3"),
+        (["train.micro_batch_size=3"], "not a multiple of train.micro_batch_size=3"),
         (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
     ],
 )
@@ -424,7 +424,7 @@ def test_mistakes_end_with_a_message_and_leave_nothing(
 
 def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(UserError, match="cannot be shared out over 3 processes"):
+    with pytest.raises(UserError, match="is not divisible by 3 processes"):
         run_sft.training_arguments(config(world), world / "x")
 
 

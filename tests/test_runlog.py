@@ -233,7 +233,7 @@ def test_a_damaged_line_does_not_stop_a_run_from_going_on(tmp_path, capsys, how)
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
     assert (
         "1 of 3 lines of" in (out := capsys.readouterr().out)
-        and "set aside as metrics.jsonl.damaged" in out
+        and "renamed to metrics.jsonl.damaged" in out
     )
 
 

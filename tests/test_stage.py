@@ -218,7 +218,7 @@ def test_a_disk_without_locks_is_noted_and_the_run_goes_on(tmp_path, monkeypatch
     assert (
         capsys.readouterr().out
         == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes"
-        " there\n"
+        " to it\n"
     )
 
 
@@ -273,8 +273,8 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
         "file": "in the place of a folder|File exists",
         "file above": "Not a directory",
         "long": "File name too long",
-        "NUL": "no name of a folder",
-        "surrogate": "no name of a folder",
+        "NUL": "not a valid folder name",
+        "surrogate": "not a valid folder name",
         "loop": "symbolic link|File exists",
         "dangling": "File exists",
         "no right": "Permission denied",
@@ -506,7 +506,7 @@ def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(tmp_path):
     (best / "model.safetensors").write_text("other")
     with (
         pytest.warns(
-            UserWarning, match="the best checkpoint, of step 4: model.safetensors has changed"
+            UserWarning, match="the best checkpoint, from step 4: model.safetensors has changed"
         ),
         pytest.raises(UserError, match="every checkpoint"),
     ):
@@ -539,5 +539,5 @@ def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
     shutil.copytree(
         tmp_path / "other" / "checkpoints" / "checkpoint-2", checkpoints / "checkpoint-2"
     )
-    with pytest.warns(UserWarning, match="it is of a run with other settings"):
+    with pytest.warns(UserWarning, match="it is from a run with other settings"):
         assert last_complete_checkpoint(checkpoints).name == "checkpoint-1"

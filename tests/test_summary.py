@@ -332,7 +332,7 @@ def test_without_evaluations_there_is_nothing_to_sum_up(outputs):
     write_json(outputs / "train.json", [mini_world.make_row(0, "train", 0)])
     with pytest.raises(UserError, match="has none of sft, holistic, baseline, fine_grained on tr"):
         summarise(settings(outputs, split="train"))
-    with pytest.raises(UserError, match="holds no evaluation on dev"):
+    with pytest.raises(UserError, match="has no evaluation on dev"):
         summarise(settings(outputs, split="dev"))
 
 
@@ -368,7 +368,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     for line in ("ppo vs sft  1.500 [", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
         assert line in text, line
     assert "solved" not in text, "no headline metric"
-    with pytest.raises(UserError, match="holds no evaluation on test"):
+    with pytest.raises(UserError, match="has no evaluation on test"):
         pipeline_summary.main(["qa_feedback", f"output_dir={tmp_path}"])
 
 

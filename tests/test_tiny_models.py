@@ -64,7 +64,7 @@ def test_sizes_can_be_changed():
     assert tiny_causal(tokenizer, hidden_size=32).config.hidden_size == 32
     small = tiny_encoder_decoder(tokenizer, d_model=64, num_layers=1)
     assert small.config.d_model == 64 and len(small.encoder.block) == 1
-    with pytest.raises(ValueError, match="5 heads are to look back, but a layer has 4"):
+    with pytest.raises(ValueError, match="5 heads should look back, but a layer has 4"):
         tiny_encoder_decoder(tokenizer, d_model=64, num_heads=4)
     with pytest.raises(ValueError, match="must not be less than d_model"):
         tiny_encoder_decoder(tokenizer, d_model=256)

@@ -305,7 +305,8 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
     written = capsys.readouterr()
     said = written.out + written.err
     assert (
-        said.count("(best so far)") == 2 and "(kl 5.1 is past train.kl_threshold: not kept)" in said
+        said.count("(best so far)") == 2
+        and "(kl 5.1 exceeds train.kl_threshold: not saved as best)" in said
     )
 
 
@@ -360,7 +361,7 @@ def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
 
 def test_wrong_sizes_are_refused(tmp_path):
     with pytest.raises(
-        UserError, match="8 rollouts a step do not divide into train.n_minibatches=3"
+        UserError, match="8 rollouts per step cannot be split evenly into train.n_minibatches=3"
     ):
         trainer(config(tmp_path, train__n_minibatches=3))
     with pytest.raises(UserError, match="no prompts"):

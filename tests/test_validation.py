@@ -288,7 +288,7 @@ def test_preferences_are_integers(value):
 @pytest.mark.parametrize("read", [read_feedback, load_examples])
 def test_an_empty_file_is_refused(tmp_path, read):
     (tmp_path / "f.json").write_text("[]")
-    with pytest.raises(UserError, match="f.json holds no rows: it is an empty JSON array"):
+    with pytest.raises(UserError, match="f.json has no rows: it is an empty JSON array"):
         read(tmp_path / "f.json")
     with pytest.raises(UserError, match="is a folder"):
         read(tmp_path)

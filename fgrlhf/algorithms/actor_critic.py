@@ -11,7 +11,7 @@ from fgrlhf.utils import whiten
 
 
 class ActorCriticAlgorithm(Algorithm):
-    """GAE with a critic. A subclass has the policy's loss."""
+    """GAE with a critic. Subclasses define the policy's loss."""
 
     needs_values = True
     config: ActorCriticConfig
@@ -40,7 +40,7 @@ class ActorCriticAlgorithm(Algorithm):
     def value_loss(
         self, new: PolicyOutput, old: Rollout, advantages: Advantages
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The critic's loss per token, and what to log about the critic."""
+        """The critic's loss per token, and its metrics to log."""
         assert new.values_BT is not None and old.values_BT is not None
         assert advantages.returns_BT is not None
         value_BT, clipped_BT = clipped_value_loss(

@@ -154,7 +154,7 @@ def segment_baseline(
 
     with the reward-to-go G_(j,t) = sum_{s >= t} gamma^(s-t) r_(j,s).
 
-    With `leave_out` the mean is over j != i, and 0 where no other response reaches m. It then
+    With `leave_out` the mean is over j != i, and 0 if no other response reaches m. It then
     depends on the other responses and on what i wrote before t, but not on i's token t:
     E[b grad log pi(a_t)] = 0, so the gradient stays unbiased.
 
@@ -163,7 +163,7 @@ def segment_baseline(
       index_BT: m_t, the number of segments completed before token t; it never falls along a row.
       mask_BT: 1 on real tokens.
       group_B: the prompt of each response.
-      leave_out: leave response i out of its own baseline.
+      leave_out: exclude response i from its own baseline.
     """
     check_same_shape(to_go_BT=to_go_BT, index_BT=index_BT, mask_BT=mask_BT)
     B, T = mask_BT.shape

@@ -1,16 +1,16 @@
 """Settings that several algorithms share: the base classes of their config classes.
 
-Each algorithm's file has the config class of its section `algorithm:` in YAML, which declares the
-keys that this algorithm reads:
+Each algorithm's module defines the config class of its section `algorithm:` in YAML, which declares
+the keys that the algorithm reads:
 
     AlgorithmConfig                    every algorithm
       ActorCriticConfig                GAE and a critic                           trpo
         JointLossConfig                one loss trains policy and critic          a2c
           ClippedRatioConfig           the loss clips the policy's ratio          ppo, nlpo
 
-One word, `algorithm.name`, switches the algorithm. So a shared setting that the chosen algorithm
-does not read is no error: it is left out of the config and named when the run starts
-(`AlgorithmConfig.unused`). Any other key that the algorithm does not read is an error.
+Changing `algorithm.name` is enough to switch the algorithm: a shared setting that the chosen
+algorithm does not read is not an error. It is dropped from the config and listed when the run
+starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not read is an error.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,7 @@ KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
-    name: str = "python"  # the library's algorithms have names of their own
+    name: str = "python"  # the library's algorithms override it
     kl_coef: Coefficient = Field(
         default=0.2, description="coefficient of the KL from the reference"
     )
@@ -57,7 +57,7 @@ class AlgorithmConfig(StrictModel):
         return self._unused
 
     def mistakes(self, run: "RLConfig") -> list[str]:
-        """What in the run's other sections does not go with this algorithm, a sentence each."""
+        """Settings in other sections that do not fit this algorithm: one message each."""
         return []
 
     @model_validator(mode="wrap")
@@ -91,7 +91,7 @@ class ActorCriticConfig(AlgorithmConfig):
     whiten_rewards: bool = Field(
         default=False,
         description=(
-            "divide a batch's token rewards by their standard deviation; true: as published"
+            "divide the token rewards of a batch by their standard deviation; true: as published"
         ),
     )
     whiten_divides_by: Literal["std", "sqrt_std"] = Field(

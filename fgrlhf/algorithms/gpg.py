@@ -20,10 +20,10 @@ class GPGConfig(GroupConfig):
 
 
 def gpg_scale(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """alpha = B / (B - M), a scalar; 1 where M = B.
+    """The factor alpha = B / (B - M), a scalar; 1 if M = B.
 
-    M counts the rollouts of prompts whose samples all earned the same. They give no gradient but
-    count in the mean over the batch, for which alpha makes up.
+    M is the number of rollouts whose prompt's samples all have the same return. They contribute no
+    gradient but count in the mean over the batch; alpha compensates for that.
     """
     check_same_shape(returns_B=returns_B, group_B=group_B)
     has_spread_B = group_std(returns_B, group_B) > EQUAL_RETURNS

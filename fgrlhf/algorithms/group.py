@@ -27,8 +27,8 @@ class GroupConfig(AlgorithmConfig):
     credit: Literal["segment", "response"] = Field(
         default="segment",
         description=(
-            "response: one advantage, of the summed rewards; segment: reward-to-go, aspect by"
-            " aspect"
+            "response: one advantage per response, from the summed rewards; segment: reward-to-go"
+            " per aspect and segment"
         ),
     )
 
@@ -59,7 +59,7 @@ class GroupRelative(Algorithm):
         """advantages_BT relative to the mean over the prompt's samples.
 
         Args:
-          leave_out: leave the response itself out of the mean.
+          leave_out: exclude the response itself from the mean.
         """
         mask_BT = rollout.response_mask_BT
         group_B = rollout.group_B

@@ -16,7 +16,7 @@ from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.config import Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
-EPS = 1e-4  # keeps a prompt whose samples earn the same finite; the value is TRL's
+EPS = 1e-4  # avoids division by 0 if all samples of a prompt have the same return; as in TRL
 
 
 class GRPOConfig(GroupConfig):
@@ -32,10 +32,10 @@ class GRPOConfig(GroupConfig):
 
 
 class GRPO(GroupRelative):
-    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or each segment's advantage divided alike.
+    """A_i = (R_i - mean_j R_j) / (std_j R_j + eps), or the same per segment.
 
-    The standard deviation is that of the prompt's whole returns in both forms, so the segments of
-    a response stay comparable.
+    In both forms the standard deviation is that of the prompt's returns of whole responses, so the
+    segments of a response stay comparable.
     """
 
     config_class = GRPOConfig

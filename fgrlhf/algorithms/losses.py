@@ -48,7 +48,7 @@ def clipped_policy_loss(
       cliprange: eps.
       cliprange_high: eps_high (Yu et al. 2025, arXiv 2503.14476, eq. 10); None: the same as eps.
     Returns:
-      loss_BT, ratio_BT, and clipped_BT: 1 where the clipped term is the larger one.
+      loss_BT, ratio_BT, and clipped_BT: 1 if the clipped term is the larger one.
     """
     check_same_shape(
         new_logprobs_BT=new_logprobs_BT,
@@ -77,7 +77,7 @@ def clipped_value_loss(
       cliprange: eps, in units of the return. Where returns are much larger than eps, clipping
         keeps a new critic from learning. None: no clipping.
     Returns:
-      loss_BT, and clipped_BT: 1 where the clipped term is the larger one.
+      loss_BT, and clipped_BT: 1 if the clipped term is the larger one.
     """
     check_same_shape(
         new_values_BT=new_values_BT, old_values_BT=old_values_BT, returns_BT=returns_BT

@@ -1,4 +1,4 @@
-"""What the algorithms log: quantities per token, averaged like the loss."""
+"""Metrics of the algorithms: quantities per token, averaged like the loss."""
 
 from collections.abc import Mapping
 
@@ -11,11 +11,11 @@ from fgrlhf.utils import masked_sum
 
 
 def policy_metrics(new: PolicyOutput, old: Rollout, policy_loss_BT: Tensor) -> dict[str, Tensor]:
-    """What every algorithm logs about its policy, per token.
+    """Metrics per token that every algorithm logs about its policy.
 
     `approx_kl` is the estimate k3 of KL(pi_old || pi_new): how far the update has moved the policy.
     """
-    assert new.entropy_BT is not None  # every forward pass of the trainer gives it
+    assert new.entropy_BT is not None  # every forward pass of the trainer computes it
     with torch.no_grad():
         approx_kl_BT = kl_k3(old.logprobs_BT, new.logprobs_BT)
     return {

@@ -1,12 +1,12 @@
 """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241): PPO restricted to plausible tokens.
 
-A mask policy, a copy of the policy renewed every N rollout steps, selects the plausible tokens: at
-each token it allows a set A(s), its top-p or top-k tokens, and the policy becomes
+A mask policy, a copy of the policy that is refreshed every N rollout steps, selects the plausible
+tokens: in each state s it allows a set A(s), its top-p or top-k tokens, and the policy becomes
 
     pi^A(a | s) = pi(a | s) 1[a in A(s)] / sum_{b in A(s)} pi(b | s)
 
-in sampling and in the update alike. `MaskedPolicy` is this distribution as a policy like any other.
-Sampling, log-probabilities, entropy and PPO's loss use it without knowing of the mask.
+both in sampling and in the update. `MaskedPolicy` implements this distribution as a `Policy`, so
+sampling, log-probabilities, entropy and PPO's loss work on it unchanged.
 """
 
 import copy
@@ -30,8 +30,8 @@ from fgrlhf.types import PolicyOutput, Rollout
 if TYPE_CHECKING:
     from fgrlhf.runs.rl_config import RLConfig
 
-# The logit of a token that is not allowed. Its probability is 0. With an infinite one the entropy
-# would compute 0 * inf.
+# The logit of a token that is not allowed: finite, because the entropy would compute 0 * inf for an
+# infinite one, but so low that its probability is 0.
 EXCLUDED = -1e9
 
 
@@ -41,22 +41,22 @@ class NLPOConfig(ClippedRatioConfig):
         default=0.9,
         gt=0,
         le=1,
-        description="tokens allowed: the mask policy's smallest set of this probability",
+        description="allow the mask policy's smallest set of tokens with this probability",
     )
     top_k: Count | None = Field(
-        default=None, description="tokens allowed: the mask policy's k most probable"
+        default=None, description="allow the mask policy's k most probable tokens"
     )
     sync_every: Count = Field(
-        default=10, description="rollout steps after which the mask policy becomes the policy"
+        default=10, description="rollout steps between updates of the mask policy"
     )
 
     @model_validator(mode="after")
     def _one_kind_of_mask(self):
         if (self.top_p is None) == (self.top_k is None):
+            given = "both null" if self.top_p is None else "both given"
             raise ValueError(
-                f"top_p and top_k are {'both null' if self.top_p is None else 'both given'}, but"
-                " nlpo's mask is made by exactly one of them: set algorithm.top_p=0.9, or"
-                " algorithm.top_k=50 with algorithm.top_p=null, or use ppo"
+                f"top_p and top_k are {given}, but nlpo's mask needs exactly one of them: set"
+                " algorithm.top_p=0.9, or algorithm.top_k=50 with algorithm.top_p=null, or use ppo"
             )
         return self
 
@@ -92,7 +92,7 @@ def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) ->
 class MaskedPolicy(Policy):
     """`base` restricted to the tokens that `mask`, a frozen copy of it, allows.
 
-    `project` needs the hidden states of both networks. They travel as one tensor, twice as wide:
+    `project` needs the hidden states of both networks. They are one tensor of twice the width:
     those of `base`, then those of `mask`.
 
     Args:
@@ -101,7 +101,7 @@ class MaskedPolicy(Policy):
     """
 
     def __init__(self, base: Policy, top_p: float | None, top_k: int | None):
-        nn.Module.__init__(self)  # the model and its tokenizer are those of `base`
+        nn.Module.__init__(self)  # not Policy.__init__: model and tokenizer are those of `base`
         self.base = base
         self.mask = copy.deepcopy(base).requires_grad_(False).eval()
         self.tokenizer = base.tokenizer
@@ -141,6 +141,7 @@ class MaskedPolicy(Policy):
         self.mask.load_state_dict(self.base.state_dict())
 
     def _masked_logits(self, hidden: Tensor, given_ids: Tensor | None) -> Tensor:
+        """The base's logits, `EXCLUDED` outside the mask; tokens in `given_ids` are allowed."""
         base_hidden, mask_hidden = hidden.split([self.hidden_size, self.hidden_size], -1)
         logits = self.base.project(base_hidden)
         if self.top_p == 1:
@@ -156,10 +157,10 @@ class MaskedPolicy(Policy):
         return self._masked_logits(hidden, None)
 
     def project_given(self, hidden_ND: Tensor, ids_N: Tensor) -> Tensor:
-        """Masked logits_NV where `ids_N` were sampled under this mask: they are always allowed.
+        """Masked logits_NV in which `ids_N`, sampled under this mask, are always allowed.
 
-        A sampled token at the edge of the set can fall outside of it by a rounding difference when
-        all tokens of a response are read at once.
+        When all tokens of a response are read at once, rounding can exclude a sampled token at the
+        edge of the set.
         """
         return self._masked_logits(hidden_ND, ids_N)
 
@@ -198,10 +199,10 @@ class MaskedPolicy(Policy):
     def _chosen_logprobs(
         self, hidden_ND: Tensor, ids_N: Tensor, temperature: float, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        """`chosen_logprobs` with a projection that depends on the chosen tokens too.
+        """`chosen_logprobs` with a projection that also depends on the chosen tokens.
 
-        So the blocks are formed here, each with a projection for its own tokens. As there, several
-        blocks are computed again in the backward pass.
+        Each block of tokens needs its own projection, so the blocks are formed here. As in
+        `chosen_logprobs`, they are computed again in the backward pass if there are several.
         """
         compute = partial(
             chosen_logprobs, temperature=temperature, entropy_gradient=entropy_gradient
@@ -227,7 +228,7 @@ class MaskedPolicy(Policy):
 
 
 class MaskedSteps:
-    """Decoding steps of both networks; their hidden states side by side (models/decoding.py)."""
+    """Decoding steps (models/decoding.py) of both networks, with concatenated hidden states."""
 
     def __init__(self, base, mask):
         self.base = base
@@ -263,17 +264,17 @@ class NLPO(PPO):
         return self.masked
 
     def before_rollout(self, step: int) -> None:
-        """Renew the mask policy every `sync_every` steps."""
+        """Refresh the mask policy every `sync_every` steps."""
         if step % self.config.sync_every == 0:
             self.masked.sync()
 
     def after_rollout(self, rollout: Rollout, temperature: float, num_samples: int) -> Rollout:
         """The rollout with the KL of the policy without the mask, as in the authors' code.
 
-        The KL of a rollout is logprobs_BT - ref_logprobs_BT. Under the mask it would contain
-        -log of the probability that the mask leaves, on every token, however close the policy is
-        to the reference. (Truncation is no part of the KL in the other algorithms either, see
-        deviation D5.) So the reference's log-probabilities are shifted by the same amount:
+        The KL of a rollout is logprobs_BT - ref_logprobs_BT. Under the mask, every token would add
+        -log of the probability of the allowed set, however close the policy is to the reference.
+        (In the other algorithms, truncation is not part of the KL either; see deviation D5.) So the
+        reference's log-probabilities are shifted by the same amount:
 
             log pi^A - ref' = log pi - ref    for    ref' = log pi^A - (log pi - ref)
         """

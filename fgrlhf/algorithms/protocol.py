@@ -1,4 +1,4 @@
-"""What the trainer requires of an on-policy algorithm, and what the trainer offers to it."""
+"""The interface between the trainer and an on-policy algorithm."""
 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -28,11 +28,11 @@ class Algorithm(Protocol):
     Attributes:
       config_class: the settings it reads; a subclass of `AlgorithmConfig`. `name` and `of` are
         added to it.
-      needs_values: whether it needs a critic. Then `Rollout.values_BT` and `PolicyOutput.values_BT`
-        are given, and its advantages have `returns_BT`.
-      reuses_rollouts: whether its loss holds for several epochs over one rollout
-        (`train.n_ppo_epoch_per_rollout`), since it accounts for the policy having moved.
-      config: its settings, an object of `config_class`.
+      needs_values: whether it needs a critic. If so, `Rollout.values_BT` and
+        `PolicyOutput.values_BT` are set, and its advantages must have `returns_BT`.
+      reuses_rollouts: whether its loss is valid for several epochs over one rollout
+        (`train.n_ppo_epoch_per_rollout`), because it corrects for the change of the policy.
+      config: its settings, an instance of `config_class`.
     """
 
     config_class: ClassVar[type[AlgorithmConfig]]
@@ -55,13 +55,13 @@ class Algorithm(Protocol):
 
     @abstractmethod
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
-        """The loss per token of some rollouts, and what to log.
+        """The loss per token of some rollouts, and metrics to log.
 
         The trainer adds the KL (`kl_in: loss`) and the entropy bonus, and averages over tokens.
 
         Args:
           new: log-probabilities, entropies and values under the current weights.
-          old: the rollouts, with log-probabilities and values from when they were sampled.
+          old: the rollouts, with log-probabilities and values at the time of sampling.
         """
         ...
 
@@ -89,7 +89,7 @@ class Algorithm(Protocol):
     def update(
         self, trainer: "Trainer", rollout: Rollout, advantages: Advantages
     ) -> dict[str, float]:
-        """Train on one step's rollouts; returns what to log.
+        """Train on one step's rollouts; return metrics to log.
 
         Default: optimiser steps on the loss, over epochs and minibatches.
         """
@@ -115,7 +115,7 @@ class Trainer(Protocol):
     def step(self) -> int: ...
 
     def gradient_steps(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
-        """Optimiser steps on the loss, over epochs and minibatches; returns their mean metrics."""
+        """Optimiser steps on the loss, over epochs and minibatches; return their mean metrics."""
         ...
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
@@ -123,15 +123,15 @@ class Trainer(Protocol):
         ...
 
     def micro_batches(self, rows: Tensor) -> list[Tensor]:
-        """This process's share of a minibatch's rows, in parts that fit into memory."""
+        """The current process's share of a minibatch's rows, in parts that fit into memory."""
         ...
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
-        """The algorithm's loss, with the KL and the entropy bonus where the config has them."""
+        """The algorithm's loss, plus the KL and the entropy bonus if the config enables them."""
         ...
 
     def set_learning_rates(self) -> None:
-        """Set the optimiser's learning rates to those of this step."""
+        """Set this step's learning rates in the optimiser."""
         ...
 
     def check_finite(self, grad_norm: Tensor) -> None:
@@ -139,9 +139,9 @@ class Trainer(Protocol):
         ...
 
     def sum_over_processes(self, tensor: Tensor) -> Tensor:
-        """The sum of every process's tensor, on all of them."""
+        """The sum of the processes' tensors, on every process."""
         ...
 
     def precision(self) -> "AbstractContextManager[Any]":
-        """A context whose forward passes have the precision of `model.dtype`."""
+        """A context in which forward passes use the precision of `model.dtype`."""
         ...

@@ -1,7 +1,7 @@
 """The published `ppo:` section of an RL run's YAML, read as `algorithm:`.
 
-The published files have PPO's settings under `ppo:`. They load as they are: each key moves to
-`algorithm:`, and messages about it name the place where the file has it.
+The published files have PPO's settings under `ppo:`. They load unchanged: each key moves to
+`algorithm:`, and error messages name the key as in the file.
 """
 
 from collections.abc import Callable, Collection
@@ -25,7 +25,7 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
     if not isinstance(section, dict):
         raise Mistakes([("ppo", "it is not a mapping of keys: write it as in the published files")])
     algorithm = others.get("algorithm", {})
-    if not isinstance(algorithm, dict):  # whatever it is, `read` reports it
+    if not isinstance(algorithm, dict):  # `read` reports the mistake
         return read(others)
 
     mistakes = []
@@ -57,7 +57,7 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
 
 
 def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:
-    """One of pydantic's problems, at the place where the file has the key."""
+    """A pydantic error with the location that the key has in the file."""
     loc = problem["loc"]
     context = problem.get("ctx", {})
     if loc[:1] == ("algorithm",):

@@ -1,7 +1,7 @@
 """The on-policy algorithms by name, and the section `algorithm:` of an RL run's YAML.
 
-`algorithm.name` is a name of `ALGORITHMS`, or `python` for an algorithm outside the library: `of`
-is then the import path of its class, and the other keys are those of the class's config class.
+`algorithm.name` is a key of `ALGORITHMS`, or `python` for an algorithm outside the library. Then
+`of` is the import path of its class, and the other keys are those of its `config_class`.
 
     algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl_coef: 0.1, bonus: 2.0}
 """
@@ -35,7 +35,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "nlpo": NLPO,
 }
 
-# What the class of an algorithm has; its base class `Algorithm` has the last four.
+# Attributes that the class of an algorithm must have; `Algorithm` defines the last four.
 REQUIRED = (
     "config_class",
     "needs_values",
@@ -50,7 +50,7 @@ REQUIRED = (
 
 
 class PythonAlgorithmConfig(AlgorithmConfig):
-    """Settings of an algorithm outside the library; those of its config class come on top."""
+    """Settings of an algorithm outside the library; its own config class adds more."""
 
     name: Literal["python"] = "python"
     of: str = Field(description="import path of its class: my_package.my_module.MyAlgorithm")
@@ -67,7 +67,7 @@ def import_algorithm(path: str) -> type[Algorithm]:
     """Import an algorithm's class.
 
     Raises:
-      ValueError: there is no such module or class, or the class is no algorithm.
+      ValueError: there is no such module or class, or the class is not an algorithm.
     """
     module_name, _, class_name = path.rpartition(".")
     example = "name a class with its module, as in my_package.my_module.MyAlgorithm"
@@ -84,7 +84,7 @@ def import_algorithm(path: str) -> type[Algorithm]:
         raise ValueError(f"`{module_name}` has no `{class_name}`: {example}")
     algorithm = getattr(module, class_name)
     if not isinstance(algorithm, type):
-        raise ValueError(f"`{path}` is no class: {example}")
+        raise ValueError(f"`{path}` is not a class: {example}")
     abstract = getattr(algorithm, "__abstractmethods__", ())
     missing = [name for name in REQUIRED if not hasattr(algorithm, name) or name in abstract]
     if missing:
@@ -112,7 +112,7 @@ def _with_import_path(config_class: type[AlgorithmConfig]) -> type[PythonAlgorit
 
 
 def _read_python_algorithm(tree: Any) -> Any:
-    """Read the settings by the config class of the algorithm that `of` names."""
+    """Validate the settings with the config class of the algorithm named in `of`."""
     if not isinstance(tree, dict) or not isinstance(tree.get("of"), str):
         return tree
     try:

@@ -18,7 +18,7 @@ class ReinforceConfig(AlgorithmConfig):
     baseline: Literal["none", "mean", "position"] = Field(
         default="position",
         description=(
-            "subtracted: the batch's mean return, or its mean reward-to-go at the same token"
+            "subtract the batch's mean return (mean) or mean reward-to-go at the token (position)"
         ),
     )
 

@@ -37,21 +37,21 @@ from fgrlhf.utils import check_same_shape, masked_sum
 if TYPE_CHECKING:
     from fgrlhf.runs.rl_config import RLConfig
 
-LEAST_CURVATURE = 1e-12  # of the step's direction; keeps the step finite where the KL is flat
+LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
 
 
 class TRPOConfig(ActorCriticConfig):
     name: Literal["trpo"] = "trpo"
     max_kl: Positive = Field(
-        default=0.01, description="bound of a step's KL(old || new), nats per token"
+        default=0.01, description="bound on a step's KL(old || new), nats per token"
     )
     cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
     cg_damping: Coefficient = Field(
         default=0.1,
-        description="added to the Fisher matrix, as a part of the curvature along the gradient",
+        description="added to the Fisher matrix, as a fraction of the curvature along the gradient",
     )
     line_search_steps: int = Field(
-        default=10, ge=1, le=100, description="halvings tried before the step is given up"
+        default=10, ge=1, le=100, description="step sizes tried, each half of the one before it"
     )
 
     def mistakes(self, run: "RLConfig") -> list[str]:
@@ -64,8 +64,8 @@ class TRPOConfig(ActorCriticConfig):
             )
         if run.train.dropout:
             mistakes.append(
-                "train.dropout is true, but `trpo` compares one policy before and after a step, and"
-                " dropout makes every pass another one: set train.dropout=false, or use"
+                "train.dropout is true, but `trpo` compares the policy before and after a step, and"
+                " with dropout every pass differs: set train.dropout=false, or use"
                 " algorithm.name=ppo"
             )
         return mistakes
@@ -74,7 +74,7 @@ class TRPOConfig(ActorCriticConfig):
 def conjugate_gradient(
     matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int, tolerance: float = 1e-10
 ) -> Tensor:
-    """x with A x = b, after at most `steps` steps (Hestenes, Stiefel 1952).
+    """Solve A x = b for x, in at most `steps` steps (Hestenes, Stiefel 1952).
 
     Stops when |b - A x|^2 <= tolerance * |b|^2, whatever the size of b.
 
@@ -113,7 +113,7 @@ class TRPO(ActorCriticAlgorithm):
     """PPO's advantages and critic, and a step of the policy within a trust region."""
 
     config_class = TRPOConfig
-    reuses_rollouts = True  # the critic does
+    reuses_rollouts = True  # the critic trains for several epochs
     config: TRPOConfig
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
@@ -172,14 +172,14 @@ class TRPO(ActorCriticAlgorithm):
 
 
 class TrustRegionStep:
-    """One step of the policy: at most `max_kl` away from where it was, and only if it helps.
+    """One step of the policy: within `max_kl`, and only if it lowers the loss.
 
-    Vectors of the policy's size are sums over all processes; each process computes its own rows.
+    Each process computes its own rows; gradients and Fisher products are summed over all processes.
 
     Args:
       config: the settings of TRPO.
-      trainer: gives the policy, the loss and the processes.
-      rollout, advantages: those of the whole step, over all processes.
+      trainer: provides the policy, the loss and the processes.
+      rollout, advantages: of the whole step, over all processes.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class TrustRegionStep:
     def _batches(
         self, rollout: Rollout, advantages: Advantages
     ) -> list[tuple[Rollout, Advantages]]:
-        """This process's micro-batches, with log-probabilities of the old policy in fp32."""
+        """The process's micro-batches, with log-probabilities of the old policy in fp32."""
         all_rows = torch.arange(len(rollout), device=rollout.response_ids_BT.device)
         batches = []
         for micro in self.trainer.micro_batches(all_rows):
@@ -209,12 +209,12 @@ class TrustRegionStep:
         return batches
 
     def measure(self) -> dict[str, float]:
-        """The metrics of a step that leaves the policy where it is."""
+        """The metrics of a step that does not change the policy."""
         metrics, _ = self._measure_with_gradient()
         return metrics
 
     def take(self) -> dict[str, float]:
-        """Move the policy. It stays where it is if no step within the bound lowers the loss."""
+        """Change the policy, unless no step within the bound lowers the loss; return metrics."""
         config = self.config
         metrics, gradient = self._measure_with_gradient()
         if metrics["grad_norm"] == 0:
@@ -303,7 +303,7 @@ class TrustRegionStep:
         """
         total = torch.zeros_like(vector)
         for old, _ in self.batches:
-            # Only this implementation of attention can be differentiated twice.
+            # This is the only implementation of attention that can be differentiated twice.
             with sdpa_kernel(SDPBackend.MATH):
                 logits_NV = self.logits(self.policy, old)
                 kl = token_kl(logits_NV.detach(), logits_NV).sum() / self.n_tokens

@@ -17,8 +17,10 @@ Model = TypeVar("Model", bound=StrictModel)
 
 
 def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Model:
-    """Build `model` from `key=value` arguments. Raises `UserError` listing every mistake; `--help`
-    lists the keys.
+    """Build `model` from `key=value` arguments; `--help` lists the keys.
+
+    Raises:
+      UserError: lists every mistake.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if any(argument in ("-h", "--help") for argument in argv):
@@ -34,9 +36,9 @@ def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Mode
 
 
 def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[str]]":
-    """The task that the first argument names, and the other arguments.
+    """The task named by the first argument, and the other arguments.
 
-    Without any argument, or with `--help` alone, the usage is printed and the program ends.
+    Without arguments, or if the first is `--help`, print the usage and exit.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):

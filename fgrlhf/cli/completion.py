@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.errors import UserError
 
-# Keys come from the YAML file that is already on the line: a key of a section is `section.key`.
+# Keys come from the YAML file that is already on the command line, as `section.key`.
 SCRIPT = r"""
 _fgrlhf() {
     local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word

@@ -1,8 +1,8 @@
-"""Look at, check and convert rows of training data.
+"""Show, check and convert rows of training data.
 
-    fgrlhf data show FILE                            its keys, its first rows, the formats it fits
-    fgrlhf data check FILE format=comparisons        whether every row is well formed, and counts
-    fgrlhf data convert IN OUT format=comparisons    rows with the format's own keys
+    fgrlhf data show FILE                            print keys, first rows and matching formats
+    fgrlhf data check FILE format=comparisons        check every row and print statistics
+    fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
 (fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py.
@@ -39,13 +39,13 @@ from fgrlhf.types import Prompt
 
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
 
-ROWS_TRIED = 100  # to tell which formats a file fits
-MOST_SHOWN = 400  # characters of a row
+ROWS_TRIED = 100  # rows used to find out which formats a file matches
+MOST_SHOWN = 400  # characters shown of a row
 MOST_LABELS = 10
 
 
 class FormatSettings(StrictModel):
-    format: FormatName = Field(description="what each row holds")
+    format: FormatName = Field(description="format of the rows")
     columns: dict[str, str | list[str]] = Field(
         default={},
         description="the format's keys -> the file's, e.g. columns={prompt: instruction}",
@@ -54,14 +54,14 @@ class FormatSettings(StrictModel):
 
 
 class ShowSettings(StrictModel):
-    rows: Count = Field(default=3, description="how many of the first rows are printed")
+    rows: Count = Field(default=3, description="number of rows to print")
 
 
 # ---- show ----------------------------------------------------------------------------------------
 
 
 def show(source: str, settings: ShowSettings) -> None:
-    """Print the keys of a file with their types, the formats that it fits, and its first rows."""
+    """Print the keys of a file with their types, the matching formats, and the first rows."""
     rows = read_rows(source)
     print(f"{source}: {len(rows):,} rows")
     for key, types in _types_by_key(rows).items():
@@ -97,7 +97,7 @@ def _fits(name: str, rows: Sequence[Any]) -> bool:
 
 
 def check(source: str, settings: FormatSettings) -> None:
-    """Read every row in a format and print what the rows hold."""
+    """Read every row in a format and print statistics."""
     items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
     print(f"{source}: {len(items):,} rows of {settings.format}, all well formed")
     for line in _SUMMARIES[settings.format](items):
@@ -130,20 +130,21 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
     undecided = sum(not comparison.pairs for comparison in comparisons)
     if undecided:
         lines.append(f"without a decided pair, so training leaves them out: {undecided:,}")
-    # A pair {chosen, rejected} is written better first; of other pairs the share tells a habit.
+    # In rows {chosen, rejected} the better response is always first. In other rows, the share shows
+    # a position bias of the annotators.
     first_is_better = sum(better < worse for better, worse in pairs)
     if pairs and first_is_better < len(pairs):
         share = first_is_better / len(pairs)
         lines.append(f"pairs whose first-listed response is better: {share:.1%}")
-    blank = sum(
-        not comparison.answers[better].text.strip()
-        for comparison in comparisons
-        for better, _ in comparison.pairs
-    )
+    blank = 0
+    for comparison in comparisons:
+        for better, _ in comparison.pairs:
+            if not comparison.answers[better].text.strip():
+                blank += 1
     if blank:
         lines.append(
-            f"pairs whose better response is blank: {blank:,} (a policy would learn to say nothing;"
-            " leave these rows out if that is not the intention)"
+            f"pairs whose better response is blank: {blank:,} (a policy would learn to write"
+            " nothing; remove these rows if that is not intended)"
         )
     return lines
 
@@ -192,7 +193,7 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
 def convert(source: str, out: str, settings: FormatSettings) -> None:
     """Read rows in a format and write them with the format's own keys."""
     if Path(source).resolve() == Path(out).resolve():
-        raise UserError(f"{out} is read by this program, so it cannot be its output: name another")
+        raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
     check_output(out)
     row_format = FORMATS[settings.format]
     items = row_format.read(source, settings.columns, settings.limit)
@@ -209,7 +210,7 @@ ACTIONS = ("show", "check", "convert")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """An action, its files, and key=value settings."""
+    """Command line: an action, its files, and key=value settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
         print("\n".join([USAGE, "keys:", *describe(ShowSettings), *describe(FormatSettings)]))
@@ -217,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     action, *rest = arguments
     if action not in ACTIONS:
         raise UserError(
-            f"`{shorten(action)}` is no action of fgrlhf data; {suggestion(action, ACTIONS)}"
+            f"`{shorten(action)}` is not an action of fgrlhf data; {suggestion(action, ACTIONS)}"
         )
     n_files = 2 if action == "convert" else 1
     files, settings = rest[:n_files], rest[n_files:]

@@ -1,7 +1,7 @@
 """DPO on a task: `fgrlhf dpo TASK dpo_config.yml [key=value ...]`.
 
 Reads a file of feedback or comparisons; no reward model is trained or loaded. Ordinary and
-fine-grained DPO differ by their YAML alone.
+fine-grained DPO differ only in their YAML.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
@@ -27,28 +27,23 @@ USAGE = "usage: fgrlhf dpo TASK config.yml [section.key=value ...]"
 
 
 def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
-    """Everything a run needs, loaded.
+    """Load everything that a run needs. Nothing is written yet.
 
     Raises:
-      UserError: pairs, files or checkpoints are missing or broken. Nothing has been written by
-        then.
+      UserError: pairs, files or checkpoints are missing or broken.
     """
     data = config.data
     comparisons = load_comparisons(config, task.comparisons, task.prompts)
     dev_prompts = task.prompts(data.dev_file, "dev")
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
-    chosen = config.model.policy_model
-    policy, reference = (
-        load_policy(chosen.ckpt, "fp32", config.env.max_input_len, chosen.input_padding_side).to(
-            accelerator.device
-        )
-        for _ in range(2)
-    )
-    asked = list({c.prompt.id: c.prompt for c in comparisons}.values())
+    policy = _load_policy(config).to(accelerator.device)
+    reference = _load_policy(config).to(accelerator.device)
+    train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
+    train_file = data.train_file or data.feedback_file
     dev_used = dev_prompts[: config.train.eval_examples]
     quiet = not accelerator.is_main_process
-    check_prompts_fit(policy, asked, task.core_text, data.train_file or data.feedback_file, quiet)
+    check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
     check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
     evaluate = dev_evaluation(
         task, config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator
@@ -62,6 +57,11 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)
+
+
+def _load_policy(config: DPOConfig) -> Policy:
+    settings = config.model.policy_model
+    return load_policy(settings.ckpt, "fp32", config.env.max_input_len, settings.input_padding_side)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

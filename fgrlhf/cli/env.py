@@ -1,7 +1,9 @@
-"""`fgrlhf env`: versions, devices and choices of this machine, for a bug report.
+"""`fgrlhf env`: versions, devices and settings of this machine, for bug reports.
 
-fgrlhf env            # plain lines
-fgrlhf env json=true
+Usage:
+
+    fgrlhf env            # plain lines
+    fgrlhf env json=true
 """
 
 import json
@@ -26,7 +28,7 @@ class Settings(StrictModel):
 
 
 def facts() -> dict[str, Any]:
-    """What decides a result or its speed on this machine."""
+    """The facts about this machine that affect results or their speed."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": versions(),
@@ -44,11 +46,11 @@ def facts() -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     settings = settings_from(Settings, argv)
-    found = facts()
+    machine_facts = facts()
     if settings.json_output:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(machine_facts, indent=2))
         return
-    for name, value in found.items():
+    for name, value in machine_facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {item}" for key, item in value.items()) or "none yet"
         elif isinstance(value, list):

@@ -2,8 +2,8 @@
 
     fgrlhf evaluate TASK policy=outputs/mini/sft split=test config=... data_dir=... output_dir=...
 
-Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}; what was evaluated before with
-the same settings, policy and data is reused.
+Writes <output_dir>/eval/<name>-<split>/{rows.jsonl, summary.json}. Results with the same settings,
+policy and data are reused.
 """
 
 from collections.abc import Sequence
@@ -38,29 +38,33 @@ USAGE = "usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=v
 
 
 class Settings(StrictModel):
-    """What to evaluate, on what, and how."""
+    """The settings of an evaluation."""
 
     policy: str = Field(description="folder or hub name of the policy")
     config: str = Field(
         description=(
-            "YAML of an RL run: its rewards, lengths, sampling; its policy is the reference of `kl`"
+            "YAML of an RL run: rewards, lengths and sampling; its policy is the reference of `kl`"
         )
     )
-    data_dir: str | None = Field(None, description="folder of prompts; null: the task generates")
+    data_dir: str | None = Field(
+        None, description="folder of prompts; null: the task generates them"
+    )
     output_dir: str
     split: str = Field("test", description="<data_dir>/<split>.json")
-    name: str | None = Field(None, description="of the results; null: the policy's folder")
+    name: str | None = Field(None, description="name of the results; null: the policy's folder")
     do_sample: bool | None = Field(
         None,
-        description="true: sampled as in training, false: greedy, null: as the config evaluates",
+        description="true: sample as in training; false: greedy; null: as in the config",
     )
     num_samples: PositiveInt = Field(1, description="responses per prompt")
     seed: int = 0
-    max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
-    batch_size: PositiveInt = Field(32, description="prompts generated together")
+    max_examples: PositiveInt | None = Field(
+        None, description="use only the first prompts; null: all"
+    )
+    batch_size: PositiveInt = Field(32, description="prompts per batch in generation")
     evaluation_metrics: EvaluationMetrics | None = Field(None, description="null: the config's")
     reward: bool = Field(
-        True, description="false: no reward models are loaded (before there are any)"
+        True, description="false: load no reward models (if they are not trained yet)"
     )
 
 
@@ -71,27 +75,24 @@ def policy_name(path: str) -> str:
 
 
 def sampling_of(settings: Settings, config: RLConfig) -> Sampling:
-    """How answers are drawn. Greedy means greedy, whatever else the config's evaluation asks
-    for.
-    """
-    policy, length = config.model.policy_model, config.env.max_generated_len
+    """How answers are sampled. With `do_sample=false` the config's other settings are ignored."""
+    policy = config.model.policy_model
+    length = config.env.max_generated_len
     if settings.do_sample is None:
         return policy.eval_generation_kwargs.sampling(length)
-    return (
-        policy.train_generation_kwargs.sampling(length)
-        if settings.do_sample
-        else Sampling(length, do_sample=False)
-    )
+    if settings.do_sample:
+        return policy.train_generation_kwargs.sampling(length)
+    return Sampling(length, do_sample=False)
 
 
 def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
-    """The metrics by name: those of the settings, else those of the config."""
+    """The metrics of the settings if given, else those of the config."""
     given = settings.evaluation_metrics
     return config.evaluation_metrics if given is None else given
 
 
 def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
-    """Every file and checkpoint that decides the result."""
+    """Every file and checkpoint that affects the result."""
     inputs: list[str | Path] = [
         settings.policy,
         settings.config,
@@ -111,32 +112,31 @@ def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
 def load(
     task: Task, settings: Settings, config: RLConfig, device: torch.device
 ) -> tuple[Policy, Policy, BasicReward | None]:
-    """Policy, reference and reward."""
-    named = config.model.policy_model
-    policy, reference = (
-        load_policy(
+    """Load policy, reference and reward."""
+    policy_config = config.model.policy_model
+
+    def load_model(path: str) -> Policy:
+        return load_policy(
             path,
             config.model.dtype,
             config.env.max_input_len,
-            named.input_padding_side,
-            named.chat_template,
+            policy_config.input_padding_side,
+            policy_config.chat_template,
         ).to(device)
-        for path in (settings.policy, named.ckpt)
-    )
-    return (
-        policy,
-        reference,
-        build_reward(task, config.reward, str(device), config.model.dtype)
-        if settings.reward
-        else None,
-    )
+
+    policy = load_model(settings.policy)
+    reference = load_model(policy_config.ckpt)
+    reward = None
+    if settings.reward:
+        reward = build_reward(task, config.reward, str(device), config.model.dtype)
+    return policy, reference, reward
 
 
 def evaluate(task: Task, settings: Settings) -> Path:
     """Run the stage and return its folder.
 
     Raises:
-      UserError: data, policy or a reward model is missing, or broken.
+      UserError: data, policy or a reward model is missing or broken.
     """
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = folder_of(settings.output_dir, "eval", name)
@@ -163,7 +163,9 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     )
     if state.is_main_process:
         begin(folder, settings, inputs)
-    named = build_metrics(metrics_of(settings, config), str(state.device), config.model.dtype)
+    named_metrics = build_metrics(
+        metrics_of(settings, config), str(state.device), config.model.dtype
+    )
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(
             policy,
@@ -171,7 +173,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             reward,
             sampling_of(settings, config),
             settings.seed,
-            (*task.metrics(prompts), *named),
+            (*task.metrics(prompts), *named_metrics),
             reference,
             settings.num_samples,
             progress=state.is_main_process,
@@ -183,9 +185,8 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}
             write_jsonl(folder / "rows.jsonl", rows)
             write_json(folder / "summary.json", summary)
-    if (
-        state.is_main_process
-    ):  # once stages.json has the stage's seconds: complete means that all is there
+    # after the log has written stages.json, because result.json marks the stage as complete
+    if state.is_main_process:
         segmenter = RougeLsum().segmenter.describe()
         finish(
             folder,
@@ -199,10 +200,11 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
 def table(summary: dict[str, dict[str, float]]) -> str:
     """One line per metric: mean and 95% interval."""
     width = max(map(len, summary))
-    return "\n".join(
-        f"  {name:<{width}}  {v['mean']:8.3f}  [{v['low']:.3f}, {v['high']:.3f}]"
-        for name, v in summary.items()
-    )
+    lines = []
+    for name, interval in summary.items():
+        bounds = f"[{interval['low']:.3f}, {interval['high']:.3f}]"
+        lines.append(f"  {name:<{width}}  {interval['mean']:8.3f}  {bounds}")
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

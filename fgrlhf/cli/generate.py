@@ -1,9 +1,10 @@
-"""Sample responses to annotate: JSON lines of one split, in the task's own form.
+"""Sample responses to annotate: JSON lines for one split, in the task's own format.
 
     fgrlhf generate TASK policy=outputs/mini/sft split=train data_dir=... output_dir=...
 
-Four samples at temperature 0.7 and top-k 20, as the paper collects its feedback. Writes
-<output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues where it was.
+The defaults are four samples at temperature 0.7 and top-k 20, with which the paper collects its
+feedback. Writes <output_dir>/generated/<name>-<split>/samples.jsonl; an interrupted run continues
+where it stopped.
 """
 
 import json
@@ -34,22 +35,23 @@ from fgrlhf.types import Prompt
 
 USAGE = "usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]"
 
-BATCHES_PER_CHUNK = (
-    8  # prompts are batched by length inside a chunk, and a chunk is what an interruption can cost
-)
+# Prompts are batched by length within a chunk. An interruption loses at most one chunk.
+BATCHES_PER_CHUNK = 8
 
 
 SampleRow = Callable[[Prompt, Sequence[str]], dict]
 
 
 class Settings(StrictModel):
-    """Whose answers, to what, and how they are drawn."""
+    """The settings of the stage."""
 
     policy: str = Field(description="folder or hub name of the policy")
-    data_dir: str | None = Field(None, description="folder of prompts; null: the task generates")
+    data_dir: str | None = Field(
+        None, description="folder of prompts; null: the task generates them"
+    )
     output_dir: str
     split: str = Field("train", description="<data_dir>/<split>.json")
-    name: str | None = Field(None, description="of the results; null: the policy's folder")
+    name: str | None = Field(None, description="name of the results; null: the policy's folder")
     num_samples: PositiveInt = 4
     temperature: PositiveFloat = 0.7
     top_k: NonNegativeInt = Field(20, description="0: the whole vocabulary")
@@ -58,23 +60,21 @@ class Settings(StrictModel):
     max_generated_len: PositiveInt = 200
     dtype: str = Field("fp32", pattern="^(fp32|bf16)$")
     seed: int = 0
-    max_examples: PositiveInt | None = Field(None, description="the first ones; null: all")
-    batch_size: PositiveInt = Field(32, description="prompts generated together")
+    max_examples: PositiveInt | None = Field(
+        None, description="use only the first prompts; null: all"
+    )
+    batch_size: PositiveInt = Field(32, description="prompts per batch in generation")
 
 
 def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[dict]:
-    """The rows of an interrupted run, up to the first that is not whole or not that of its
-    prompt.
-    """
+    """The rows of an interrupted run, up to the first that is damaged or of another prompt."""
     if not path.exists():
         return []
     rows: list[dict] = []
     expected_keys = to_row(prompts[0], []).keys() if prompts else set()
-    # not splitlines(): a text may hold characters that end a line of text, and JSON leaves them
-    # as they are
-    for line, prompt in zip(
-        path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], prompts
-    ):
+    # not splitlines(), because a text may contain other line separators, which JSON does not escape
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    for line, prompt in zip(lines, prompts):
         row = _row(line)
         if row is None or row.get("id") != prompt.id or row.keys() != expected_keys:
             print(
@@ -109,7 +109,7 @@ def sample_to(
     settings: Settings,
     progress: bool,
 ) -> None:
-    """Append one row per prompt to `path`, chunk by chunk, after those that are there."""
+    """Append one row per prompt to `path`, chunk by chunk, after the rows it already has."""
     sampling = Sampling(
         settings.max_generated_len, True, settings.temperature, settings.top_k, settings.top_p
     )
@@ -132,10 +132,8 @@ def sample_to(
                 settings.batch_size,
                 progress=False,
             )
-            file.writelines(
-                json.dumps(to_row(prompt, few), ensure_ascii=False) + "\n"
-                for prompt, few in zip(chunk, texts)
-            )
+            for prompt, responses in zip(chunk, texts):
+                file.write(json.dumps(to_row(prompt, responses), ensure_ascii=False) + "\n")
             file.flush()
             bar.update(len(chunk))
 
@@ -144,7 +142,7 @@ def generate(task: Task, settings: Settings) -> Path:
     """Run the stage and return the file of samples.
 
     Raises:
-      UserError: data or policy is missing, or broken.
+      UserError: data or policy is missing or broken.
     """
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = folder_of(settings.output_dir, "generated", name)
@@ -160,7 +158,7 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     use_kernels("auto", folder)
     if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:
-            remove_parts(folder)  # killed after it was complete
+            remove_parts(folder)  # in case the stage was killed just after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)
         return folder / "samples.jsonl"
     policy = load_policy(settings.policy, settings.dtype, settings.max_input_len).to(state.device)
@@ -169,33 +167,29 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     )
     if state.is_main_process:
         begin(folder, settings, inputs)
-        if not (
-            folder / "config.yaml"
-        ).exists():  # nothing says with which settings these were sampled
+        if not (folder / "config.yaml").exists():  # the settings of these samples are unknown
             remove_parts(folder)
-    parts = [
-        folder / f"part-{rank}-of-{state.num_processes}.jsonl"
-        for rank in range(state.num_processes)
-    ]
+    n_processes = state.num_processes
+    parts = [folder / f"part-{rank}-of-{n_processes}.jsonl" for rank in range(n_processes)]
     with RunLog(folder, settings) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
-        mine = share_of(prompts, state.process_index, state.num_processes)
+        own_prompts = share_of(prompts, state.process_index, n_processes)
         sample_to(
             parts[state.process_index],
             policy,
-            mine,
+            own_prompts,
             task.sample_row,
             settings,
             progress=state.is_main_process,
         )
         state.wait_for_everyone()
         if state.is_main_process:
-            write_jsonl(
-                folder / "samples.jsonl", [row for part in parts for row in read_jsonl(part)]
-            )
-    if (
-        state.is_main_process
-    ):  # once stages.json has the stage's seconds: complete means that all is there
+            rows = []
+            for part in parts:
+                rows += read_jsonl(part)
+            write_jsonl(folder / "samples.jsonl", rows)
+    # after the log has written stages.json, because result.json marks the stage as complete
+    if state.is_main_process:
         finish(folder, {"prompts": len(prompts), "samples": len(prompts) * settings.num_samples})
         remove_parts(folder)
         print(

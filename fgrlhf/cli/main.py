@@ -5,7 +5,7 @@ import sys
 
 from fgrlhf.errors import UserError, run_main, suggestion
 
-# subcommand -> (module with main(argv), its arguments, what it does)
+# subcommand -> (module with main(argv), its arguments, its description)
 COMMANDS = {
     "sft": ("sft.run_sft", "[TASK] config.yml", "supervised fine-tuning on demonstrations"),
     "rm": ("reward_modeling.command", "segment|sequence [TASK] config.yml", "train a reward model"),
@@ -13,29 +13,33 @@ COMMANDS = {
     "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),
     "evaluate": ("fgrlhf.cli.evaluate", "TASK", "all metrics of a policy, with intervals"),
-    "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html of what the stages wrote"),
-    "compare": ("fgrlhf.pipeline.compare", "TASK", "configs or algorithms over several seeds"),
-    "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "values of any setting"),
+    "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html with the results of all stages"),
+    "compare": (
+        "fgrlhf.pipeline.compare",
+        "TASK",
+        "compare configs or algorithms over several seeds",
+    ),
+    "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "compare values of any setting"),
     "feedback": (
         "interface_html.command",
         "serve|pages|items|export|agreement",
         "collect human feedback in the browser",
     ),
-    "data": ("fgrlhf.cli.data", "check|show|convert", "row formats: check, look at, convert"),
+    "data": ("fgrlhf.cli.data", "check|show|convert", "check, show or convert rows of data"),
     "new-task": (
         "fgrlhf.cli.new_task",
         "NAME",
         "write a new task that trains and passes its tests",
     ),
-    "env": ("fgrlhf.cli.env", "", "versions, devices and choices of this machine"),
+    "env": ("fgrlhf.cli.env", "", "versions, devices and settings of this machine"),
     "completion": ("fgrlhf.cli.completion", "bash|zsh", "shell completion, to be sourced"),
 }
 
 
 def usage() -> str:
     lines = []
-    for name, (_, arguments, what) in COMMANDS.items():
-        lines.append(f"  {name + ' ' + arguments:<46} {what}")
+    for name, (_, arguments, description) in COMMANDS.items():
+        lines.append(f"  {name + ' ' + arguments:<46} {description}")
     head = "usage: fgrlhf COMMAND [arguments] [section.key=value ...]"
     foot = "`fgrlhf COMMAND --help` lists the arguments and every key with its type and default."
     return "\n".join([head, "", *lines, "", foot])

@@ -21,7 +21,7 @@ README and tests. NAME is a Python name in lower case, such as word_puzzles."""
 
 
 def check_name(name: str) -> None:
-    """Raises `UserError` for what cannot be a package of lower-case letters, digits and `_`."""
+    """Raise `UserError` unless the name is a package name of lower-case letters, digits and `_`."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or keyword.iskeyword(name):
         raise UserError(
             f"`{shorten(name, 60)}` cannot name a task: use lower-case letters, digits and `_`,"
@@ -30,7 +30,7 @@ def check_name(name: str) -> None:
 
 
 def write_task(name: str, tasks: Path) -> Path:
-    """Write the folder of a new task below `tasks`, whole or not at all.
+    """Write the folder of a new task below `tasks`, completely or not at all.
 
     Raises:
       UserError: the name is not allowed or taken, or `tasks` is not the folder of tasks.
@@ -41,7 +41,7 @@ def write_task(name: str, tasks: Path) -> Path:
         raise UserError(f"{tasks.resolve()} has no tasks: run this in the repository's root")
     if folder.exists():
         raise UserError(f"{folder} exists: choose another name, or remove it")
-    # written beside its place, then renamed
+    # write it to a temporary folder, then rename that
     with tempfile.TemporaryDirectory(dir=tasks, prefix=".new-") as temporary:
         draft = Path(temporary) / name
         for source in sorted(FILES.rglob("*.txt")):

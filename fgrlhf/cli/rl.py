@@ -1,6 +1,6 @@
 """RL on a task: `fgrlhf rl TASK config.yml [key=value ...]`.
 
-Loads what the YAML names, trains, and keeps the policy that is best on dev.
+Trains the policy of the YAML file and saves the one that is best on dev.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,29 +42,28 @@ def dev_evaluation(
     reference: nn.Module,
     accelerator: Accelerator,
 ) -> Callable[[Policy], dict[str, float]]:
-    """A function policy -> dev metrics. The processes share the prompts; the metrics are of all.
+    """A function policy -> dev metrics. The processes share the prompts; metrics cover all of them.
 
-    The KL is that of training: an RL run's log-probabilities are at `logprob_temperature`, those of
-    DPO's loss at 1.
+    The KL has the same temperature as in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(
         config.env.max_generated_len
     )
     temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
-    mine = share_of(
+    own_prompts = share_of(
         prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
     )
 
     device = str(accelerator.device)
-    named = build_metrics(config.evaluation_metrics, device, config.model.dtype)
-    metrics = (*task.metrics(mine), *named)
+    named_metrics = build_metrics(config.evaluation_metrics, device, config.model.dtype)
+    metrics = (*task.metrics(own_prompts), *named_metrics)
 
     def evaluate(policy: Policy) -> dict[str, float]:
         rows = stop_together(
             accelerator,
             lambda: evaluate_rows(
                 policy,
-                mine,
+                own_prompts,
                 reward,
                 sampling,
                 config.train.seed,
@@ -81,32 +80,33 @@ def dev_evaluation(
 
 
 def _policy(config: RLConfig, **more) -> Policy:
-    """The policy that the config names, with the changes that are given."""
-    named = config.model.policy_model
+    """Load the config's policy, with further arguments of `load_policy`."""
+    settings = config.model.policy_model
     return load_policy(
-        named.ckpt,
+        settings.ckpt,
         "fp32",
         config.env.max_input_len,
-        named.input_padding_side,
-        chat_template=named.chat_template,
+        settings.input_padding_side,
+        chat_template=settings.chat_template,
         **more,
     )
 
 
 def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
-    """Everything a run needs, loaded.
+    """Load everything that a run needs. Nothing is written yet.
 
     Raises:
-      UserError: a file or checkpoint is missing or broken. Nothing has been written by then.
+      UserError: a file or checkpoint is missing or broken.
     """
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
     if config.train.cuda_deterministic:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    model, device = config.model, str(accelerator.device)
-    unloaded = _policy(
-        config, lora=model.policy_model.lora, empty=True
-    )  # mistakes show before anything large is loaded
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    model = config.model
+    device = str(accelerator.device)
+    # without weights, to find mistakes before anything large is loaded
+    unloaded = _policy(config, lora=model.policy_model.lora, empty=True)
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
@@ -117,17 +117,15 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     reward = build_reward(task, config.reward, device, config.model.dtype)
     with seeded(config.train.seed, "init"):
         policy = _policy(config, lora=model.policy_model.lora)
-        value = (
-            None
-            if not config.needs_values
-            else load_value(
+        value = None
+        if config.needs_values:
+            value = load_value(
                 model.value_model.ckpt,
                 policy,
                 model.value_model.freeze_value_model,
                 model.value_model.policy_value_sharing,
             )
-        )
-    # fp32 weights under autocast, as the policy: with bf16 weights the KL would not be 0 at the
+    # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
     # first step
     reference = _policy(config) if model.policy_model.lora is None else AdapterFree(policy)
     policy.to(accelerator.device)

@@ -1,4 +1,4 @@
-"""A tiny random model with a task's words as its tokens: the base model of runs at mini scale.
+"""Writes a tiny random model with a task's words as its tokens, for runs at mini scale.
 
     python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
 
@@ -23,17 +23,17 @@ USAGE = "usage: python -m fgrlhf.cli.tiny_model TASK output_dir=... [key=value .
 
 
 class Settings(StrictModel):
-    """Where the model goes, and how large it is."""
+    """Output folder and size of the model."""
 
     output_dir: FilePath
     train_file: FilePath | None = Field(
         default=None, description="prompts; null: the task generates them"
     )
-    words: str = Field(default="", description="further words of responses, separated by spaces")
-    width: Count = Field(default=64, description="of the hidden states")
+    words: str = Field(default="", description="more words for responses, separated by spaces")
+    width: Count = Field(default=64, description="width of the hidden states")
     layers: Count = 2
-    heads: Count = Field(default=8, description="of attention, in each layer")
-    seed: Seed = Field(default=0, description="of the weights")
+    heads: Count = Field(default=8, description="attention heads in each layer")
+    seed: Seed = Field(default=0, description="seed of the weights")
 
     @model_validator(mode="after")
     def _heads_share_the_width(self):
@@ -43,7 +43,7 @@ class Settings(StrictModel):
 
 
 def texts_of(task: Task, settings: Settings) -> Iterator[str]:
-    """Everything the model has to read or may write."""
+    """All texts that the model reads or may write."""
     for prompt in task.prompts(settings.train_file, "train"):
         yield prompt.text
         yield from prompt.references

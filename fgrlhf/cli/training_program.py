@@ -2,8 +2,9 @@
 
     python -m sft.run_sft [TASK] config.yml key=value ...
 
-Without a task, prompts are plain text, files have the formats of the library, and there are no
-metrics but the named ones.
+The task determines what a reward model reads before a response, and may have file formats and
+metrics of its own. Without a task, models read the prompt's text, and files have the library's
+formats.
 """
 
 import sys
@@ -23,10 +24,9 @@ NO_TASK = Task(name="none")
 
 
 def split_task(argv: Sequence[str]) -> tuple[Task, list[str]]:
-    """The task that the first argument names, and the other arguments.
+    """The task named by the first argument, and the other arguments.
 
-    The first argument is a task if the second one is not an override: then the second is the
-    config.
+    The first argument is a task if the second one is not an override; then that is the config.
 
     Raises:
       UserError: there is no such task.

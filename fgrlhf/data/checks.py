@@ -18,15 +18,15 @@ _TYPE_NAMES = {
 
 
 def type_name(value: Any) -> str:
-    """What JSON calls the type of a value, with an article: `a list`, `null`."""
+    """The JSON name of a value's type, with an article: `a list`, `null`."""
     return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
-    """Why a tokenizer cannot read `value`; None where it can.
+    """Why a tokenizer cannot read `value`; None if it can.
 
-    JSON can hold half of a surrogate pair (`"\\ud83d"`), which is no character: no tokenizer reads
-    it and no file in UTF-8 can hold it.
+    JSON can contain half of a surrogate pair (`"\\ud83d"`), which is not a character: no tokenizer
+    can read it, and it cannot be encoded as UTF-8.
     """
     if not isinstance(value, str):
         return f"must be a text, it is {type_name(value)}"
@@ -35,7 +35,7 @@ def text_problem(value: Any, may_be_blank: bool = False) -> str | None:
     except UnicodeEncodeError as error:
         return (
             f"character {error.start} is half of a surrogate pair"
-            f" (\\u{ord(value[error.start]):04x}), which is no character"
+            f" (\\u{ord(value[error.start]):04x}), which is not a character"
         )
     if not may_be_blank and not value.strip():
         return "must be a text that is not empty"

@@ -1,8 +1,8 @@
-"""Compared answers: human judgements of several answers to one prompt, before any tokenizer.
+"""Human comparisons of several answers to one prompt, as text.
 
-An answer can have marked characters, those that decided the comparison. DPO gives the tokens they
-are part of a larger weight (docs/algorithms.md). Judgements become pairs here: from an outcome for
-every two answers, from scores or ranks, or from a correction of an answer.
+An answer can have marked characters, those that decided the comparison. DPO gives tokens with
+marked characters a larger weight (docs/algorithms.md). This module turns judgements into pairs:
+from an outcome for every two answers, from scores or ranks, or from a correction of an answer.
 """
 
 import difflib
@@ -17,26 +17,26 @@ from fgrlhf.types import Prompt
 TIE, FIRST, SECOND = 0, 1, 2  # outcome of a comparison of two answers
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-# About a second. An answer of 200 words and its correction have about a thousand.
+# Most pairs of equal words to align, which takes about a second. An answer of 200 words and its
+# correction have about a thousand.
 MAX_EQUAL_PAIRS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`marked`: half-open ranges of characters of `text`."""
+    """One of the compared answers."""
 
     text: str
-    marked: tuple[tuple[int, int], ...] = ()
+    marked: tuple[tuple[int, int], ...] = ()  # half-open ranges of characters of `text`
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`pairs` are (better, worse) places in `answers`. The same pair may be there several times:
-    one for each vote.
-    """
+    """Answers to one prompt, and which of them are better than which."""
 
     prompt: Prompt
     answers: tuple[Answer, ...]
+    # (better, worse) as indices of `answers`; a pair may occur several times, once for each vote
     pairs: tuple[tuple[int, int], ...]
 
     def __post_init__(self):
@@ -44,8 +44,8 @@ class Comparison:
             raise ValueError(f"pairs {self.pairs} of {len(self.answers)} answers")
 
 
-# Where a task's comparisons come from: (file of judgements, prompts that the task has read) ->
-# comparisons. It raises `UserError` where the file has none.
+# A source of comparisons: (file of judgements, prompts that the task has read) -> comparisons.
+# It raises `UserError` if the file has none.
 ComparisonSource = Callable[[str, Sequence[Prompt]], list[Comparison]]
 
 
@@ -70,10 +70,12 @@ def pairs_of_outcomes(n_answers: int, outcomes: Sequence[int]) -> tuple[tuple[in
 
 def pairs_of_scores(scores: Sequence[float]) -> tuple[tuple[int, int], ...]:
     """A pair for every two answers with different scores. The higher score is better."""
-    outcomes = [
-        TIE if first == second else FIRST if first > second else SECOND
-        for first, second in combinations(scores, 2)
-    ]
+    outcomes = []
+    for first, second in combinations(scores, 2):
+        if first == second:
+            outcomes.append(TIE)
+        else:
+            outcomes.append(FIRST if first > second else SECOND)
     return pairs_of_outcomes(len(scores), outcomes)
 
 
@@ -83,9 +85,9 @@ def pairs_of_scores(scores: Sequence[float]) -> tuple[tuple[int, int], ...]:
 def correction(
     prompt: Prompt, answer: str, corrected: str, wrong: Sequence[tuple[int, int]] = ()
 ) -> Comparison | None:
-    """A corrected answer, better than the answer it corrects; None where nothing was corrected.
+    """A pair of a corrected answer (better) and the original (worse); None if nothing changed.
 
-    Marked are the wrong characters of the answer and the new words of the corrected one.
+    The wrong characters of the original and the new words of the corrected answer are marked.
 
     Args:
       wrong: half-open ranges of characters of `answer`.
@@ -101,9 +103,9 @@ def correction(
 def new_words(before: str, after: str) -> tuple[tuple[int, int], ...]:
     """Ranges of characters of `after` whose words are not in the longest alignment with `before`.
 
-    Punctuation marks are words, and the case of letters does not count. An alignment compares every
-    pair of equal words. Texts with more than `MAX_EQUAL_PAIRS` of them (thousands of words that
-    repeat) are not aligned: what lies between their common beginning and their common end is new.
+    Punctuation marks are words, and case is ignored. An alignment compares every pair of equal
+    words. Texts with more than `MAX_EQUAL_PAIRS` of them (thousands of repeated words) are not
+    aligned: everything between their common beginning and their common end counts as new.
     """
     matches = list(_WORD.finditer(after))
     old_words = [word.casefold() for word in _WORD.findall(before)]
@@ -113,20 +115,18 @@ def new_words(before: str, after: str) -> tuple[tuple[int, int], ...]:
         ranges = [_changed_middle(old_words, words)]
     else:
         alignment = difflib.SequenceMatcher(None, old_words, words, autojunk=False)
-        ranges = [
-            (first, end)
-            for change, _, _, first, end in alignment.get_opcodes()
-            if change in ("insert", "replace")
-        ]
+        ranges = []
+        for change, _, _, first, end in alignment.get_opcodes():
+            if change in ("insert", "replace"):
+                ranges.append((first, end))
+    # ranges of words -> ranges of characters
     return tuple(
         (matches[first].start(), matches[end - 1].end()) for first, end in ranges if first < end
     )
 
 
 def _changed_middle(old_words: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
-    """[first, end) of `words` without the words that both lists begin with, then without those that
-    both end with.
-    """
+    """[first, end) of `words` without the common beginning, then the common end, of both lists."""
     shorter = min(len(old_words), len(words))
     first = 0
     while first < shorter and old_words[first] == words[first]:

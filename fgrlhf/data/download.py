@@ -1,7 +1,7 @@
-"""Fetch published files, verify them by their git blob ids, continue after an interruption.
+"""Downloads published files, verifies them by their git blob ids, and resumes after interruptions.
 
-A file is first written to <name>.part and takes its name once its contents are verified. The blob
-id covers size and contents: a wrong, changed or half file is never taken for the published one.
+A file is first written to <name>.part and renamed once its contents are verified. The blob id
+covers size and contents, so a wrong, changed or incomplete file is never accepted.
 """
 
 import hashlib
@@ -26,13 +26,11 @@ BLOCK = 1 << 16
 
 
 class DownloadConfig(StrictModel):
-    """Settings of a task's download program, which gives `base_url` its default."""
+    """Settings of a task's download program, which sets the default of `base_url`."""
 
     data_dir: str
-    base_url: str = Field(description="address of the folder that holds the files")
-    attempts: int = Field(
-        default=4, ge=1, le=100, description="for one file, before the program gives up"
-    )
+    base_url: str = Field(description="address of the folder with the files")
+    attempts: int = Field(default=4, ge=1, le=100, description="most attempts for each file")
     timeout: float = Field(
         default=30.0, gt=0, le=3600, description="seconds to wait for the server"
     )
@@ -47,10 +45,10 @@ class DownloadConfig(StrictModel):
 
 
 def _address_problem(url: str) -> str | None:
-    """Why nothing can be fetched from `url`; None where something can."""
+    """Why `url` is not a valid web address; None if it is valid."""
     try:
         parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # a port that is no number raises here
+        _ = parts.port  # raises an error if the port is not a number
     except ValueError as error:
         return str(error)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -61,7 +59,7 @@ def _address_problem(url: str) -> str | None:
 
 
 def blob_id(path: str | Path) -> str:
-    """The id git gives a file: SHA-1 of "blob <size>\\0" and the contents."""
+    """The git blob id of a file: SHA-1 of "blob <size>\\0" and the contents."""
     path = Path(path)
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode())
     with open(path, "rb") as file:
@@ -71,7 +69,7 @@ def blob_id(path: str | Path) -> str:
 
 
 def _blob_id_or_none(path: Path) -> str | None:
-    """None for what cannot be read as a file: a folder, a dangling link, a file of another user."""
+    """None if the path is not a readable file: a folder, a dangling link, another user's file."""
     try:
         return blob_id(path)
     except OSError:
@@ -79,36 +77,36 @@ def _blob_id_or_none(path: Path) -> str | None:
 
 
 def download(config: DownloadConfig, blob_ids: Mapping[str, str]) -> list[Path]:
-    """Fetch the files that are missing; the paths of the files fetched.
+    """Fetch the files that are missing; return their paths.
 
     Args:
       blob_ids: name of each file -> its git blob id.
 
     Raises:
-      UserError: something else of that name is in the way (then nothing is fetched), the folder
-        cannot be written to, the server cannot be reached or lacks the file, or what it sends is
-        not the published file. What was received of a file stays in its .part.
+      UserError: another file has the same name (then nothing is fetched), the folder cannot be
+        written, the server cannot be reached or lacks the file, or the file it sends is not the
+        published one. The part of a file that was received stays in its .part file.
     """
     folder = Path(config.data_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"the folder {folder} cannot be made: {error.strerror}. Choose another: DATA_DIR=..."
+            f"the folder {folder} cannot be created: {error.strerror}. Choose another: DATA_DIR=..."
         ) from None
-    wanted = {folder / name: blob for name, blob in blob_ids.items()}
-    present = [path for path in wanted if os.path.lexists(path)]
-    others = [str(path) for path in present if _blob_id_or_none(path) != wanted[path]]
+    blob_of_path = {folder / name: blob for name, blob in blob_ids.items()}
+    present = [path for path in blob_of_path if os.path.lexists(path)]
+    others = [str(path) for path in present if _blob_id_or_none(path) != blob_of_path[path]]
     if others:
         raise UserError(
             f"{', '.join(others)}: exists already and is not the published file. Move it away to"
             " fetch the published one, or choose another folder: DATA_DIR=..."
         )
     for path in present:
-        print(f"{path}: there already, verified")
-    missing = [path for path in wanted if path not in present]
+        print(f"{path}: already there, verified")
+    missing = [path for path in blob_of_path if path not in present]
     for path in missing:
-        _fetch(config, path, wanted[path])
+        _fetch(config, path, blob_of_path[path])
         print(f"{path}: fetched, verified")
     return missing
 
@@ -122,11 +120,11 @@ def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
         try:
             _receive(url, part, config.timeout)
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            # UnicodeError: the host's name cannot be looked up
+            # UnicodeError: the host name is invalid
             if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
                 raise UserError(
                     f"{url}: the server answers {error.code} {shorten(error.reason)}. Give another"
-                    " address with base_url=...; contents are verified all the same"
+                    " address with base_url=...; the contents are verified in any case"
                 ) from None
             if attempt + 1 == config.attempts:
                 raise UserError(_unreachable(url, part, error)) from None
@@ -144,25 +142,23 @@ def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:
                 f"expected {blob}. It was not kept"
             )
     raise UserError(
-        f"{url}: what was continued never matched the published file. It was not kept; run this"
-        " again"
+        f"{url}: the continued download did not match the published file. It was not kept; run"
+        " this again"
     )
 
 
 def _receive(url: str, part: Path, timeout: float) -> None:
-    """Append the missing bytes to `part`, or start over where the server cannot continue.
+    """Append the missing bytes to `part`, or start over if the server cannot continue.
 
     Raises:
-      OSError: the connection ended before the last byte, or there was none.
+      OSError: there was no connection, or it ended too early.
     """
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if (
-            error.code == 416
-        ):  # no bytes follow: `part` is whole, or wrong, as its blob id will show
+        if error.code == 416:  # no bytes follow: `part` is complete, or wrong; see its blob id
             return
         raise
     with response:
@@ -176,20 +172,20 @@ def _receive(url: str, part: Path, timeout: float) -> None:
             for block in _blocks(response):
                 with _writing(part):
                     file.write(block)
-                    file.flush()  # a full disk is noticed here, not when the file is closed
+                    file.flush()  # so that a full disk raises here, not when the file is closed
                 bar.update(len(block))
     if expected is not None and _size(part) < expected:
         raise ConnectionError(f"the connection ended after {_size(part)} of {expected} bytes")
 
 
 def _continues(response: http.client.HTTPResponse, start: int) -> bool:
-    """Whether the server sends the bytes from `start` on, as asked."""
+    """Whether the server sends the requested bytes, from `start` on."""
     content_range = response.headers.get("Content-Range", "")
     return response.status == 206 and content_range.startswith(f"bytes {start}-")
 
 
 def _length(response: http.client.HTTPResponse) -> int | None:
-    """How many bytes the server says will follow; None where it does not say."""
+    """The number of bytes that the server announces; None if it announces none."""
     length = response.headers.get("Content-Length")
     if length is None or not length.isdecimal() or len(length) >= 16:
         return None
@@ -202,19 +198,19 @@ def _progress(part: Path, start: int, expected: int | None) -> tqdm:
 
 @contextmanager
 def _writing(part: Path) -> Iterator[None]:
-    """Turn an error of the disk, which another attempt would meet again, into a `UserError`."""
+    """Turn a disk error into a `UserError`, since another attempt would fail too."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"{part} cannot be written: {error.strerror}. Make room or clear the way there, or"
-            " choose another folder: DATA_DIR=..., and run the same command again; it goes on"
+            f"{part} cannot be written: {error.strerror}. Make room, remove what is in the way, or"
+            " choose another folder (DATA_DIR=...), and run the same command again; it continues"
             " where it stopped"
         ) from None
 
 
 def _size(part: Path) -> int:
-    """Bytes received so far; 0 where there is no such file."""
+    """Bytes received so far; 0 if there is no such file."""
     return part.stat().st_size if part.is_file() else 0
 
 
@@ -229,5 +225,5 @@ def _unreachable(url: str, part: Path, error: Exception) -> str:
     state = f"{part} keeps the {size} bytes received" if size else "Nothing was written"
     return (
         f"{url} cannot be fetched: {shorten(reason)}. Is there a network? {state}; "
-        "run the same command again to go on. `SCALE=mini` needs no download."
+        "run the same command again to continue. `SCALE=mini` needs no download."
     )

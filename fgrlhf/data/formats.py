@@ -7,9 +7,9 @@
     spans             {prompt?, response, spans: [{start, end, label}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
 
-Every row may also have an `id`; without one its number is its id. All other keys are the task's own
-(`Prompt.meta`). docs/data_formats.md describes each format and the published shapes that are read
-as one of them. Where a file has other keys, `columns` translates them (fgrlhf/data/rows.py).
+Every row may also have an `id`; without one its number is its id. All other keys belong to the task
+(`Prompt.meta`). docs/data_formats.md describes each format and the published formats that are read
+as one of them. If a file has other keys, `columns` translates them (fgrlhf/data/rows.py).
 
 Offsets count Unicode code points from 0, and an end is exclusive.
 """
@@ -55,9 +55,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A response to imitate. `prompt.references` are the texts that a policy's response is compared
-    with.
-    """
+    """A response to imitate. Metrics compare a policy's response with `prompt.references`."""
 
     prompt: Prompt
     response: str
@@ -65,7 +63,7 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class LabelledSpan:
-    """Characters [start, end) of a response, and what was said about them."""
+    """Characters [start, end) of a response, and their label."""
 
     start: int
     end: int
@@ -92,7 +90,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepFeedback:
-    """A solution step by step (process supervision)."""
+    """A solution with judged steps (process supervision)."""
 
     prompt: Prompt
     steps: tuple[Step, ...]
@@ -103,9 +101,9 @@ class Format(Generic[Item]):
     """A row format.
 
     Args:
-      names: the keys that `columns` may give another name.
-      parse: (row, its number) -> what it holds. Raises `RowError`.
-      to_row: the inverse: the row that `parse` reads back.
+      names: the keys that `columns` may rename.
+      parse: (row, its number) -> the item in it. Raises `RowError`.
+      to_row: the inverse of `parse`.
     """
 
     name: str
@@ -116,19 +114,20 @@ class Format(Generic[Item]):
     def read(
         self, source: str | Path, columns: Columns | None = None, limit: int | None = None
     ) -> list[Item]:
-        """What the rows of a file or data set hold, in their order (fgrlhf/data/read.py).
+        """The items of a file or data set, in order (fgrlhf/data/read.py).
 
         Args:
-          columns: this format's names -> the file's keys, where they differ.
-          limit: only the first rows, that many; the others are not checked.
+          columns: this format's names -> the file's keys, if they differ.
+          limit: read only that many rows; the others are not checked.
 
         Raises:
-          UserError: the source cannot be read; or rows are malformed: the first of them with their
-            number (from 0), key and reason.
+          UserError: the source cannot be read, or rows are malformed. The message lists the first
+            of them with number (from 0), key and reason.
         """
         columns = columns or {}
         check_columns(columns, self.names, str(source))
-        items, problems = [], []
+        items = []
+        problems = []
         for number, values in enumerate(read_rows(source)[:limit]):
             if not isinstance(values, Mapping):
                 problems.append(f"row {number}: must be an object, it is {type_name(values)}")
@@ -150,7 +149,7 @@ def _parse_prompt(row: Row, number: int) -> Prompt:
 
 
 def _prompt(row: Row, number: int, text: str, references: Sequence[str]) -> Prompt:
-    """The prompt of a row. Call it last: what no other name has read becomes `meta`."""
+    """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
     return Prompt(_id(row, number), text, tuple(references), row.rest())
 
 
@@ -188,7 +187,7 @@ def _references(row: Row, *names: str) -> tuple[str, ...]:
 
 
 def _prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The row of a prompt, with a format's own values; these win over keys of the task."""
+    """The row of a prompt, with a format's values, which take precedence over the task's keys."""
     row: dict[str, Any] = {"id": prompt.id, "prompt": prompt.text, **(values or {})}
     if prompt.references:
         row["references"] = list(prompt.references)
@@ -215,8 +214,9 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
 
 
 def _response(row: Row, *names: str) -> str:
-    """The response under the first of these names: a text, or a conversation of the assistant's one
-    message.
+    """The response under the first of these names that the row has.
+
+    It is a text, or a conversation of a single message by the assistant.
     """
     name = row.first_of(*names)
     value = row.get(name)
@@ -265,7 +265,7 @@ def _compared_texts(row: Row) -> list[str]:
 
 
 def _pairs(row: Row, n_answers: int) -> tuple[tuple[int, int], ...]:
-    """(better, worse) places from `preferences`, `ranking` or `scores`, the first that there is."""
+    """(better, worse) indices from `preferences`, `ranking` or `scores`: the first that exists."""
     name = row.first_of("preferences", "ranking", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))
@@ -301,15 +301,9 @@ def _preferred_pairs(
         pair = check_list(f"{key}[{i}]", value)
         if len(pair) != 2:
             raise RowError(f"{key}[{i}]", "must be [better, worse]: two places in the responses")
-        better, worse = (
-            check_place(
-                f"{key}[{i}][{k}]",
-                place,
-                n_answers,
-                f"there are {n_answers} responses, counted from 0",
-            )
-            for k, place in enumerate(pair)
-        )
+        bound = f"there are {n_answers} responses, counted from 0"
+        better = check_place(f"{key}[{i}][0]", pair[0], n_answers, bound)
+        worse = check_place(f"{key}[{i}][1]", pair[1], n_answers, bound)
         if better == worse:
             raise RowError(f"{key}[{i}]", f"compares response {better} with itself")
         pairs.append((better, worse))
@@ -317,28 +311,26 @@ def _preferred_pairs(
 
 
 def _chosen_and_rejected(row: Row) -> tuple[str, str, str]:
-    """Prompt, better and worse response of a pair in one of the forms that are common on the hub.
+    """Prompt, better and worse response of a pair, in one of the forms that are common on the hub.
 
-    Texts with a prompt; whole dialogs without one; or conversations, which may begin with the
-    prompt's messages.
+    The pair has texts with a prompt, whole dialogs without one, or conversations, which may begin
+    with the messages of the prompt.
     """
-    chosen, rejected = row.get("chosen"), row.get("rejected")
+    chosen = row.get("chosen")
+    rejected = row.get("rejected")
     if isinstance(chosen, list) or isinstance(rejected, list):
-        better_start, better = split_answer(
-            row.key("chosen"), messages_of(row.key("chosen"), chosen)
-        )
-        worse_start, worse = split_answer(
-            row.key("rejected"), messages_of(row.key("rejected"), rejected)
-        )
+        chosen_key = row.key("chosen")
+        rejected_key = row.key("rejected")
+        better_start, better = split_answer(chosen_key, messages_of(chosen_key, chosen))
+        worse_start, worse = split_answer(rejected_key, messages_of(rejected_key, rejected))
         if better_start != worse_start:
             raise RowError(
-                row.key("rejected"),
-                f"begins with other messages than `{row.key('chosen')}`: both must answer one"
-                " prompt",
+                rejected_key,
+                f"begins with other messages than `{chosen_key}`: both must answer the same prompt",
             )
         if better_start:
-            row.get("prompt")  # the same prompt once more, so it is not the task's own
-            return conversation_text(row.key("chosen"), better_start), better, worse
+            row.get("prompt")  # a copy of the prompt: mark it as read, so it is not in `meta`
+            return conversation_text(chosen_key, better_start), better, worse
         return _prompt_text(row, "prompt"), better, worse
     better = row.text("chosen", may_be_blank=True)
     worse = row.text("rejected", may_be_blank=True)
@@ -358,12 +350,11 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
     marked = []
     for i, (ranges, text) in enumerate(zip(lists, texts)):
         name = f"{key}[{i}]"
-        marked.append(
-            tuple(
-                _range(f"{name}[{k}]", check_list(f"{name}[{k}]", pair), text)
-                for k, pair in enumerate(check_list(name, ranges))
-            )
-        )
+        marked_ranges = []
+        for k, pair in enumerate(check_list(name, ranges)):
+            pair = check_list(f"{name}[{k}]", pair)
+            marked_ranges.append(_range(f"{name}[{k}]", pair, text))
+        marked.append(tuple(marked_ranges))
     return marked
 
 
@@ -404,7 +395,8 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
     for i, value in enumerate(check_list(key, row.get("spans"))):
         name = f"{key}[{i}]"
         span = check_object(name, value)
-        start, end = (_inside(row, "spans", part, name, span) for part in ("start", "end"))
+        start = _inside(row, "spans", "start", name, span)
+        end = _inside(row, "spans", "end", name, span)
         label = check_text(f"{name}.label", _inside(row, "spans", "label", name, span))
         spans.append(LabelledSpan(*_span(name, start, end, response), label))
     prompt = _prompt(row, number, text, _references(row, "references"))
@@ -412,10 +404,10 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
 
 
 def _inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
-    """A value of an element of the list `name`, under the key that the user gives it.
+    """The value `part` of an element of the list `name`, under the key that `columns` maps it to.
 
     Raises:
-      RowError: the user mapped it to a key that the element does not have.
+      RowError: `columns` maps it to a key that the element does not have.
     """
     path = row.columns.get(f"{name}.{part}")
     if path is None:
@@ -475,7 +467,7 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
 
 
 def _step_texts(row: Row, texts: Sequence[str]) -> list[Step]:
-    """Steps as texts, with a list of labels or of scores beside them."""
+    """Steps as texts, with a separate list of labels or scores."""
     name = row.first_of("labels", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))

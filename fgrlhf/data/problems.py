@@ -65,18 +65,18 @@ def row_problems(
     rows: Sequence[Any], file: str, check: Callable[[Any], Iterable[Complaint]]
 ) -> list[Problem]:
     """The problems that `check` finds in each row of a JSON array."""
-    return [
-        Problem(file, number, field, reason)
-        for number, row in enumerate(rows)
-        for field, reason in check(row)
-    ]
+    problems = []
+    for number, row in enumerate(rows):
+        for field, reason in check(row):
+            problems.append(Problem(file, number, field, reason))
+    return problems
 
 
 # ---- keys and values -----------------------------------------------------------------------------
 
 
 def key_problems(owner: Mapping[str, Any], prefix: str, key: str, kind: type) -> list[Complaint]:
-    """Whether `owner[key]` exists and is of the type `kind`. A boolean is no integer."""
+    """Whether `owner[key]` exists and is of the type `kind`. A boolean is not an integer."""
     if key not in owner:
         return [(f"{prefix}{key}", "missing")]
     value = owner[key]
@@ -150,7 +150,7 @@ def not_a(kind: type, value: Any) -> str:
 
 
 def json_name(value: Any) -> str:
-    """What JSON calls a value of this type, with its article: `an object`, `null`."""
+    """The JSON name of a value's type, with an article: `an object`, `null`."""
     return _JSON_NAMES.get(type(value), "null")
 
 
@@ -174,7 +174,7 @@ def span_problems(start: int, end: int, text: str, field: str, name: str) -> Ite
       start, end: the span, in code points.
       text: what it is a span of.
       field: where the span is in the row.
-      name: what `text` is called in the reasons.
+      name: name of `text` in the reasons.
     """
     length = f"{name} has {len(text)} characters"
     if not 0 <= start < len(text):
@@ -228,7 +228,7 @@ class SentenceKeys:
     Args:
       id: key of the source's number, counted from 1.
       sentences: key of the list of sentence numbers; 0 is the title.
-      noun: what a source is called in messages.
+      noun: name of a source in messages.
     """
 
     id: str
@@ -244,7 +244,7 @@ def sentence_problems(
     Args:
       owner: an object with the two keys of `keys`.
       field: where it is in the row.
-      sources: the row's context; None where that is malformed, so that only types are checked.
+      sources: the row's context; None if it is malformed, so that only types are checked.
       keys: the names of the keys.
     """
     yield from key_problems(owner, f"{field}.", keys.id, int)

@@ -1,4 +1,4 @@
-"""Files of prompts, and prompts against the policy's limit."""
+"""Files of prompts, and the check of prompts against the policy's input limit."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from fgrlhf.types import Prompt
 
 
 def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:
-    """The file of a split's prompts; None where no folder is given and the task generates them."""
+    """The file with a split's prompts; None if no folder is given and the task generates them."""
     return None if data_dir is None else Path(data_dir) / f"{split}.json"
 
 
@@ -20,9 +20,9 @@ def check_prompts_fit(
     file: str | Path,
     quiet: bool = False,
 ) -> int:
-    """Print how many prompts are longer than the policy reads, and return that number.
+    """Print how many prompts exceed the policy's input limit, and return that number.
 
-    What is too long loses its end; the beginning that `core_text` names must stay whole.
+    Such prompts are cut at their end, but never within their `core_text`.
 
     Args:
       core_text: prompt -> the beginning of its text that must not be cut.
@@ -38,7 +38,7 @@ def check_prompts_fit(
             raise UserError(
                 f"{file}, row {shorten(prompt.id, 80)}: the part that must not be cut has {length}"
                 f" tokens, but max_input_len is {policy.max_input_len}: raise max_input_len, or"
-                " leave the row out"
+                " remove the row"
             )
     if cut and not quiet:
         print(

@@ -2,10 +2,10 @@
 
     rows.json        one JSON array of objects, or JSON lines
     rows.jsonl       JSON lines: one object on each line; blank lines are skipped
-    rows.json.gz     either of them compressed, rows.jsonl.gz as well
+    rows.json.gz     either of them, compressed; also rows.jsonl.gz
     rows.parquet     a Parquet file: one object for each row, with the columns as keys
-    hub:org/name     a data set in the cache of the `datasets` library, its split `train`;
-                     hub:org/name:split and hub:org/name:config:split name others
+    hub:org/name     split `train` of a data set in the cache of the `datasets` library; also
+                     hub:org/name:split and hub:org/name:config:split
 
 Data sets are read without a network, and Python code of a data set is never run.
 """
@@ -28,21 +28,20 @@ from fgrlhf.files import parse_json, read_text, write_json, write_jsonl
 
 HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
-MOST_ROWS = 20_000_000  # of a Parquet file: a few bytes can claim any number of equal rows
+MOST_ROWS = 20_000_000  # of a Parquet file: a few bytes can encode any number of equal rows
 BLOCK = 1 << 20
-# A compressed file that grows more than this is no text: rows of text grow by a factor of 3 to 10.
+# Highest ratio of unpacked to compressed size. Rows of text have a ratio of 3 to 10.
 MOST_GROWTH = 200
-FREE_GROWTH = 16 * BLOCK  # bytes that any compressed file may have unpacked
+FREE_GROWTH = 16 * BLOCK  # unpacked bytes that are allowed at any ratio
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(:[\w.-]+){0,2}")
 
 
 def read_rows(source: str | Path) -> list[Any]:
-    """The rows of a file or of a data set, in their order. The suffix of a file decides how it is
-    read.
+    """The rows of a file or data set, in order. The suffix determines the file's format.
 
-    Rows are JSON values; the readers of a row format check them (fgrlhf/data/formats.py). In
-    Parquet files and data sets, dates and decimal numbers become text, and binary values null.
+    Rows are JSON values; fgrlhf/data/formats.py checks them. In Parquet files and data sets, dates
+    and decimal numbers become text, and binary values become null.
 
     Raises:
       UserError: the source does not exist, cannot be read, has an unknown suffix, or has no rows.
@@ -54,17 +53,17 @@ def read_rows(source: str | Path) -> list[Any]:
         rows = _READERS[_suffix(name)](Path(source))
     if not rows:
         raise UserError(
-            f"{shorten(name)} holds no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
+            f"{shorten(name)} has no rows: {_EMPTY.get(_suffix(name), 'it is empty')}. Give a"
             " file with at least one row"
         )
     return rows
 
 
 def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows to a .json, .jsonl or .parquet file, whole or not at all.
+    """Write rows atomically to a .json, .jsonl or .parquet file.
 
     Raises:
-      UserError: another suffix; or a Parquet file is asked for and a key has values of different
+      UserError: the suffix is another one, or a key of a Parquet file has values of different
         types.
     """
     check_output(path)
@@ -78,7 +77,7 @@ def write_rows(path: str | Path, rows: list[dict[str, Any]]) -> None:
 
 
 def check_output(path: str | Path) -> None:
-    """Raise `UserError` where `write_rows` cannot write a file of this name."""
+    """Raise `UserError` if `write_rows` cannot write a file of this name."""
     if _suffix(str(path)) not in WRITTEN:
         raise UserError(f"{path} cannot be written: give a name that ends in {', '.join(WRITTEN)}")
 
@@ -88,14 +87,14 @@ _EMPTY = {".json": "it is an empty JSON array"}
 
 
 def _suffix(name: str) -> str:
-    """The suffix that decides how a file is read; of a data set `hub:`."""
+    """The suffix that determines how a source is read; `hub:` for a data set."""
     if name.startswith(HUB):
         return HUB
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if name.endswith(suffix):
             return suffix
     raise UserError(
-        f"{shorten(name)} has no suffix that tells its format: give a file that ends in"
+        f"{shorten(name)} has no suffix of a known format: give a file that ends in"
         f" {', '.join(SUFFIXES)}, or the name of a data set, hub:org/name"
     )
 
@@ -152,9 +151,10 @@ def _json_lines(path: Path, text: str) -> list[Any]:
 
 
 def _unpacked_text(path: Path) -> str:
-    """The text of a compressed file. A file made to fill the memory is refused while it grows."""
+    """The text of a compressed file. A decompression bomb is rejected before it fills memory."""
     _check_exists(path)
-    blocks, size = [], 0
+    blocks = []
+    size = 0
     try:
         most = max(path.stat().st_size * MOST_GROWTH, FREE_GROWTH)
         with gzip.open(path) as file:
@@ -179,12 +179,12 @@ def _unpacked_text(path: Path) -> str:
 def _check_exists(path: Path) -> None:
     try:
         missing = not path.exists()
-    except (OSError, ValueError):  # a name that is too long or holds a NUL: the reader names it
+    except (OSError, ValueError):  # the name is too long or has a NUL; the reader reports it
         return
     if missing:
         raise UserError(
             f"{shorten(path)} does not exist: check the path, and set DATA_DIR to the folder of"
-            " the data where the config uses it"
+            " the data if the config uses it"
         )
 
 
@@ -192,7 +192,7 @@ def _check_exists(path: Path) -> None:
 
 
 def _read_parquet(path: Path) -> list[Any]:
-    import pyarrow  # seconds to import, for this format alone
+    import pyarrow  # takes seconds, and only this format needs it
     import pyarrow.parquet
 
     _check_exists(path)
@@ -234,7 +234,7 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a Parquet file or data set as JSON has it."""
+    """A value of a Parquet file or data set as a JSON value."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -254,7 +254,7 @@ def _read_hub(name: str) -> list[Any]:
             f"`{HUB}{shorten(name)}` is not the name of a data set: write hub:org/name,"
             " hub:org/name:split or hub:org/name:config:split"
         )
-    import datasets  # seconds to import, for this source alone
+    import datasets  # takes seconds, and only this source needs it
 
     path, *parts = name.split(":")
     split = parts.pop() if parts else "train"
@@ -269,14 +269,14 @@ def _read_hub(name: str) -> list[Any]:
         raise UserError(
             f"the data set {path} (split {split}, config {config or 'default'}) cannot be read from"
             f" the cache ({type(error).__name__}: {shorten(error)}). Check its name, config and"
-            " split. Fetch it once, where there is a network, with"
+            " split. Fetch it once, with network access, by"
             f' python -c "import datasets; datasets.load_dataset({arguments})"'
         ) from None
 
 
 @contextmanager
 def _without_network() -> Iterator[None]:
-    """The `datasets` library reads its cache alone: at once, and the same rows every time."""
+    """Let the `datasets` library read only its cache: fast, and always the same rows."""
     from datasets import config
 
     before = config.HF_HUB_OFFLINE

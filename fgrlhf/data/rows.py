@@ -1,12 +1,12 @@
-"""One row of a file: its values under the names of a row format, with every problem named.
+"""One row of a file: its values under the names of a row format, and checks of them.
 
 A user's file may have other keys than the format. A mapping from the format's names to the file's
 keys translates them:
 
     columns: {prompt: instruction, responses: [answer_a, answer_b], scores: ratings.overall}
 
-A dot leads into an object, and through a list to the key of each of its elements. A list of keys
-gives the list of their values. `spans.label: type` names a key inside each element of `spans`.
+A dot selects a key inside an object, or inside each element of a list. A list of keys gives the
+list of their values. `spans.label: type` renames a key inside each element of `spans`.
 """
 
 import math
@@ -23,7 +23,7 @@ MOST_KEYS_SHOWN = 8  # of a row, in a message
 
 
 class RowError(ValueError):
-    """Why a row does not fit its format: the key, as the user's file has it, and the reason."""
+    """A row does not fit its format: the key, as in the user's file, and the reason."""
 
     def __init__(self, key: str, reason: str):
         self.key = key
@@ -36,25 +36,25 @@ class Row:
 
     Args:
       values: the object.
-      columns: the format's names -> the object's keys, where they differ.
+      columns: the format's names -> the object's keys, if they differ.
     """
 
     def __init__(self, values: Mapping[str, Any], columns: Columns):
         self.values = values
         self.columns = columns
-        # keys that a column gives another name, so that they do not also count under their own
+        # keys that `columns` renames; they do not also count under their own names
         self._renamed = {key for path in columns.values() for key in _keys(path)}
         self._used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether the row has a value under this name; null counts as none."""
+        """Whether the row has a value other than null under this name."""
         return self.get(name) is not None
 
     def get(self, name: str) -> Any:
-        """The value under this name; None where there is none.
+        """The value under this name; None if there is none.
 
         Raises:
-          RowError: the user mapped the name to a key that the row does not have.
+          RowError: `columns` maps the name to a key that the row does not have.
         """
         if name in self.columns:
             path = self.columns[name]
@@ -68,10 +68,10 @@ class Row:
         return self.values.get(name)
 
     def first_of(self, *names: str) -> str:
-        """The first of these names that the row has a value for.
+        """The first of these names under which the row has a value.
 
         Raises:
-          RowError: it has none of them.
+          RowError: there is none.
         """
         for name in names:
             if self.has(name):
@@ -88,23 +88,23 @@ class Row:
         )
 
     def key(self, name: str) -> str:
-        """Where the value under this name is in the user's file, for messages."""
+        """The key of this name in the user's file, for messages."""
         path = self.columns.get(name, name)
         return path if isinstance(path, str) else f"columns.{name}"
 
     def text(self, name: str, may_be_blank: bool = False) -> str:
-        """The text under this name. Raises `RowError` where it is not a text."""
+        """The text under this name. Raises `RowError` if it is not a text."""
         return check_text(self.key(name), self.get(name), may_be_blank)
 
     def rest(self) -> dict[str, Any]:
-        """The values that no name of the format has used: the task's own."""
+        """The values that the format has not read, which belong to the task."""
         return {key: value for key, value in self.values.items() if key not in self._used}
 
 
 def look_up(value: Any, path: str) -> Any:
-    """The value at a path of keys with dots between them; of a list, the values of its elements.
+    """The value at a path of keys joined by dots; for a list, the values of its elements.
 
-    A key that itself holds dots is found as it is.
+    A key that contains dots is found too.
 
     Raises:
       RowError: there is no such key.
@@ -113,7 +113,7 @@ def look_up(value: Any, path: str) -> Any:
 
 
 def _look_up(value: Any, rest: str, path: str) -> Any:
-    """The value at `rest`, the end of `path` that is still to be followed."""
+    """The value at `rest`, the remaining part of `path`."""
     if isinstance(value, Mapping) and rest in value:
         return value[rest]
     if isinstance(value, list):
@@ -129,26 +129,26 @@ def _keys(path: str | Sequence[str]) -> list[str]:
 
 
 def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
-    """Refuse a mapping with a name that the format does not have, or with an empty key.
+    """Check that a mapping has only names of the format, and no empty key.
 
     Raises:
-      UserError: such a mapping.
+      UserError: it does not.
     """
     for name, path in columns.items():
         if name not in names:
             raise UserError(
-                f"columns.{shorten(name, 80)} is no key of this row format;"
+                f"columns.{shorten(name, 80)} is not a key of this row format;"
                 f" {suggestion(name, names)}"
             )
         if not _keys(path) or not all(key.strip() for key in _keys(path)):
-            raise UserError(f"columns.{name} names no key of {source}: give one, or leave it out")
+            raise UserError(f"columns.{name} has no key of {source}: give one, or leave it out")
 
 
 # ---- checks of values ----------------------------------------------------------------------------
 
 
 def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
-    """`value`, a text. Raises `RowError` naming `key` where it is not one."""
+    """Return `value` if it is a text. Raises `RowError`, which names `key`, if it is not."""
     problem = text_problem(value, may_be_blank)
     if problem is not None:
         raise RowError(key, problem)
@@ -156,27 +156,27 @@ def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
 
 
 def check_texts(key: str, value: Any, may_be_blank: bool = False) -> tuple[str, ...]:
-    """`value`, a list of texts. Raises `RowError` naming the element where one is not a text."""
+    """Return `value` if it is a list of texts. Raises `RowError`, which names the wrong element."""
     items = check_list(key, value)
     return tuple(check_text(f"{key}[{i}]", item, may_be_blank) for i, item in enumerate(items))
 
 
 def check_list(key: str, value: Any) -> list[Any]:
-    """`value`, a list. Raises `RowError` where it is not one."""
+    """Return `value` if it is a list. Raises `RowError` if it is not."""
     if not isinstance(value, list):
         raise RowError(key, f"must be a list, it is {type_name(value)}")
     return value
 
 
 def check_object(key: str, value: Any) -> Mapping[str, Any]:
-    """`value`, an object. Raises `RowError` where it is not one."""
+    """Return `value` if it is an object. Raises `RowError` if it is not."""
     if not isinstance(value, Mapping):
         raise RowError(key, f"must be an object, it is {type_name(value)}")
     return value
 
 
 def check_number(key: str, value: Any) -> float:
-    """`value`, a finite number; true is 1, false is 0. Raises `RowError` where it is not one."""
+    """`value` as a finite number; true is 1, false is 0. Raises `RowError` if it is not one."""
     if not isinstance(value, int | float):
         raise RowError(key, f"must be a number, it is {type_name(value)}")
     try:
@@ -189,10 +189,13 @@ def check_number(key: str, value: Any) -> float:
 
 
 def check_place(key: str, value: Any, below: int, bound: str) -> int:
-    """`value`, a whole number from 0 to `below` - 1; `bound` explains that range in messages.
+    """Return `value` if it is a whole number from 0 to `below` - 1.
+
+    Args:
+      bound: explains the range in messages.
 
     Raises:
-      RowError: it is not one.
+      RowError: it is not such a number.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise RowError(key, f"must be a whole number, it is {type_name(value)}")

@@ -1,7 +1,7 @@
-"""Shapes in which published data sets hold conversations and rated steps.
+"""Readers of conversations and rated steps in the formats of published data sets.
 
-A policy reads one text as its prompt. A conversation of one user message is that message; one with
-more turns, or with a system message, is written out as a dialog:
+A policy reads a single text as its prompt. A conversation of one user message becomes that message.
+A conversation with more turns, or with a system message, becomes a dialog:
 
     System: ...
 
@@ -43,7 +43,7 @@ def messages_of(key: str, value: Any) -> list[Message]:
     """A conversation `[{role, content}, ...]` as (role, text) pairs.
 
     Raises:
-      RowError: it is not one, or is empty.
+      RowError: it is not a conversation, or it is empty.
     """
     messages = []
     for i, item in enumerate(check_list(key, value)):
@@ -73,7 +73,7 @@ def split_answer(key: str, messages: Sequence[Message]) -> tuple[list[Message], 
 
 
 def conversation_text(key: str, messages: Sequence[Message]) -> str:
-    """The prompt that a conversation is; see the module's docstring.
+    """A conversation as a prompt; see the module's docstring.
 
     Raises:
       RowError: there is no message, or the prompt is blank.
@@ -89,10 +89,10 @@ def conversation_text(key: str, messages: Sequence[Message]) -> str:
 
 
 def split_dialogs(chosen: str, rejected: str) -> tuple[str, str, str]:
-    """Prompt and both answers of two dialogs that begin alike, as in HH-RLHF.
+    """The prompt and both answers of two dialogs with the same beginning, as in HH-RLHF.
 
-    The prompt is what both begin with, up to the last `DIALOG_MARK` in it. White space around the
-    answers is left out.
+    The prompt is the common beginning, up to its last `DIALOG_MARK`. White space around the answers
+    is removed.
 
     Raises:
       RowError: the dialogs share no such beginning.
@@ -114,23 +114,23 @@ def split_dialogs(chosen: str, rejected: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class RatedCompletion:
-    """`goes_on`: whether the solution went on from this completion."""
+    """A candidate for a step of a solution, with its rating."""
 
     text: str
     rating: float
-    goes_on: bool
+    goes_on: bool  # whether the solution continues from this completion
 
 
 def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | None:
-    """The completion that stands for a step with several of them, as in PRM800K.
+    """The completion that represents a step with several of them, as in PRM800K.
 
     A step is `{completions: [{text, rating}, ...], human_completion, chosen_completion}`. The
-    solution went on from the chosen completion, or from the one that a human wrote, which counts as
-    good (1). Where it did not go on, the first completion stands for the step. None where the step
-    has no completion, or it was not rated.
+    solution continues from the chosen completion, or from the one that a human wrote, which counts
+    as good (1). If it does not continue, the first completion represents the step. None if the step
+    has no completion, or its completion has no rating.
 
     Raises:
-      RowError: the step has another shape.
+      RowError: the step has another structure.
     """
     chosen = step.get("chosen_completion")
     human = step.get("human_completion")
@@ -157,15 +157,16 @@ def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | No
 
 
 def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, bool]]]:
-    """Prompt and steps of a Math-Shepherd row, each with whether it is good.
+    """The prompt of a Math-Shepherd row, and its steps, each with whether it is good.
 
     `text` has `ки` after every step; `labels` is the same text with + or - in its place.
 
     Raises:
-      RowError: the two texts do not belong together, or there is no step.
+      RowError: the two texts do not match, or there is no step.
     """
     pieces = text.split(STEP_MARK)
-    place, marks = 0, []
+    place = 0
+    marks = []
     for piece in pieces[:-1]:
         place += len(piece)
         mark = labels[place : place + 1]
@@ -178,7 +179,7 @@ def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, boo
     start = pieces[0].rfind(FIRST_STEP)
     if start < 0 or not marks:
         raise RowError(
-            "input", f"must hold `{FIRST_STEP}` and a mark `{STEP_MARK}` after each step"
+            "input", f"must contain `{FIRST_STEP}` and a mark `{STEP_MARK}` after each step"
         )
     prompt = check_text("input", pieces[0][:start]).strip()
     texts = [pieces[0][start:], *pieces[1:-1]]

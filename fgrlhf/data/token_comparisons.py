@@ -1,7 +1,8 @@
-"""Comparisons as a policy reads them: tokens, weights of tokens, and padded batches.
+"""Comparisons as token ids, with weights of tokens, and padded batches.
 
 Every answer of a comparison goes through the network once, however many pairs it is in, and the
-prompt once for all of them. Tokens of marked characters weigh more (docs/algorithms.md).
+prompt once for all answers. Tokens with marked characters have a larger weight
+(docs/algorithms.md).
 """
 
 from collections.abc import Sequence
@@ -19,26 +20,25 @@ PROMPTS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class TokenComparison:
-    """A comparison in token ids: the prompt's, those of every answer, and a weight for each answer
-    token.
-    """
+    """A comparison in token ids."""
 
     source: Comparison
     prompt_ids: Sequence[int]
     answer_ids: Sequence[Sequence[int]]
-    weights: Sequence[Sequence[float]]
+    weights: Sequence[Sequence[float]]  # of the tokens of each answer
     pairs: Sequence[tuple[int, int]]
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """Sort key: comparisons of similar length need little padding beside each other."""
+        """Sort key: a batch of comparisons of similar length needs little padding."""
         return len(self.prompt_ids), max(map(len, self.answer_ids))
 
 
 @dataclass(frozen=True)
 class ComparisonBatch:
-    """Padded comparisons, the answers of one prompt side by side. B answers, N pairs; weights are 0
-    on padding.
+    """Padded comparisons of B answers in N pairs. Weights are 0 on padding.
+
+    The answers to a prompt are consecutive rows.
     """
 
     prompt_ids_BP: Tensor
@@ -47,7 +47,7 @@ class ComparisonBatch:
     response_mask_BT: Tensor
     weights_BT: Tensor
     ref_logprobs_BT: Tensor
-    better_N: Tensor  # rows
+    better_N: Tensor  # rows of the better answers
     worse_N: Tensor
 
     def __post_init__(self):
@@ -70,15 +70,16 @@ class ComparisonBatch:
 def token_weights(
     offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int, int]], weight: float
 ) -> list[float]:
-    """`weight` for a token that shares a character with a marked range, 1 for every other.
+    """`weight` for each token that overlaps a marked range, 1 for the others.
 
     Args:
-      offsets: for each token its characters [start, end), as the tokenizer gives them.
+      offsets: the tokenizer's offsets: characters [start, end) of each token.
     """
-    return [
-        weight if any(start < last and first < end for first, last in marked) else 1.0
-        for start, end in offsets
-    ]
+    weights = []
+    for start, end in offsets:
+        is_marked = any(start < last and first < end for first, last in marked)
+        weights.append(weight if is_marked else 1.0)
+    return weights
 
 
 def encode_comparisons(
@@ -89,19 +90,18 @@ def encode_comparisons(
 ) -> list[TokenComparison]:
     """Comparisons as token ids.
 
-    An answer ends with the token that ends a response (`Policy.end_id`). One that is longer than
-    `max_generated_len` is cut and has no end. Pairs whose answers are the same tokens are left out,
-    and so are comparisons without any other pair.
+    An answer ends with `Policy.end_id`, unless it is longer than `max_generated_len` and is cut.
+    Pairs of answers with the same tokens are left out, and so are comparisons without other pairs.
 
     Raises:
-      UserError: nothing is left; a prompt has no tokens; or tokens are to be weighted and the
-        tokenizer cannot tell which characters they are.
+      UserError: no pair is left, a prompt has no tokens, or tokens have weights and the tokenizer
+        has no character offsets.
     """
     if span_weight != 1 and not policy.tokenizer.is_fast:
         raise UserError(
-            f"dpo.span_weight={span_weight:g} weighs the tokens of marked characters, but"
-            f" {type(policy.tokenizer).__name__} does not tell a token's characters: use a"
-            " checkpoint with a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
+            f"dpo.span_weight={span_weight:g} needs the characters of each token, but"
+            f" {type(policy.tokenizer).__name__} has no character offsets: use a checkpoint with"
+            " a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
         )
     prompt_ids = _prompt_ids(policy, [c.prompt.text for c in comparisons])
     encoded = []
@@ -129,7 +129,7 @@ def encode_comparisons(
 def _encode_answer(
     policy: Policy, answer: Answer, max_generated_len: int, span_weight: float
 ) -> tuple[list[int], list[float]]:
-    """Ids of the answer's tokens, its end included, and their weights."""
+    """The ids of the answer's tokens, including the end token, and their weights."""
     is_weighted = bool(answer.marked) and span_weight != 1
     encoding = policy.tokenizer(
         text_target=answer.text, add_special_tokens=False, return_offsets_mapping=is_weighted
@@ -142,7 +142,7 @@ def _encode_answer(
 
 
 def _prompt_ids(policy: Policy, texts: Sequence[str]) -> dict[str, list[int]]:
-    """Ids of each different prompt, as the policy encodes it for sampling."""
+    """The ids of each distinct prompt, as the policy encodes it for sampling."""
     ids_of: dict[str, list[int]] = {}
     different = list(dict.fromkeys(texts))
     for start in range(0, len(different), PROMPTS_AT_ONCE):
@@ -182,7 +182,9 @@ def collate(
     if ref_logprobs is None:
         reference = [[0.0] * len(ids) for ids in answers]
     else:
-        reference = [logprobs_T.tolist() for few in ref_logprobs for logprobs_T in few]
+        reference = []
+        for logprobs_of_answers in ref_logprobs:
+            reference += [logprobs_T.tolist() for logprobs_T in logprobs_of_answers]
     return ComparisonBatch(
         prompt_ids_BP=_padded(prompts, pad_id, left),
         prompt_mask_BP=_padded([[1] * len(ids) for ids in prompts], 0, left),
@@ -196,7 +198,7 @@ def collate(
 
 
 def _padded(rows: Sequence[Sequence[float]], fill: float, left: bool = False) -> Tensor:
-    """Rows as one tensor, filled up on one side to the longest of them."""
+    """Rows as one tensor, padded on one side to the longest row."""
     width = max(len(row) for row in rows)
     padded = []
     for row in rows:

@@ -1,20 +1,20 @@
-"""Attention of encoder-decoders: shared prompts, T5's bias by distance, scores that are not stored.
+"""Attention of encoder-decoders: shared prompts, T5's bias by distance, recomputed scores.
 
 *Shared prompts.* K responses to one prompt attend to the same encoder states. Ordinary
 cross-attention needs those states once per response, so keys and values are projected, stored and
 read K times. Here the batch of the keys may be G prompts while the batch of the queries is
-B = G * K responses, the K of one prompt side by side. They attend as one long query:
+B = G * K responses, those of a prompt in consecutive rows. They attend as one long query:
 
     query (G * K, H, T, D) -> (G, H, K * T, D)        keys, values (G, H, P, D), mask (G, 1, 1, P)
 
-The result is the same, because queries do not see each other and cross-attention has no distance
-between query and key. transformers calls an attention function by name, so this works in every
-encoder-decoder whose attention can be chosen (T5, mT5, BART, ...).
+The result is the same, because queries do not see each other and cross-attention does not depend on
+the distance between query and key. transformers calls an attention function by name, so this works
+in every encoder-decoder with selectable attention (T5, mT5, BART, ...).
 
 *Bias by distance.* T5 adds a learned number to each score, which depends only on the distance of
 key and query. transformers looks it up for every pair of positions, and its gradient goes back
-through as many look-ups, which is a fifth of an update of a small model. Here it is looked up once
-per distance, and the matrix is a view of that row.
+through as many look-ups, which take a fifth of an update of a small model. Here it is looked up
+once per distance, and the matrix is a view of that row.
 
 *Recomputed scores.* On a CPU, PyTorch stores scores and probabilities of every layer if the bias
 needs a gradient or there is dropout. `_RecomputedAttention` computes them again instead.
@@ -139,11 +139,11 @@ def _recomputes(query: Tensor) -> bool:
 
 
 class _RecomputedAttention(torch.autograd.Function):
-    """O = (P M) v with P = softmax(scale q k^T + bias), and M the dropout of attention.
+    """O = (P M) v with P = softmax(scale q k^T + bias), where M is the dropout of attention.
 
-    M is 0 for a dropped entry and 1 / (1 - dropout) for others. Of the arrays of size (B, H, L, S)
+    M is 0 for dropped entries and 1 / (1 - dropout) for others. Of the arrays of size (B, H, L, S)
     only the zeros of M are stored, one byte each. PyTorch stores scores and probabilities too,
-    which is more than all the rest of a layer at prompts of 600 tokens. The backward pass computes
+    which at prompts of 600 tokens is more than all the rest of a layer. The backward pass computes
     P again:
 
         dP = M (dO v^T)
@@ -173,7 +173,7 @@ class _RecomputedAttention(torch.autograd.Function):
             scaled_value = value * ctx.dropout_scale
             out = _attend_with_dropout(query, key, scaled_value, bias_HLS, mask, keep_BHLS, scale)
         else:
-            assert bias_HLS is not None, "without bias and dropout PyTorch's attention is as good"
+            assert bias_HLS is not None, "use PyTorch's attention if there is no bias and dropout"
             keep_BHLS = None
             added = bias_HLS
             if mask is not None:
@@ -201,6 +201,7 @@ class _RecomputedAttention(torch.autograd.Function):
         for b, heads in _head_blocks(query, key):
             q, k, v = query[b, heads], key[b, heads], value[b, heads]
             do = grad[b, heads]
+            # P, computed again, and dP = M (dO v^T)
             p = _probabilities(q, k, _bias_of(bias_HLS, heads), _mask_of(mask, b), ctx.score_scale)
             dp = _matmul_transposed(do, v)
             p_after_dropout = p
@@ -208,10 +209,13 @@ class _RecomputedAttention(torch.autograd.Function):
                 keep_HLS = keep_BHLS[b, heads].to(p.dtype)
                 p_after_dropout = p * keep_HLS
                 dp = dp.mul_(keep_HLS)
+            # dS = P (dP - sum_d dO O)
             ds = p * dp.sub_(sum_BHL1[b, heads])
+            # dq = scale dS k, dk = scale dS^T q, dv = (P M)^T dO
             dq_blocks.append(_matmul_transposed(ds, k.mT) * ctx.score_scale)
             dk_blocks.append(_matmul_transposed(q.mT, ds.mT).mT * ctx.score_scale)
             dv_blocks.append(_matmul_transposed(do.mT, p_after_dropout.mT).mT)
+            # dbias = sum_B dS: add up the rows of the batch, block of heads by block of heads
             if bias_HLS is not None:
                 earlier_rows = dbias_blocks.get(heads.start)
                 dbias_blocks[heads.start] = ds if earlier_rows is None else earlier_rows + ds
@@ -260,7 +264,7 @@ def _head_blocks(query: Tensor, key: Tensor) -> list[tuple[int, slice]]:
 
 
 def _matmul_transposed(a_HLD: Tensor, b_HSD: Tensor) -> Tensor:
-    """a b^T, (H, L, S)."""
+    """The product a b^T, (H, L, S)."""
     if len(a_HLD) == 1:
         return linear(a_HLD[0], b_HSD[0])[None]
     return a_HLD @ b_HSD.mT

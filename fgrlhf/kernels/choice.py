@@ -2,20 +2,20 @@
 
 oneDNN is part of the same PyTorch. On two cores of an AMD EPYC, MKL reaches 185 GFLOP/s and oneDNN
 420; on Intel processors MKL is as fast or up to twice as fast. The two are timed once, in a few
-milliseconds, for three classes of size. oneDNN is chosen where it is at least `MARGIN` times as
-fast, a difference that noise does not produce.
+milliseconds, for three classes of size. oneDNN is chosen if it is at least `MARGIN` times as fast,
+a difference larger than the noise.
 
-The two libraries round differently, and a resumed run must be the same run bit for bit:
+The two libraries round differently, and a resumed run must continue bit for bit:
 
 - Within a process, the choice is made once, at the first product of fp32 matrices on a CPU.
 - On a machine, the first process that measures writes $XDG_CACHE_HOME/fgrlhf/kernels.json
   (~/.cache/fgrlhf/kernels.json), and later processes read it. An entry is valid for one processor,
   one release of PyTorch and one number of threads.
-- In a run, run.json holds the choice, and a resumed run takes it from there
-  (`use_kernels(run_folder=...)`) whatever the cache file contains by then.
+- In a run, run.json holds the choice, and a resumed run reads it from there
+  (`use_kernels(run_folder=...)`), whatever the cache file contains by then.
 - With several processes, every rank uses the choice of rank 0.
 
-Where the cache file cannot be written, each process measures.
+If the cache file cannot be written, each process measures.
 
 `model.kernels: off` disables everything in this folder: models keep the layers and the attention of
 transformers (install.py). The environment variable FGRLHF_KERNELS overrides the YAML. It accepts
@@ -42,7 +42,7 @@ PYTORCH = "pytorch"
 ONEDNN = "onednn"
 OFF = "off"
 SETTINGS = ("auto", OFF)
-MARGIN = 1.2  # speed of oneDNN, relative to MKL, from which on it is chosen
+MARGIN = 1.2  # lowest speed of oneDNN relative to MKL at which oneDNN is chosen
 REPEATS = 7
 
 # Products with fewer multiplications (64 rows times a 128 x 128 matrix) always go to PyTorch.
@@ -63,7 +63,7 @@ _limited = False  # whether oneDNN's caches have been limited
 
 
 def use_kernels(setting: str = "auto", run_folder: str | Path | None = None) -> None:
-    """Set how this process chooses, before any model is loaded. All ranks must call it.
+    """Set how this process chooses. Call it on all ranks, before any model is loaded.
 
     Args:
       setting: `model.kernels` of the config: "auto" or "off".
@@ -139,16 +139,16 @@ def onednn_available() -> bool:
 def onednn_linear(
     x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None
 ) -> torch.Tensor:
-    """x w^T + b, computed by oneDNN."""
+    """The product x w^T + b, computed by oneDNN."""
     if not _limited:
         _limit_caches()
     return torch.ops.mkldnn._linear_pointwise(x, weight_NK, bias_N, "none", [], "")
 
 
 def _limit_caches() -> None:
-    """Run oneDNN's first product with `CACHE_LIMITS` in the environment, then remove them again.
+    """Run oneDNN's first product with `CACHE_LIMITS` in the environment.
 
-    So child processes do not inherit the variables.
+    Then remove the variables, so that child processes do not inherit them.
     """
     global _limited
     _limited = True
@@ -167,7 +167,7 @@ def _limit_caches() -> None:
 
 
 def _fixed(setting: str) -> dict[str, str] | None:
-    """The choice where no measurement is needed, else None."""
+    """The choice if the setting or the machine determines it, else None."""
     setting = os.environ.get("FGRLHF_KERNELS") or setting
     if setting not in (*SETTINGS, PYTORCH, ONEDNN):
         raise UserError(
@@ -192,7 +192,7 @@ def _recorded(path: Path) -> dict[str, str] | None:
 
 
 def _checked(choice) -> dict[str, str]:
-    """The same choice.
+    """Return `choice` after checking it.
 
     Raises:
       ValueError: it does not name a library for every class of size.
@@ -263,7 +263,7 @@ def processor_name() -> str:
 
 
 def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None) -> dict[str, str]:
-    """The library for each class of size: oneDNN where it is at least `MARGIN` times as fast.
+    """The library for each class of size: oneDNN if it is at least `MARGIN` times as fast.
 
     Args:
       seconds: (library, (M, K, N)) -> seconds of that product; by default it is timed here.

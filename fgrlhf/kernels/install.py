@@ -1,4 +1,4 @@
-"""The switch `model.kernels`: what a loaded model gets from this folder. With `off`, nothing."""
+"""Installs the kernels of this folder in a loaded model, unless `model.kernels` is `off`."""
 
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
     Weights, their names and (up to rounding) the results stay the same.
 
     Args:
-      setting: `model.kernels` of the config, where `use_kernels` has not been called yet.
+      setting: `model.kernels` of the config, needed if `use_kernels` has not been called yet.
     """
     if kernels_off(setting):
         return model

@@ -1,9 +1,9 @@
 """Linear layers and dropout that are faster on a CPU than those of transformers.
 
-*Linear layers.* PyTorch computes products of fp32 matrices with MKL, which does not use AVX-512 on
-processors that are not Intel's. oneDNN, which is part of the same PyTorch, does and is twice as
-fast there (benchmarks/RESULTS.md). Half of the time of an update goes into such products.
-`choice.py` measures which of the two is faster on this machine.
+*Linear layers.* PyTorch multiplies fp32 matrices with MKL, which uses AVX-512 on Intel's processors
+only. On others, oneDNN, which is part of the same PyTorch, is twice as fast
+(benchmarks/RESULTS.md). Half of the time of an update goes into such products. `choice.py` measures
+which of the two is faster on this machine.
 
 *Dropout.* PyTorch draws one random number per entry, which takes a tenth of the time of a T5's
 update, and stores a mask in fp32. Here a mask has one byte per entry, and one 64-bit random number
@@ -25,9 +25,9 @@ from fgrlhf.kernels import choice
 
 
 def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """x w^T + b for x (..., K), equal to `torch.nn.functional.linear` up to rounding.
+    """The product x w^T + b for x (..., K), as `torch.nn.functional.linear` up to rounding.
 
-    oneDNN computes it where choice.py selects oneDNN for a product of this size, else PyTorch.
+    oneDNN computes it if choice.py selects oneDNN for a product of this size, else PyTorch.
     `torch.backends.mkldnn.set_flags(False)` leaves every product to PyTorch.
     """
     if not _goes_to_onednn(x, weight_NK):

@@ -1,9 +1,9 @@
 """Longformer's sliding-window attention as a few dense blocks of `scaled_dot_product_attention`.
 
 transformers computes the window's scores chunk by chunk, copies them into rows of 2w + 1 columns
-and stores those for the backward pass. Here the queries are cut into blocks of w tokens, where w is
-one side of the window. A block reads the keys of itself and of the blocks before and after it. A
-mask removes the corners, which are more than w away (w = 4):
+and stores those for the backward pass. Here the queries are split into blocks of w tokens, where w
+is one side of the window. A block reads its own keys and those of the blocks before and after it. A
+mask removes the corners, which are more than w tokens away (w = 4):
 
               keys
                block 0   block 1   block 2   block 3
@@ -26,8 +26,8 @@ input no longer than w is one dense attention. PyTorch's fused kernels store no 
 CPU with dropout: its fused kernel has no dropout, so training there stores each block's scores.
 
 Every query also reads the global tokens (the first token in a sequence classifier). Their keys are
-put before each block's keys, and masked inside the window so that they are not read twice. What the
-global tokens read themselves is computed by `_global_outputs`.
+put before each block's keys, and masked inside the window so that they are not read twice. The
+outputs of the global tokens are computed by `_global_outputs`.
 
 Outputs and gradients equal those of the stock model (tests/test_banded_attention.py). Parameters
 and saved checkpoints are the same.
@@ -52,7 +52,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def use_banded_attention(model: ModelT) -> ModelT:
-    """The same model. Every Longformer in it computes its attention in blocks from now on."""
+    """The same model, in which every Longformer computes its attention in blocks."""
     banded_class = {LongformerModel: BandedLongformer, LongformerSelfAttention: BandedSelfAttention}
     for module in model.modules():
         if type(module) in banded_class:
@@ -128,7 +128,7 @@ def banded_attention(
 
 
 class BandedSelfAttention(LongformerSelfAttention):
-    """Longformer's self-attention in blocks. `forward` takes what the stock encoder passes."""
+    """Longformer's self-attention in blocks, with the arguments of the stock class."""
 
     def forward(
         self,
@@ -180,10 +180,10 @@ class BandedSelfAttention(LongformerSelfAttention):
     def _global_outputs(
         self, hidden_BLE: Tensor, global_BGE: Tensor, padded_BL: Tensor, dropout: float
     ) -> Tensor:
-        """(B, G, E): what global tokens read from all tokens, through projections of their own.
+        """(B, G, E): outputs of the global tokens, which read all tokens by their own projections.
 
-        There are few global tokens, so it pays not to compute the key and the value W x + b of
-        every token, which would take an eighth of a sequence classifier's time:
+        There are few global tokens, so the key and the value W x + b of every token are not
+        computed, which would take an eighth of a sequence classifier's time:
 
             scores     q (W x + b)    = (q W) x + q b
             outputs    sum p (W x + b) = W (sum p x) + b (sum p)
@@ -210,11 +210,11 @@ class BandedSelfAttention(LongformerSelfAttention):
         return output_BHGD.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BLE: Tensor) -> Tensor:
-        """(B, H, L, D)"""
+        """Split the last axis into heads: (B, L, E) -> (B, H, L, D)."""
         return x_BLE.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def _joined(self, x_BHLD: Tensor, padded_BL: Tensor) -> Tensor:
-        """(B, L, E), 0 on padding."""
+        """Join the heads: (B, H, L, D) -> (B, L, E), 0 on padding."""
         return x_BHLD.transpose(1, 2).flatten(2).masked_fill(padded_BL[:, :, None], 0.0)
 
 

@@ -13,7 +13,7 @@ MetricFunction = Callable[[Prompt, str], Mapping[str, float | None]]
 
 
 class NamedMetric(ABC):
-    """A metric that a config can name."""
+    """A metric that can be selected by name in a config."""
 
     def __init__(self, config: MetricConfig):
         self.name = config.name
@@ -21,20 +21,20 @@ class NamedMetric(ABC):
 
     @property
     def facts(self) -> MetricFacts:
-        """Whether higher is better, whether it needs references."""
+        """The metric's properties, e.g. whether higher is better or it needs references."""
         return METRICS[self.name]
 
     @abstractmethod
     def columns(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[Columns]:
         """The columns that the metric adds to the row of each response.
 
-        `self.column` holds the response's value, None where the metric does not apply. A metric
-        with a corpus-level value adds `<column>/<statistic>`: numbers that are summed over
-        responses (`fgrlhf.metrics.pooled.CORPUS_LEVEL`). It is missing where the value is None.
+        `self.column` is the response's value, or None if the metric does not apply. A metric with a
+        corpus-level value adds `<column>/<statistic>`: numbers that are summed over responses
+        (`fgrlhf.metrics.pooled.CORPUS_LEVEL`). That column is missing if the value is None.
         """
 
     def values(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float | None]:
-        """The value of each response, None where the metric does not apply."""
+        """The value of each response; None if the metric does not apply."""
         values = []
         for columns in self.columns(prompts, texts):
             value = columns[self.column]
@@ -43,7 +43,7 @@ class NamedMetric(ABC):
         return values
 
 
-Metric = NamedMetric | MetricFunction  # what an evaluation accepts
+Metric = NamedMetric | MetricFunction  # metrics that an evaluation accepts
 
 
 class TextMetric(NamedMetric):

@@ -1,4 +1,4 @@
-"""The `evaluation_metrics` of a config: names of metrics, or sections with a name and settings.
+"""The key `evaluation_metrics` of a config: metrics by name, or by name and settings.
 
     evaluation_metrics: [rouge1, bleu, {name: perplexity, model: gpt2}]
 
@@ -16,12 +16,12 @@ from fgrlhf.config import FilePath, Name, StrictModel, refuse, suggestion, unrea
 
 @dataclass(frozen=True)
 class MetricFacts:
-    """What holds for a metric whatever its settings.
+    """Properties of a metric that do not depend on its settings.
 
     Args:
-      higher_is_better: None where neither direction is better in itself.
-      needs_references: a prompt without references gives null, not applicable.
-      reads: settings it reads besides its name.
+      higher_is_better: None if neither direction is better.
+      needs_references: whether the metric is null (not applicable) without references.
+      reads: settings that it reads besides its name.
       requires: those of them without a default.
     """
 
@@ -56,7 +56,7 @@ METRICS: dict[str, MetricFacts] = {
     "length": MetricFacts(higher_is_better=None),
 }
 
-# Columns that every evaluation has. rougeLsum needs references, kl a reference policy.
+# Columns of every evaluation. rougeLsum needs references, kl a reference policy.
 ALWAYS_COMPUTED = ("length", "rougeLsum", "kl", "reward")
 _TAKEN = frozenset(
     {
@@ -74,12 +74,12 @@ _TAKEN = frozenset(
 
 
 class MetricConfig(StrictModel):
-    """One metric. In YAML its name alone will do where it needs no settings."""
+    """One metric. In YAML, its name is enough if it needs no settings."""
 
     name: str = Field(description=f"one of {', '.join(METRICS)}")
     key: Name | None = Field(
         default=None,
-        description="column in rows and summaries; null: the name. Two metrics of one name need it",
+        description="column in rows and summaries; null: the name",
     )
     model: FilePath | None = Field(
         default=None, description="perplexity: folder or hub name of a language model"
@@ -118,11 +118,9 @@ def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:
     columns = [metric.column for metric in metrics]
     for metric in metrics:
         if columns.count(metric.column) > 1:
-            way_out = (
-                f"give each a `key` of its own ({{name: {metric.name}, key: ...}})"
-                if "key" in METRICS[metric.name].reads
-                else "name it once"
-            )
+            way_out = "name it once"
+            if "key" in METRICS[metric.name].reads:
+                way_out = f"give each its own `key` ({{name: {metric.name}, key: ...}})"
             raise ValueError(f"`{metric.column}` is there more than once: {way_out}")
     return metrics
 
@@ -140,9 +138,9 @@ def best_metric_mistakes(
     metrics: Sequence[MetricConfig],
     key: str = "train.best_metric",
 ) -> list[str]:
-    """Why a metric cannot pick the best policy, the one with its highest value.
+    """Problems with a metric whose highest value selects the best policy.
 
-    Either the metric is not computed, or lower values of it are better.
+    The metric must be computed, and higher values must be better.
 
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
@@ -160,6 +158,6 @@ def best_metric_mistakes(
     if name is not None and METRICS[name].higher_is_better is False:
         return [
             f"{key} is `{best_metric}`, but the policy with the highest value is kept"
-            f" as the best one and a lower {name} is better: choose another metric"
+            f" as the best one, and a lower {name} is better: choose another metric"
         ]
     return []

@@ -1,7 +1,6 @@
-"""Metrics that compare a response with references, through sacrebleu and nltk (ROUGE:
-evaluators.py).
+"""Metrics that compare a response with one or more references, with sacrebleu and nltk.
 
-Every function takes a response and one or more references.
+ROUGE is in fgrlhf/evaluators.py.
 """
 
 from collections.abc import Sequence
@@ -23,28 +22,30 @@ BLEU_ORDER = 4
 
 
 def bleu(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
-    """Sentence-level BLEU in points (0-100), and the counts that corpus-level BLEU adds up.
+    """Sentence-level BLEU in points (0-100), and the counts for corpus-level BLEU.
 
-    sacrebleu with signature case:mixed|eff:yes|tok:13a|smooth:exp: orders without an n-gram in a
-    short text are left out, precisions of 0 are smoothed (method 3 of Chen & Cherry 2014).
+    sacrebleu with signature case:mixed|eff:yes|tok:13a|smooth:exp: orders for which a short text
+    has no n-gram are skipped, precisions of 0 are smoothed (method 3 of Chen & Cherry 2014).
 
     Returns:
-      (score, counts). Counts are those of `corpus_bleu`.
+      (score, counts), with the counts that `corpus_bleu` takes.
     """
     score = BLEU(effective_order=True).sentence_score(text, list(references))
     counts = [score.sys_len, score.ref_len, *score.counts, *score.totals]
-    # a text equal to its reference can come out above 100 by rounding
+    # for a text equal to its reference, rounding can give a score above 100
     return min(score.score, 100.0), [float(count) for count in counts]
 
 
 def corpus_bleu(counts: Sequence[float]) -> float:
-    """Corpus-level BLEU in points of summed counts: nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp.
+    """Corpus-level BLEU in points, from summed counts.
 
         BLEU = min(1, exp(1 - r / c)) * exp(1/4 sum_n log(matches_n / ngrams_n))
 
+    The signature is nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp.
+
     Args:
-      counts: c words of the responses, r of the closest references, matching n-grams for n = 1 to
-        4, n-grams of the responses for n = 1 to 4.
+      counts: words c of the responses, words r of the closest references, matching n-grams for
+        n = 1 to 4, n-grams of the responses for n = 1 to 4.
     """
     response_words, reference_words = counts[:2]
     score = BLEU.compute_bleu(
@@ -61,13 +62,13 @@ def corpus_bleu(counts: Sequence[float]) -> float:
 
 
 def chrf(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
-    """chrF2 in points (0-100) of the best reference, and the counts that corpus-level chrF adds up.
+    """chrF2 in points (0-100) for the best reference, and the counts for corpus-level chrF.
 
     sacrebleu with signature case:mixed|eff:yes|nc:6|nw:0|space:no: character n-grams for n = 1 to
-    6, white space left out, recall weighs twice as much as precision.
+    6 without white space; recall weighs twice as much as precision.
 
     Returns:
-      (score, counts). Counts are those of `corpus_chrf`.
+      (score, counts), with the counts that `corpus_chrf` takes.
     """
     metric = CHRF()
     # sacrebleu has no public function that returns the counts of one text
@@ -76,11 +77,11 @@ def chrf(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
 
 
 def corpus_chrf(counts: Sequence[float]) -> float:
-    """Corpus-level chrF2 in points of summed counts.
+    """Corpus-level chrF2 in points, from summed counts.
 
     Args:
       counts: for n = 1 to 6 three numbers: character n-grams of the responses, of the references,
-        and those that both share.
+        and n-grams that match.
     """
     return CHRF()._compute_f_score([int(count) for count in counts])
 
@@ -89,7 +90,7 @@ def corpus_chrf(counts: Sequence[float]) -> float:
 
 
 class _NoSynonyms:
-    """Stands for WordNet where synonyms are not matched."""
+    """Replaces WordNet if synonyms are not matched."""
 
     def synsets(self, word: str) -> list:
         return []
@@ -100,15 +101,15 @@ class Meteor:
 
         (1 - 0.5 (chunks / matches)^3) * P R / (0.9 P + 0.1 R)
 
-    with P and R the share of the response's and the reference's words that match, and chunks the
-    runs of matches that are in the same order. Words match if they are equal, have the same Porter
-    stem, or, with `synonyms`, their stems share a WordNet synset (nltk looks up the stems, so a
-    word that stemming changes rarely matches a synonym). Parameters and matching are nltk's; the
-    texts are split into sentences and words as nltk's `word_tokenize` does, except that the
-    sentences are those of the blank segmenter, which needs no download.
+    P and R are the shares of the response's and the reference's words that match; chunks are runs
+    of matches in the same order. Words match if they are equal, have the same Porter stem, or, with
+    `synonyms`, if their stems share a WordNet synset (nltk looks up the stems, so a word that
+    stemming changes rarely matches a synonym). Parameters and matching are nltk's; texts are split
+    into words as by nltk's `word_tokenize`, but into sentences by the blank segmenter, which needs
+    no download.
 
     Raises:
-      UserError: synonyms are wanted and WordNet is not installed.
+      UserError: `synonyms` is set and WordNet is not installed.
     """
 
     def __init__(self, synonyms: bool):
@@ -144,8 +145,9 @@ def _installed_wordnet() -> Any:
 
 
 def exact_match(text: str, references: Sequence[str]) -> float:
-    """1 if the response equals a reference, else 0. Case counts; runs of white space are equal to
-    one space, and white space at either end is ignored.
+    """1 if the response equals a reference, else 0.
+
+    Case matters. A run of white space equals one space; white space at either end is ignored.
     """
     words = text.split()
     return float(any(words == reference.split() for reference in references))

@@ -1,4 +1,4 @@
-"""A metric of two policies compared on the same prompts, from their evaluation rows."""
+"""Comparison of two policies' metrics on the same prompts, from their evaluation rows."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,9 +8,9 @@ from fgrlhf.stats import Interval, paired_bootstrap
 
 
 def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
-    """Mean of a metric over the responses to each prompt, by the prompt's id.
+    """The mean of a metric over the responses to each prompt, by the prompt's id.
 
-    Responses to which the metric does not apply (None) are left out, as are rows without it.
+    Responses without the metric, or to which it does not apply (None), are left out.
     """
     values: dict[str, list[float]] = {}
     for row in rows:
@@ -20,7 +20,7 @@ def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
 
 
 def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interval | None:
-    """Mean of a - b over the prompts in both, with its interval; None where there are none."""
+    """The mean of a - b over the prompts in both, with an interval; None if there are none."""
     shared = [prompt for prompt in a if prompt in b]
     if not shared:
         return None

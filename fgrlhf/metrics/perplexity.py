@@ -17,25 +17,23 @@ from fgrlhf.types import Prompt
 
 
 class Perplexity(NamedMetric):
-    """How surprising a language model finds each response after its prompt; lower is better.
+    """Perplexity of each response after its prompt under a language model; lower is better.
 
         exp(-1/T sum_t log p(y_t | x, y_<t))
 
-    over the response's T tokens under the model's own tokenizer, without an end of sequence. A
-    decoder-only model reads prompt and response as one text, with a space between them where there
-    is no white space, and loses the beginning of a prompt that is too long for its positions. An
-    encoder-decoder reads the prompt in its encoder. A model with a chat template reads the prompt
-    as a user's turn.
+    The response has T tokens under the model's own tokenizer, without an end-of-sequence token. A
+    decoder-only model reads prompt and response as one text, separated by white space; a prompt
+    that is too long for its positions is cut at the beginning. An encoder-decoder reads the prompt
+    in its encoder. A model with a chat template reads the prompt as a user's turn.
 
-    A response without a character other than white space has no perplexity: None.
+    The perplexity of a blank response is None.
 
     Args:
       config: its `model` is a folder or hub name.
       device: of the model, which stays there.
       dtype: of its weights, "fp32" or "bf16".
     Raises:
-      UserError: the model cannot be loaded, or its tokenizer does not know which characters a token
-        stands for.
+      UserError: the model cannot be loaded, or its tokenizer has no character offsets.
     """
 
     def __init__(self, config: MetricConfig, device: str, dtype: str):
@@ -46,7 +44,7 @@ class Perplexity(NamedMetric):
         self.language_model.requires_grad_(False)
         if not self.language_model.tokenizer.is_fast:
             raise UserError(
-                f"evaluation_metrics: perplexity needs a fast tokenizer, which knows the characters"
+                f"evaluation_metrics: perplexity needs a fast tokenizer, which has the characters"
                 f" of each token, and {self.model_name} has none (tokenizer.json): choose another"
                 " model"
             )
@@ -67,8 +65,9 @@ class Perplexity(NamedMetric):
         return rows
 
     def _token_ids(self, prompt: Prompt, text: str) -> tuple[list[int], list[int]]:
-        """Ids of what the model reads before the response, and of the response, which has none if
-        it is blank.
+        """The ids that the model reads before the response, and those of the response.
+
+        A blank response has no ids.
         """
         if not text.strip():
             return [], []
@@ -90,8 +89,10 @@ class Perplexity(NamedMetric):
         return prompt_ids, response_ids
 
     def _split_joint_text(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
-        """Ids of prompt and response, tokenised as one text: many tokenizers join the space between
-        them with the response's first word. A token belongs to the response if it ends in it.
+        """Ids of prompt and response, tokenised as one text.
+
+        Many tokenizers join the space between them with the first word of the response. A token
+        belongs to the response if it ends in it.
         """
         chat = self.language_model.chat
         before = chat.turn(prompt) if chat else prompt
@@ -127,7 +128,7 @@ class Perplexity(NamedMetric):
             output, _ = model(*(tensor.to(device) for tensor in part))
             return [output.logprobs_BT]
 
-        # a training run may evaluate under autocast; the metric is that of the evaluation program
+        # no autocast, so that a training run and the evaluation program compute the same value
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             (logprobs_BT,) = in_parts(compute, batch, num_samples=1)
         check_logprobs(logprobs_BT, f"the log-probabilities of {self.model_name}")
@@ -140,7 +141,8 @@ def _padded(
 ) -> tuple[Tensor, Tensor]:
     """(ids, mask) of rows of different lengths."""
     width = max(len(row) for row in rows)
-    ids, mask = [], []
+    ids = []
+    mask = []
     for row in rows:
         padding = width - len(row)
         if left:

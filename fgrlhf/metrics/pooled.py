@@ -1,4 +1,4 @@
-"""Statistics of a whole evaluation that are no mean over responses."""
+"""Statistics of a whole evaluation that are not means over responses."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:
     return math.exp(negative_log_likelihood / tokens)
 
 
-# The last part of a row's key `<metric>/<statistic>`, which holds a list of numbers -> what is
-# computed from their sum over responses, `<metric>/corpus` of the summary.
+# `<statistic>` of a row's key `<metric>/<statistic>`, which holds a list of numbers -> a function
+# of their sum over responses, which is `<metric>/corpus` in the summary.
 CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
     "bleu_counts": corpus_bleu,
     "chrf_counts": corpus_chrf,
     "nll_and_tokens": corpus_perplexity,
 }
 
-# Metrics that are also computed from all responses to a prompt together, `<metric>/prompt` of the
+# Metrics that are also computed from all responses to a prompt together: `<metric>/prompt` in the
 # summary.
 PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
     "distinct1": partial(distinct, n=1),

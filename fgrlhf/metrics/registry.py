@@ -1,7 +1,9 @@
-"""Metrics from a config.
+"""Builds the metrics that a config names.
 
-metrics = build_metrics(config.evaluation_metrics, device)
-rows = evaluate_rows(policy, prompts, reward, sampling, metrics=metrics)
+Example:
+
+    metrics = build_metrics(config.evaluation_metrics, device)
+    rows = evaluate_rows(policy, prompts, reward, sampling, metrics=metrics)
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +30,7 @@ def build_metrics(
 
 
 def build_metric(config: MetricConfig, device: str = "cpu", dtype: str = "fp32") -> NamedMetric:
-    """One metric. See `build_metrics`."""
+    """Build one metric. See `build_metrics`."""
     if config.name == "perplexity":
         return Perplexity(config, device, dtype)
     return _BUILDERS[config.name](config)

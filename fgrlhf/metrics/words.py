@@ -1,4 +1,4 @@
-"""Metrics of a text alone, from its words. A word is what white space separates."""
+"""Metrics of the words of a text. Words are separated by white space."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ def length(text: str) -> int:
 
 
 def ngrams(text: str, n: int) -> list[tuple[str, ...]]:
-    """Every run of n words, in order; none where the text has fewer than n."""
+    """Every run of n words, in order; [] if the text has fewer than n."""
     words = text.split()
     return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
 
@@ -17,9 +17,9 @@ def ngrams(text: str, n: int) -> list[tuple[str, ...]]:
 def distinct(texts: Sequence[str], n: int) -> float | None:
     """distinct-n = |set of n-grams of all texts| / number of words of all texts.
 
-    From 0 to 1. The denominator is words, not n-grams, as in Li et al. (2016), section 5.2, so
+    From 0 to 1. The denominator counts words, not n-grams, as in Li et al. (2016), section 5.2, so
     texts of fewer than n words count as 0. Several texts are pooled; n-grams do not cross from one
-    text to the next. None without a word.
+    text to the next. None if there are no words.
     """
     number_of_words = sum(length(text) for text in texts)
     if number_of_words == 0:
@@ -34,5 +34,7 @@ def repetition(text: str, n: int) -> float | None:
     From 0 to 1. With n = 4 it is seq-rep-4 of Welleck et al. (2020), "Neural text generation with
     unlikelihood training", section 6.1. None for a text of fewer than n words.
     """
-    found = ngrams(text, n)
-    return 1 - len(set(found)) / len(found) if found else None
+    all_ngrams = ngrams(text, n)
+    if not all_ngrams:
+        return None
+    return 1 - len(set(all_ngrams)) / len(all_ngrams)

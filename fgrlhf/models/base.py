@@ -1,4 +1,4 @@
-"""`Policy`: what encoder-decoder and decoder-only policies have in common."""
+"""`Policy`: the base class of encoder-decoder and decoder-only policies."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.types import PolicyOutput, Response
 
-# Settings of a checkpoint's generation config that force or forbid tokens. They are no part of the
+# Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
 # policy, so beam search runs without them.
 UNFORCED = {
     "forced_bos_token_id": None,
@@ -43,10 +43,10 @@ class Policy(nn.Module):
     Args:
       model: a language model of transformers.
       tokenizer: its tokenizer.
-      max_input_len: longer prompts lose their end, because a prompt begins with its request.
+      max_input_len: longer prompts are cut at their end, because a prompt begins with its request.
       padding_side: side on which prompts are padded; None: the default of the class.
-      chat_template: True: prompts are a user's turn of a conversation; None: if the tokenizer has
-        a template.
+      chat_template: True: prompts are a user's turn of a conversation; None: only if the tokenizer
+        has a template.
 
     Raises:
       UserError: the tokenizer cannot pad, or its chat template cannot be used.
@@ -179,7 +179,7 @@ class Policy(nn.Module):
         num_samples: int = 1,
         temperature: float = 1.0,
     ) -> Response:
-        """Sample `num_samples` responses per prompt; the K of one prompt are side by side.
+        """Sample `num_samples` responses per prompt; those of a prompt are consecutive rows.
 
         The model is in eval mode while it samples.
 
@@ -221,7 +221,7 @@ class Policy(nn.Module):
         """The most probable response that the beam search of transformers finds for each prompt.
 
         A checkpoint's generation config may force or forbid tokens (BART's first token, repeated
-        n-grams). These settings are no part of the policy, neither here nor in sampling.
+        n-grams). These settings are not part of the policy, neither here nor in sampling.
         """
         output = self.model.generate(  # pyright: ignore[reportCallIssue]
             input_ids=prompt_ids_GP,
@@ -255,7 +255,7 @@ class Policy(nn.Module):
     ) -> tuple[PolicyOutput, Tensor]:
         """Log-probabilities of given responses.
 
-        Rows of one prompt should be side by side, because then they share its encoding.
+        The rows of a prompt should be consecutive, because then they share its encoding.
 
         Args:
           temperature: tau in the equation of the class.
@@ -263,7 +263,7 @@ class Policy(nn.Module):
 
         Returns:
           PolicyOutput with logprobs_BT and entropy_BT, and hidden_BTD, the last hidden state from
-          which token t was predicted: a value head can read it.
+          which token t was predicted, for a value head.
         """
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
@@ -317,11 +317,11 @@ class Policy(nn.Module):
         raise NotImplementedError("a policy class implements `hidden`")
 
     def _steps(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int) -> Steps:
-        """Decoding of `num_samples` responses per prompt, step by step."""
+        """Step-by-step decoding of `num_samples` responses per prompt."""
         raise NotImplementedError("a policy class implements `_steps`")
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
-        """Raises `UserError` if prompt and response need more positions than the model has."""
+        """Raise `UserError` if prompt and response need more positions than the model has."""
 
 
 def _uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int) -> Tensor:

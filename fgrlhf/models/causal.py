@@ -1,4 +1,4 @@
-"""Decoder-only policies: GPT-2, Llama, Qwen, GPT-NeoX, Mistral and others with keys and values.
+"""Decoder-only policies: GPT-2, Llama, Qwen, GPT-NeoX, Mistral and others with a key-value cache.
 
 Prompt (padded on the left) and response are one sequence. Where it is cheaper, a prompt and its K
 responses are one row, so that the prompt is computed once.
@@ -24,8 +24,8 @@ class CausalPolicy(Policy):
     """A policy whose decoder-only model continues the prompt.
 
     Raises:
-      UserError: right padding is requested, or the model keeps a running state instead of keys and
-        values.
+      UserError: right padding is requested, or the model keeps a recurrent state instead of keys
+        and values.
     """
 
     default_padding_side = "left"
@@ -46,9 +46,9 @@ class CausalPolicy(Policy):
             )
         if model._is_stateful:
             raise UserError(
-                f"{type(model).__name__} keeps a running state instead of keys and values, into"
+                f"{type(model).__name__} keeps a recurrent state instead of keys and values, into"
                 " which padding and the samples of other prompts would leak: choose a model whose"
-                " layers are all attention"
+                " layers are all attention layers"
             )
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
 
@@ -78,9 +78,9 @@ class CausalPolicy(Policy):
 
     @property
     def _can_share(self) -> bool:
-        """Whether every layer of the model uses the attention mask and the positions it is given.
+        """Whether every layer uses the attention mask and the positions passed to the model.
 
-        Layers with a sliding window and ALiBi derive a mask or distances of their own.
+        Layers with a sliding window or ALiBi derive their own mask or distances.
         """
         config = self.model.config
         layer_types = set(getattr(config, "layer_types", None) or ())
@@ -223,9 +223,8 @@ class CausalSteps:
         self.model = model
         self.num_samples = num_samples
         self.prompt_ids_GP = prompt_ids_GP
-        self.mask_BL = (
-            prompt_mask_GP  # of the tokens in the cache; one row per prompt until `first`
-        )
+        # mask of the tokens in the cache; one row per prompt until `first`
+        self.mask_BL = prompt_mask_GP
         self.cache = DynamicCache(config=model.config)
 
     def first(self) -> Tensor:
@@ -240,7 +239,7 @@ class CausalSteps:
         return self._read(ids_B[:, None], positions_B1)
 
     def _read(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """The hidden state after the last of these tokens, which are added to the cache."""
+        """Add tokens to the cache; return the hidden state after the last of them."""
         return self.model.base_model(
             input_ids=ids,
             attention_mask=self.mask_BL,
@@ -274,7 +273,7 @@ def takes_positions(model: PreTrainedModel) -> bool:
 
 
 def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:
-    """`position_ids` as keyword arguments of the model's forward pass; empty if it has none."""
+    """`position_ids` as keyword arguments of the model's forward pass; {} if it takes none."""
     return {"position_ids": position_ids} if takes_positions(model) else {}
 
 

@@ -10,7 +10,7 @@ It writes all special tokens itself, so its output is tokenised without adding t
 
 from fgrlhf.errors import UserError, shorten
 
-PLACEHOLDER = "answer"  # a response, where only what follows it matters
+PLACEHOLDER = "answer"  # a dummy response, used to find the text that follows it
 
 
 class ChatTemplate:
@@ -38,7 +38,7 @@ class ChatTemplate:
     def turn(self, prompt: str) -> str:
         """The prompt as the user's turn, followed by the beginning of the model's turn.
 
-        A long prompt loses its end; the template stays whole.
+        A long prompt is cut at its end; the template is never cut.
         """
         written = self.write(prompt)
         while prompt:

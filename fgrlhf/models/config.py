@@ -1,4 +1,4 @@
-"""Settings of models, as they stand under `model` in YAML."""
+"""Settings of models: parts of the section `model` in YAML."""
 
 from pydantic import Field
 
@@ -7,9 +7,9 @@ from fgrlhf.config import Count, Positive, StrictModel
 
 class LoRAConfig(StrictModel):
     r: Count = Field(16, description="rank")
-    alpha: Positive = Field(32.0, description="adapters count alpha / r times")
+    alpha: Positive = Field(32.0, description="the output of adapters is scaled by alpha / r")
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="of what adapters read; needs train.dropout"
+        0.0, ge=0, lt=1, description="on the input of adapters; needs train.dropout"
     )
     target_modules: list[str] | None = Field(
         None, description="names of linear layers; null: all but the output"

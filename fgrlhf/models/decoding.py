@@ -1,4 +1,4 @@
-"""Sampling responses token by token. A model's side of it is a `Steps` object."""
+"""Sampling responses token by token, from any model that provides a `Steps` object."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fgrlhf.types import Response
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn. Without `do_sample`, the most probable token is taken."""
+    """How responses are sampled. Without `do_sample`, the most probable token is taken."""
 
     max_new_tokens: int
     do_sample: bool = True
@@ -34,11 +34,11 @@ class Steps(Protocol):
         ...
 
     def keepable(self, live_B: Tensor) -> Tensor:
-        """Indices of the rows that `keep` must be given, so that no live row is lost."""
+        """Indices of the rows that must be kept so that no live row is lost."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
+        """Keep only these rows."""
         ...
 
 
@@ -51,12 +51,12 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
 def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
     """ids_B, one token per row.
 
-    The tokens are ordered by falling probability. The drawn token is the first at which the
+    The tokens are sorted by descending probability. The drawn token is the first at which the
     cumulative probability exceeds `uniform_B`.
 
-    So a sample depends on its own number alone, not on the rows of its batch, the process or the
-    device's random state. A data-parallel run draws what a single process draws, and a resumed run
-    draws what an uninterrupted run draws.
+    So a sample depends only on its own number, not on the rows of its batch, the process or the
+    device's random state. A data-parallel run draws the same samples as a single process, and a
+    resumed run the same as an uninterrupted one.
     """
     if not sampling.do_sample:
         return logits_BV.argmax(-1)
@@ -101,7 +101,7 @@ def decode(
     """Draw one response per row of `uniform_BT`.
 
     Args:
-      steps: the model's side, for the same rows.
+      steps: the model's decoding steps, for the same rows.
       project: hidden states -> logits.
       uniform_BT: random numbers in [0, 1), one per token; T is the length limit.
       eos_ids: tokens that end a response.
@@ -115,7 +115,7 @@ def decode(
     eos = torch.tensor(list(eos_ids), device=device)
     ids_BT = torch.full((B, T), pad_id, device=device)
     logprobs_BT = torch.zeros(B, T, device=device)
-    # rows of the results that are still in the model's batch, and which of those have not ended
+    # rows of the results that are still in the model's batch, and whether they are unfinished
     rows = torch.arange(B, device=device)
     live_B = torch.ones(B, dtype=torch.bool, device=device)
     length = T

@@ -1,4 +1,4 @@
-"""Encoder-decoder policies: T5, mT5, Flan, BART and others whose attention can be chosen.
+"""Encoder-decoder policies: T5, mT5, Flan, BART and others with selectable attention.
 
 The encoder reads a prompt once for all its responses.
 """
@@ -72,7 +72,8 @@ class EncoderDecoderPolicy(Policy):
     def _can_pack(self) -> bool:
         """Whether several responses can be one row of the decoder.
 
-        Only distances may count, and the attention must accept a mask of which token sees which.
+        The model must use relative positions only, and its attention must accept a mask for each
+        pair of tokens.
         """
         uses_sdpa = self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)
         return uses_sdpa and _max_positions(self.model) is None
@@ -110,8 +111,8 @@ class EncoderDecoderPolicy(Policy):
         """hidden_RND.
 
         Args:
-          ids_RN: decoder input. The rows of one prompt are side by side, equally many per prompt.
-          mask_R1NN: which token sees which; None: a token sees itself and those before it.
+          ids_RN: decoder input. The rows of a prompt are consecutive, equally many per prompt.
+          mask_R1NN: which token sees which; None: a token sees itself and the tokens before it.
         """
         num_rows = len(ids_RN) // len(encoded_GPD)
         encoded, mask = self._for_decoder(encoded_GPD, mask_GP, num_rows)
@@ -128,7 +129,8 @@ class EncoderDecoderPolicy(Policy):
     ) -> tuple[Tensor, Tensor]:
         """Encoder states and mask for `num_rows` decoder rows per prompt.
 
-        Attention of transformers needs them once per row, kernels/attention.py once per prompt.
+        The attention of transformers needs them once per row, that of kernels/attention.py once per
+        prompt.
         """
         if shares_prompts(self.model):
             return encoded_GPD, mask_GP
@@ -154,7 +156,7 @@ class EncoderDecoderPolicy(Policy):
             )
 
 
-T5Policy = EncoderDecoderPolicy  # the paper's name for it
+T5Policy = EncoderDecoderPolicy  # the paper's name
 
 
 class EncoderDecoderSteps:
@@ -208,7 +210,7 @@ class EncoderDecoderSteps:
 
 
 def _max_positions(model: PreTrainedModel) -> int | None:
-    """Positions of the encoder and of the decoder; None where only distances count (T5)."""
+    """Positions of the encoder and of the decoder; None with relative positions only (T5)."""
     return getattr(model.config, "max_position_embeddings", None)
 
 
@@ -216,7 +218,7 @@ def _split_by_tokens(order: Tensor, lengths: Sequence[int], limit: int) -> list[
     """Parts of `order` with at most `limit` tokens each after padding (or a single row).
 
     Args:
-      order: rows by growing length.
+      order: rows by increasing length.
       lengths: their lengths, in the same order.
     """
     sizes = [0]

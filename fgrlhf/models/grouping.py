@@ -1,4 +1,4 @@
-"""Rows of one prompt side by side: where each run of equal prompts begins, and how long it is."""
+"""Runs of equal prompts in consecutive rows: where each begins, and how long it is."""
 
 import torch
 from torch import Tensor

@@ -63,7 +63,7 @@ def load_tokenizer(path: str | Path):
     if not is_number or not max_length > 0:
         raise ValueError(
             f"its tokenizer_config.json has model_max_length={shorten(repr(max_length), 40)}, which"
-            " is no length."
+            " is not a length."
         )
     return tokenizer
 
@@ -85,8 +85,8 @@ def load_weights(
         random weights. Tied tensors are stored once and never count as missing.
       new_head: training starts from this checkpoint, so tensors outside the base model, and its
         pooler, may be missing or have another size; they then get the class's random weights.
-      exact: the checkpoint was saved from this very class, so tensors that the config does not ask
-        for are refused too.
+      exact: the checkpoint was saved from this very class, so tensors that the config does not
+        require are rejected too.
       arguments: for `from_pretrained`.
 
     Raises:
@@ -113,13 +113,13 @@ def load_weights(
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
     if missing:
         raise ValueError(
-            f"its weights lack {len(missing)} of the tensors that its config asks for"
+            f"its weights lack {len(missing)} of the tensors that its config requires"
             f" ({_some(missing)}), so the model would be partly random."
         )
     extra = sorted(report["unexpected_keys"]) if exact else []
     if extra:
         raise ValueError(
-            f"its weights hold {len(extra)} tensors that its config does not ask for"
+            f"its weights hold {len(extra)} tensors that its config does not require"
             f" ({_some(extra)}), so it is not the model that was saved."
         )
     _check_finite(model)
@@ -271,12 +271,12 @@ def _reason_in_one_sentence(path: str | Path):
 
 def _sentence(path: str | Path, error: BaseException) -> str:
     text = str(error).strip()
-    # transformers treats a path that does not exist as a hub name, and its message is about those
+    # transformers treats a path that does not exist as a hub name; its message would mislead
     looks_like_folder = str(path).count("/") > 1 and not Path(path).exists()
     if looks_like_folder and isinstance(error, OSError | ValueError):
         return "there is no such folder."
     if "trust_remote_code" in text or "custom code" in text:
-        return "it needs Python code of its own, and code of a model is never run."
+        return "it needs its own Python code, and code of a model is never run."
     kind = type(error).__name__
     if not text:
         return f"its files are damaged ({kind})."

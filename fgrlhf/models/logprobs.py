@@ -107,7 +107,7 @@ def _block(
 def _block_with_entropy_gradient(
     project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """The same by plain autograd, which stores several arrays of the size of z."""
+    """The same with plain autograd, which stores several arrays of the size of z."""
     logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
     chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
@@ -118,7 +118,7 @@ def check_logprobs(logprobs_BT: Tensor, what: str) -> None:
     """Check that log-probabilities (or values) are finite; the cost is negligible.
 
     Args:
-      what: names the numbers in the message.
+      what: name of the numbers in the message.
 
     Raises:
       UserError: a number is NaN or infinite.

@@ -1,11 +1,10 @@
-"""LoRA (Hu et al. 2022, arXiv 2106.09685), with peft: small trained matrices beside frozen weights.
+"""LoRA (Hu et al. 2022, arXiv 2106.09685), with peft: small trained matrices added to frozen ones.
 
     y = W x + (alpha / r) B A x        W (out, in) frozen,  A (r, in),  B (out, r),  B = 0 at first
 
-So the policy starts as the model it was made from. That model is also the reference of the KL
-penalty: it is the policy without the second term, so there is no second copy of its weights. The
-adapters are put into the transformers model itself. Nothing is wrapped around it, and it is used
-like any other.
+B = 0 means that training starts at the original model. That model is also the reference of the KL
+penalty. It is computed by leaving out the second term, so its weights are not copied. The adapters
+are injected into the transformers model without a wrapper, so it is used like any other model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedModel:
-    """The same model with adapters beside its linear layers. Only the adapters are trained.
+    """The same model with adapters on its linear layers. Only the adapters are trained.
 
     Raises:
       UserError: `settings.target_modules` names a layer that the model does not have.
@@ -41,23 +40,23 @@ def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedMode
     return model
 
 
-def _targets(model: PreTrainedModel, wanted: Sequence[str] | None) -> list[str]:
-    """Names of the linear layers that get adapters: `wanted`, or all but the output layer."""
+def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[str]:
+    """Names of the linear layers that get adapters: `requested`, or all but the output layer."""
     output_layer = model.get_output_embeddings()
     available = set()
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, Conv1D)) and module is not output_layer:
             available.add(_last_part(name))
-    unknown = sorted(set(wanted or ()) - available)
+    unknown = sorted(set(requested or ()) - available)
     if unknown:
         raise UserError(
             "model.policy_model.lora.target_modules names"
-            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters go beside linear layers"
-            f" other than the output, and {type(model).__name__} has these:"
+            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters need linear layers other"
+            f" than the output layer, and {type(model).__name__} has these:"
             f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
             " use all"
         )
-    return sorted(wanted or available)
+    return sorted(requested or available)
 
 
 def _stores_transposed_weights(model: PreTrainedModel, targets: Sequence[str]) -> bool:
@@ -78,7 +77,7 @@ def has_adapters(model: nn.Module) -> bool:
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model computes without its adapters while the block runs."""
+    """Disable the model's adapters while the block runs."""
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
     for layer in layers:
         layer.enable_adapters(False)
@@ -90,10 +89,10 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 class AdapterFree(nn.Module):
-    """The policy without its adapters, as it was before training: its reference.
+    """The policy without its adapters, which is the policy before training: the reference.
 
-    It computes in eval mode whatever the policy's mode is. The policy is not a submodule and its
-    weights are not parameters of this module, so they are not moved, frozen or saved twice.
+    It always computes in eval mode. The policy is not registered as a submodule, so its weights are
+    not moved, frozen or saved twice.
     """
 
     def __init__(self, policy: nn.Module):
@@ -101,7 +100,7 @@ class AdapterFree(nn.Module):
         self._policy = (policy,)  # in a tuple, so that PyTorch does not register it
 
     def forward(self, *args, **kwargs):
-        """As the policy's."""
+        """`Policy.forward` without adapters."""
         (policy,) = self._policy
         training = policy.training
         policy.eval()
@@ -113,7 +112,7 @@ class AdapterFree(nn.Module):
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """`state_dict` of an ordinary model that computes the same.
+    """The `state_dict` of an equivalent model without adapters.
 
     Every adapted layer has the weight W + (alpha / r) B A.
     """
@@ -130,7 +129,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def names_under_adapters(module: nn.Module) -> set[str]:
-    """Names of the tensors that do not change, because adapters are trained beside them."""
+    """Names of the tensors that stay frozen because adapters are trained instead."""
     names = set()
     for prefix, model in module.named_modules():
         if not isinstance(model, PreTrainedModel) or not has_adapters(model):

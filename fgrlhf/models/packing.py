@@ -1,7 +1,7 @@
-"""Several responses in one row, for decoders in which only distances count (T5's relative bias).
+"""Several responses in one row, for decoders with relative positions only (T5).
 
-The responses to one prompt differ in length. Padded to the longest of four, half of a decoder's
-work is on padding. Here they follow one another in a row,
+The responses to one prompt differ in length. If four of them are padded to the longest, half of the
+decoder's work is on padding. Here they follow one another in a row,
 
     y_1 y_1 y_1 | y_2 y_2 y_2 y_2 y_2 | y_3 ...
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fgrlhf.utils import check_shape
 
-# Tokens in a row. Attention among so many costs a tenth of the rest of a T5-small's layer.
+# Tokens in a row. At this length, attention costs a tenth of the rest of a layer of T5-small.
 ROW_LENGTH = 512
 
 
@@ -26,7 +26,7 @@ class Packing:
     """The place of every response token in R rows of `width` tokens.
 
     `place_BT` is row * width + column; it is valid where `real_BT` is True. Every prompt has
-    `rows_per_prompt` rows, which are side by side.
+    `rows_per_prompt` consecutive rows.
     """
 
     place_BT: Tensor
@@ -109,6 +109,7 @@ def pack_responses(mask_BT: Tensor, group_B: Tensor, row_length: int = ROW_LENGT
 
     width = max(*filled, 1)
     starts = [row * width + column for row, column in zip(row_of, column_of)]
+    # tokens of a response have consecutive places, from that of its first token on
     start_B1 = torch.tensor(starts, device=mask_BT.device)[:, None]
     place_BT = start_B1 + torch.arange(mask_BT.shape[1], device=mask_BT.device)
     return Packing(place_BT, mask_BT.bool(), len(filled), width, rows_per_prompt)

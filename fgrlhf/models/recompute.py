@@ -1,6 +1,6 @@
-"""Gradient checkpointing: a transformer layer stores its input and nothing else.
+"""Gradient checkpointing: a transformer layer stores only its input for the backward pass.
 
-Everything else is computed a second time when its gradient is needed: less memory, more time.
+All other activations are computed again when their gradients are needed: less memory, more time.
 """
 
 from collections.abc import Callable

@@ -1,21 +1,21 @@
-"""Tiny random models, and tokenizers made from a task's texts: nothing is downloaded.
+"""Tiny random models, and tokenizers built from a task's texts, without downloads.
 
     tokenizer = word_tokenizer(texts, add_eos=False)
     save_model(folder, tiny_causal(tokenizer, seed=0), tokenizer)
 
 The folder is an ordinary folder of transformers, which every program can load.
 
-Copying is slow to learn from T5's own initialisation. `tiny_encoder_decoder` therefore has random
-weights with a structure: from the first step on, attention can compare contexts and copy what
-followed.
+With T5's own initialisation, copying is slow to learn. `tiny_encoder_decoder` therefore has random
+weights with a structure: from the first step on, attention can compare contexts and copy the tokens
+that followed them.
 
-- Biases by relative position let head h of the first encoder layer look h + 1 tokens back, and head
-  h of the first decoder layer h tokens back. Both layers carry what they see through the same
-  random map. So an encoder position holds the tokens before it where a decoder position holds its
-  latest tokens.
+- Relative position biases let head h of the first encoder layer look h + 1 tokens back, and head h
+  of the first decoder layer h tokens back. Both layers pass what they read through the same random
+  map. So the state of an encoder position represents the tokens before it in the same way as the
+  state of a decoder position represents its latest tokens.
 - W_q = W_k in cross-attention, so that equal contexts attend to each other.
-- W_o = W_v^T with orthogonal W_v everywhere, so that an attended token arrives as itself, and the
-  tied embedding can read it.
+- W_o = W_v^T with orthogonal W_v everywhere, so that the embedding of an attended token is passed
+  on unchanged, and the tied output layer recognises it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,9 +68,9 @@ def word_tokenizer(texts: Iterable[str], add_eos: bool = True) -> PreTrainedToke
     Decoding a text of these words gives the text back. Other words become `<unk>`.
 
     Args:
-      texts: everything that the model will read and write.
-      add_eos: whether an encoded text ends with `</s>`, as encoder-decoders are used to. False for
-        decoder-only models, whose prompts must not end.
+      texts: all texts that the model will read and write.
+      add_eos: whether an encoded text ends with `</s>`, as is usual for encoder-decoders. False for
+        decoder-only models, whose prompts must not end with it.
     """
     splitter = _word_splitter()
     vocabulary = {token: i for i, token in enumerate(SPECIAL_TOKENS)}
@@ -201,10 +201,10 @@ def tiny_encoder_decoder(
     config = T5Config(**{**settings, **changes})
     offsets = max(len(encoder_looks_back), len(decoder_looks_back))
     if offsets > config.num_heads:
-        raise ValueError(f"{offsets} heads are to look back, but a layer has {config.num_heads}")
+        raise ValueError(f"{offsets} heads should look back, but a layer has {config.num_heads}")
     if config.num_heads * config.d_kv < config.d_model:
         raise ValueError("num_heads * d_kv must not be less than d_model: W_v is orthogonal")
-    with seeded(seed, "mini model"):  # the feed-forward layers stay as transformers draws them
+    with seeded(seed, "mini model"):  # feed-forward layers keep the weights of transformers
         model = T5ForConditionalGeneration(config)
     with torch.no_grad():
         _structure_weights(model, seed)
@@ -226,7 +226,7 @@ def _structure_weights(model: T5ForConditionalGeneration, seed: int) -> None:
     def orthogonal() -> Tensor:
         return torch.linalg.qr(torch.randn(inner_size, config.d_model, generator=generator))[0]
 
-    # the map through which both first layers carry the tokens they look back at
+    # the map through which both first layers pass the tokens they look back at
     shared_v = orthogonal()
     embeddings = model.shared.weight
     embeddings.copy_(torch.randn(embeddings.shape, generator=generator))
@@ -238,8 +238,8 @@ def _structure_weights(model: T5ForConditionalGeneration, seed: int) -> None:
                 block.layer[0].SelfAttention,
                 q=orthogonal() * 0.1,
                 v=shared_v if first else orthogonal(),
-                # In the first layer the output map of a head is the next head's, so that every
-                # offset arrives in a place of its own.
+                # In the first layer a head uses the output map of the next head, so that every
+                # offset is written to its own subspace.
                 roll=config.d_kv if first else 0,
             )
             if stack.is_decoder:

@@ -2,9 +2,9 @@
 
     fgrlhf compare TASK CONFIG ... output_dir=DIR [algorithms=ppo,grpo] [seeds=0,1,2]
 
-Every config is trained with every seed, an RL config with every algorithm. The best policies on dev
-and the policy they started from are evaluated on the test prompts. Writes <output_dir>/summary.json
-and index.html, and prints the table. Run it again to continue, or to add runs and seeds.
+Every config is trained with every seed, and an RL config with every algorithm. The best policies on
+dev and the initial policy are evaluated on the test prompts. Writes <output_dir>/summary.json and
+index.html, and prints the table. Run it again to continue, or to add runs and seeds.
 """
 
 import json
@@ -39,21 +39,21 @@ USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
 
 
 class CompareSettings(ExperimentSettings):
-    """What to compare, and on what."""
+    """Settings of a comparison."""
 
     algorithms: str | None = Field(
-        None, description="for every RL config, with commas; null: the config's own"
+        None, description="for every RL config, separated by commas; null: the config's own"
     )
     settings: FilePath | None = Field(
-        None, description="YAML {run: {key: value}}: overrides for single runs"
+        None, description="YAML {run: {key: value}}: overrides for individual runs"
     )
-    metric: str = Field("reward", description="a column of the evaluation: what is compared")
+    metric: str = Field("reward", description="the compared column of the evaluation")
     evaluation: FilePath | None = Field(
         None,
-        description="YAML of an RL run: its rewards and its sampling; null: the first RL config",
+        description="YAML of an RL run with rewards and sampling; null: the first RL config",
     )
     reference: FilePath | None = Field(
-        None, description="policy to compare with; null: where the first config starts"
+        None, description="policy to compare with; null: the first config's initial policy"
     )
     reward: bool = Field(True, description="false: evaluate without reward models")
     data_dir: FilePath | None = Field(
@@ -74,11 +74,11 @@ def compare(
     lanes: int,
     before: Sequence[Stage] = (),
 ) -> Comparison:
-    """Run what is missing, write summary.json and index.html, and print the table.
+    """Run the missing stages, write summary.json and index.html, and print the table.
 
     Args:
       reference: folder or hub name of the policy that the runs start from.
-      before: stages that runs need.
+      before: stages that the runs need.
 
     Raises:
       UserError: a stage failed, or the evaluations do not have the metric.
@@ -117,7 +117,7 @@ def runs_of(
 ) -> list[Run]:
     """A run for every config, and for every algorithm of an RL config.
 
-    A run is named by its algorithm where there is a single RL config, else by the config and the
+    A run is named after its algorithm if there is a single RL config, else after the config and the
     algorithm.
 
     Raises:
@@ -125,7 +125,7 @@ def runs_of(
     """
     algorithms = settings.algorithms.split(",") if settings.algorithms else []
     parsed = [parse_config(config) for config in configs]
-    single = [name for name, _ in parsed].count("rl") == 1
+    is_single = [name for name, _ in parsed].count("rl") == 1
     runs = []
     for name, path in parsed:
         group = experiment.config_value(path, overrides, "logging.run_name") or Path(path).stem
@@ -133,7 +133,7 @@ def runs_of(
             runs.append(Run(group, name, path, tuple(overrides), group, name))
             continue
         for algorithm in algorithms:
-            run_name = algorithm if single else f"{group}-{algorithm}"
+            run_name = algorithm if is_single else f"{group}-{algorithm}"
             chosen = (f"algorithm.name={algorithm}", *overrides)
             runs.append(Run(run_name, name, path, chosen, group, algorithm))
     names = [run.name for run in runs]
@@ -147,17 +147,17 @@ def runs_of(
 
 
 def with_settings(run: Run, file: str | None) -> Run:
-    """The run with the overrides that a YAML file {run: {key: value}} has for it."""
+    """The run with its overrides in a YAML file {run: {key: value}}."""
     if file is None:
         return run
     settings = read_yaml(file).get(run.name) or {}
     if not isinstance(settings, dict):
         raise UserError(f"{file}: `{run.name}` must be a mapping of keys to values")
-    more = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in settings.items()
-    ]
-    return replace(run, overrides=(*run.overrides, *more))
+    overrides = list(run.overrides)
+    for key, value in settings.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        overrides.append(f"{key}={text}")
+    return replace(run, overrides=tuple(overrides))
 
 
 def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
@@ -165,8 +165,8 @@ def _plan(configs: Sequence[str], settings: CompareSettings) -> EvaluationPlan:
     config = settings.evaluation or (rl[0] if rl else None)
     if config is None:
         raise UserError(
-            "no RL config is compared, so evaluation=FILE must name one: its sampling and rewards"
-            " judge the responses"
+            "no RL config is compared: give one with evaluation=FILE, which defines the sampling"
+            " and the rewards of the evaluation"
         )
     return EvaluationPlan(
         config, settings.data_dir, settings.split, settings.num_samples, settings.reward
@@ -179,7 +179,7 @@ def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) ->
         policy = experiment.config_value(path, overrides, key)
         if policy is not None:
             return str(policy)
-    raise UserError(f"{path} names no policy to start from: give reference=FOLDER")
+    raise UserError(f"{path} has no initial policy: give reference=FOLDER")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -20,7 +20,7 @@ from fgrlhf.stats import LEVEL, holm, seed_interval, seed_p_value
 
 @dataclass(frozen=True)
 class SeedResult:
-    """A run with one seed: its test score, and where its training ended."""
+    """A run with one seed: its test score, and the state at the end of its training."""
 
     score: float
     episodes: float
@@ -42,12 +42,12 @@ class Difference:
     """A paired difference between two runs with its 95% interval over prompts and seeds.
 
     Attributes:
-      excludes_zero: of the interval by itself. Among 91 pairs without any difference about five
-        exclude zero by chance.
+      excludes_zero: whether the interval excludes zero, without correction. Among 91 pairs without
+        any difference, about five exclude zero by chance.
       p: p-value of no difference.
       p_corrected: after Holm's correction over all pairs of the comparison.
-      real: `p_corrected` is below 0.05. By this rule one comparison in twenty reports a difference
-        where there is none.
+      real: `p_corrected` is below 0.05. At most one comparison in twenty then reports a difference
+        that does not exist.
     """
 
     mean: float
@@ -65,7 +65,7 @@ class Comparison:
 
     Attributes:
       metric: of the responses to the prompts of `split`.
-      reference: the policy the runs started from, and its score.
+      reference, reference_score: the initial policy of the runs, and its score.
       differences: `a_vs_b` -> a minus b, for all pairs.
     """
 
@@ -86,10 +86,10 @@ class Comparison:
         return self.differences.get(f"{a}_vs_{b}")
 
     def others(self) -> dict[str, Difference]:
-        """Pairs besides those with the reference and with the first run.
+        """Pairs other than those with the reference or the first run.
 
-        Of different groups those with the same algorithm; within a group those whose interval
-        excludes zero.
+        These are pairs from different groups with the same algorithm, and pairs within a group
+        whose interval excludes zero.
         """
         shown = {}
         for (a, run_a), (b, run_b) in combinations(reversed(self.runs.items()), 2):
@@ -147,7 +147,7 @@ def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> S
 
 
 def differences(scores: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Difference]:
-    """All pairs, later minus earlier.
+    """The differences of all pairs, later minus earlier.
 
     Args:
       scores: name -> for each seed, a score per prompt.

@@ -48,11 +48,11 @@ def rows(comparison: Comparison) -> list[Row]:
 
 
 def explained(comparison: Comparison) -> str:
-    """What bold and italic mean, with the number of comparisons."""
+    """The meaning of bold and italic, with the number of comparisons."""
     return (
         f"Bold: significant after Holm's correction over all {len(comparison.differences)}"
-        " differences. Italic: the interval by itself excludes zero, which some of so many do by"
-        " chance."
+        " differences. Italic: the interval excludes zero, which happens by chance for some of so"
+        " many."
     )
 
 
@@ -96,9 +96,10 @@ def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
 
 
 def band(curves: list[list[Point]], axis: str) -> Band:
-    """Mean score over `axis`, between the worst and the best seed.
+    """The mean score along `axis`, between the worst and the best seed.
 
-    KL may fall in training, which would fold a band: over KL it is the mean alone.
+    KL may decrease in training, which would fold the band over itself, so along KL there is only
+    the mean.
     """
     length = min(map(len, curves))  # a run that stopped early is shorter
     points = [curve[:length] for curve in curves]

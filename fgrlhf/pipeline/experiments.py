@@ -34,22 +34,23 @@ TRAINING = ("rl", "dpo", "sft")
 
 
 def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The command of a stage program, and the modules whose code decides its result."""
+    """The command of a stage program, and the modules whose code affects its result."""
     module = PROGRAMS[name]
     command = (sys.executable, "-m", module, task, *arguments)
-    return command, (module, task, f"{task}.task", f"tasks.{task}.task")  # those that exist count
+    # modules that do not exist are ignored
+    return command, (module, task, f"{task}.task", f"tasks.{task}.task")
 
 
 # ---- settings ------------------------------------------------------------------------------------
 
 
 class ExperimentSettings(StrictModel):
-    """What comparisons and sweeps have in common."""
+    """Common settings of comparisons and sweeps."""
 
     output_dir: FilePath
-    seeds: str = Field("0,1,2", description="every run is repeated with each of them")
+    seeds: str = Field("0,1,2", description="every run is repeated with each seed")
     lanes: int | None = Field(
-        None, ge=1, le=1024, description="runs at the same time; null: one per GPU, or one"
+        None, ge=1, le=1024, description="simultaneous runs; null: one per GPU, or one"
     )
 
     @field_validator("seeds")
@@ -107,7 +108,7 @@ class Arguments:
 
 
 def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
-    """Sort a command line. Raises `UserError` with the usage where it names no task or config."""
+    """Parse a command line. Raises `UserError` with the usage if the task or config is missing."""
     words = [argument for argument in argv if "=" not in argument]
     pairs = [argument for argument in argv if "=" in argument]
     if len(words) < 2:
@@ -125,7 +126,7 @@ class Run:
     """A training run, repeated for every seed.
 
     Args:
-      name: of its folder and in tables.
+      name: name of its folder, and in tables.
       program: rl, dpo or sft.
       config: its YAML file.
       overrides: `key=value` for the config.
@@ -143,7 +144,7 @@ class Run:
     needs: tuple[str, ...] = ()
 
     def folder(self, seed: int) -> str:
-        """Below the experiment's folder; also the name of the stage."""
+        """The run's folder in the experiment's folder; also the name of the stage."""
         return f"{self.name}/seed-{seed}"
 
     def policy(self, out: Path, seed: int) -> Path:
@@ -157,7 +158,7 @@ class Run:
 
 
 def parse_config(argument: str) -> tuple[str, str]:
-    """(program, path) of `[PROGRAM:]PATH`; the program is rl where none is named.
+    """(program, path) of `[PROGRAM:]PATH`; the default program is rl.
 
     Raises:
       UserError: there is no such training program.
@@ -175,7 +176,7 @@ def parse_config(argument: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """On which prompts policies are evaluated, and how.
+    """The prompts and settings of evaluations.
 
     Args:
       config: YAML of an RL run, whose lengths, sampling and rewards the evaluation uses.
@@ -197,8 +198,8 @@ class Experiment:
 
     Args:
       task: its name.
-      out: where everything is written.
-      environment: variables for the stages beside those of this process.
+      out: the output folder.
+      environment: environment variables for the stages, in addition to those of this process.
     """
 
     task: str
@@ -252,8 +253,9 @@ class Experiment:
         return Stage(stage, command, needs, (output,), tuple(reads), modules)
 
     def run(self, stages: Sequence[Stage], lanes: int) -> None:
-        """Bring all stages up to date. Lanes on a CPU share its cores, unless OMP_NUM_THREADS is
-        set.
+        """Bring all stages up to date.
+
+        Lanes on a CPU share its cores, unless OMP_NUM_THREADS is set.
 
         Raises:
           UserError: a stage failed, or another pipeline works in the folder.
@@ -265,12 +267,12 @@ class Experiment:
         Pipeline(stages, Path.cwd(), self.out, environment, lanes).run()
 
     def config_value(self, config: str, overrides: Iterable[str], key: str) -> Any:
-        """A config's value under a dotted key, environment variables filled in; None without one.
+        """The value of a dotted key, with environment variables expanded; None if it is not set.
 
         Raises:
           UserError: the config cannot be read.
         """
-        for override in reversed(list(overrides)):  # the last one counts
+        for override in reversed(list(overrides)):  # the last override wins
             name, _, text = override.partition("=")
             if name == key:
                 return text
@@ -280,15 +282,21 @@ class Experiment:
         return self._filled(value) if isinstance(value, str) else value
 
     def named_files(self, config: str, overrides: Iterable[str] = ()) -> list[str]:
-        """The files and checkpoints that a config or its overrides name, if they exist.
+        """The existing files and checkpoints that a config or its overrides name.
 
-        A run depends on their contents; what the experiment's own stages write is left out, since
-        they are among its needs. Raises `UserError` where the config cannot be read.
+        A run depends on their contents. Outputs of the experiment's own stages are excluded,
+        because a run depends on them by its `needs`.
+
+        Raises:
+          UserError: the config cannot be read.
         """
         tree = read_yaml(config)
         tree.pop("logging", None)
         texts = [*_texts(tree), *(override.partition("=")[2] for override in overrides)]
-        files = {file for text in texts if text for file in _files(self._filled(text))}
+        files: set[str] = set()
+        for text in texts:
+            if text:
+                files |= set(_files(self._filled(text)))
         return sorted(file for file in files if not Path(file).is_relative_to(self.out))
 
     def _filled(self, text: str) -> str:
@@ -296,12 +304,12 @@ class Experiment:
 
 
 def _files(path: str | Path) -> list[str]:
-    """The file itself, or the weights and configs in a checkpoint's folder; none of other names."""
+    """The file itself, or the weights and configs in a checkpoint's folder; [] for other names."""
     try:
         if Path(path).is_file():
             return [str(Path(path).absolute())]
         files = [file for pattern in WEIGHTS for file in Path(path).glob(pattern)]
-    except (OSError, ValueError):  # no possible name of a file
+    except (OSError, ValueError):  # not a valid file name
         return []
     return sorted(str(file.absolute()) for file in files)
 
@@ -335,7 +343,7 @@ def paired_scores(
 
     Returns:
       name -> for each seed, the mean over the responses to each prompt. All arrays have the prompts
-      that every evaluation has a value for, in one order.
+      for which every evaluation has a value, in the same order.
 
     Raises:
       UserError: there is no such prompt.
@@ -351,22 +359,21 @@ def paired_scores(
             f" {', '.join(_metrics(rows)) or 'no metrics'}. Choose another metric=..."
         )
     prompts = sorted(shared)
-    return {
-        name: [np.array([values[prompt] for prompt in prompts]) for values in seeds]
-        for name, seeds in scores.items()
-    }
+    arrays: dict[str, list[np.ndarray]] = {}
+    for name, seeds in scores.items():
+        arrays[name] = [np.array([values[prompt] for prompt in prompts]) for values in seeds]
+    return arrays
 
 
 def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
-    """Numeric columns of the evaluations."""
+    """Numeric columns of the evaluations, going by their first rows."""
     names: dict[str, None] = {}
     for seeds in rows.values():
-        for row in (row for seed in seeds for row in seed[:1]):
-            names |= dict.fromkeys(
-                name
-                for name, value in row.items()
-                if isinstance(value, int | float) and name not in ("id", "sample")
-            )
+        first_rows = [seed[0] for seed in seeds if seed]
+        for row in first_rows:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name not in ("id", "sample"):
+                    names[name] = None
     return list(names)
 
 
@@ -375,24 +382,20 @@ def _metrics(rows: Mapping[str, Sequence[Sequence[Mapping]]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation on dev in training.
+    """An evaluation on dev during training."""
 
-    `episodes` counts the responses learned from so far, `seconds` the time of rollouts and updates.
-    """
-
-    episodes: float
-    seconds: float
+    episodes: float  # responses used for training so far
+    seconds: float  # time of rollouts and updates so far
     score: float
     kl: float | None
 
 
 def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
-    """The dev scores in a run's metrics.jsonl; empty where the run counts no episodes (SFT)."""
-    per_step = next(
-        (row["episodes"] / (row["step"] + 1) for row in lines if "episodes" in row), None
-    )
-    if per_step is None:
+    """The dev scores in a run's metrics.jsonl; [] if the run does not count episodes (SFT)."""
+    with_episodes = [row for row in lines if "episodes" in row]
+    if not with_episodes:
         return []
+    per_step = with_episodes[0]["episodes"] / (with_episodes[0]["step"] + 1)
     points = []
     seconds = 0.0
     for row in lines:

@@ -1,4 +1,4 @@
-"""A digest of everything in the repository that decides what a command does."""
+"""A digest of everything in the repository that affects what a command does."""
 
 import ast
 import hashlib
@@ -12,7 +12,7 @@ import fgrlhf
 from fgrlhf.files import sha256
 from fgrlhf.runs.runlog import versions
 
-LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder that holds the library's packages
+LIBRARY = Path(fgrlhf.__file__).parents[1]  # the folder of the library's packages
 
 
 def fingerprint(
@@ -22,23 +22,30 @@ def fingerprint(
     modules: Iterable[str],
     upstream: Iterable[str],
 ) -> str:
-    """Digest of a command, the files matching the patterns `reads`, the code of `modules`, and
-    earlier digests.
+    """Digest of a command, the files it reads, its code, and the digests of earlier stages.
 
-    Code counts without comments and docstrings. An absolute path in `reads` is a file elsewhere,
-    such as a model of another pipeline. Equal in every checkout: paths enter without `root`.
+    Comments and docstrings do not count. Paths are relative to `root`, so the digest is the same in
+    every checkout.
+
+    Args:
+      reads: glob patterns in `root`; an absolute path is a file elsewhere, such as a model of
+        another pipeline.
+      modules: the modules that the command runs; their imports are followed.
+      upstream: digests of the stages that the command needs.
     """
     files: set[Path] = set()
     for pattern in reads:
         files |= {Path(pattern)} if Path(pattern).is_absolute() else set(root.glob(pattern))
-    code = sorted(imported_files(root, modules))
+    file_digests = {}
+    for path in sorted(files):
+        file_digests[str(path).replace(str(root), "")] = _file_digest(_Version.of(path))
+    code_digests = {}
+    for path in sorted(imported_files(root, modules)):
+        code_digests[_place_of(path, root)] = _code_digest(_Version.of(path))
     parts = {
         "command": [part.replace(str(root), "") for part in command],
-        "files": {
-            str(path).replace(str(root), ""): _file_digest(_Version.of(path))
-            for path in sorted(files)
-        },
-        "code": {_place_of(path, root): _code_digest(_Version.of(path)) for path in code},
+        "files": file_digests,
+        "code": code_digests,
         "versions": versions(),
         "upstream": list(upstream),
     }
@@ -46,9 +53,7 @@ def fingerprint(
 
 
 def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
-    """Files in `root` and of the library that importing `modules` may run: the closure of their
-    import statements.
-    """
+    """Files in `root` and the library that importing `modules` may run, directly or indirectly."""
     visited: set[Path] = set()
     ahead = [file for module in modules for file in _files_of(root, module)]
     while ahead:
@@ -63,7 +68,7 @@ def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
 
 @dataclass(frozen=True)
 class _Version:
-    """A file as it is now: the key under which what is computed from it is kept."""
+    """The current version of a file: the key of cached results."""
 
     path: Path
     size: int
@@ -90,7 +95,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _files_of(root: Path, name: str) -> list[Path]:
-    """The file of a module and the `__init__` of every package above it; none of other packages."""
+    """The file of a module and the `__init__` of its packages; [] outside root and library."""
     parts = name.split(".")
     folder = root if (root / parts[0]).exists() else LIBRARY
     above = [folder.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]

@@ -1,20 +1,19 @@
-"""Runs stages in the order of their needs, several at a time, and reuses those in which nothing
-changed.
+"""Runs stages in the order of their dependencies, in parallel, and reuses unchanged ones.
 
 A stage is a command. Its fingerprint covers the command, the contents of the files it reads
 (configs, scripts), the code its modules import from this repository, the packages' versions, and
-the fingerprints of the stages it needs. In the outputs folder:
+the fingerprints of the stages it needs. The outputs folder contains
 
-    pipeline.json    fingerprint and state of every stage
-    stages.json      {stage: {seconds, peak_mb}} of the complete ones
-    logs/<stage>.log what the stage printed
+    pipeline.json     fingerprint and state of every stage
+    stages.json       {stage: {seconds, peak_mb}} of the complete stages
+    logs/<stage>.log  output of the stage
 
 Only one pipeline at a time works in a folder. If it is killed, its stages end with it
 (fgrlhf/runs/orphan.py).
 
-A stage that is complete under its present fingerprint, with its outputs in place, is not run again.
-An interrupted stage runs again on its unfinished outputs (the stages themselves continue from their
-checkpoints). A stage whose fingerprint has changed loses its outputs first.
+A stage is not run again if it is complete under its current fingerprint and its outputs exist. An
+interrupted stage continues from its unfinished outputs. If the fingerprint of a stage has changed,
+its outputs are removed first.
 """
 
 import os
@@ -40,7 +39,7 @@ from fgrlhf.runs.orphan import parent_mark
 from fgrlhf.runs.stage import hold
 
 LINES_SHOWN = 30  # of a failed stage's log
-PULSE = 60.0  # seconds between progress lines where there is no terminal
+PULSE = 60.0  # seconds between progress lines without a terminal
 BYTES_PER_MB = 2**20
 
 
@@ -60,9 +59,9 @@ def visible_gpus() -> list[str]:
 
 
 def lane_environments(lanes: int) -> list[dict[str, str]]:
-    """What each lane adds to the environment: with several GPUs, its share of them.
+    """Each lane's additional environment variables: with several GPUs, its share of them.
 
-    A single lane keeps all GPUs. With more lanes than GPUs, lanes share one.
+    A single lane keeps all GPUs. With more lanes than GPUs, several lanes share a GPU.
     """
     gpus = visible_gpus()
     if lanes == 1 or len(gpus) < 2:
@@ -75,9 +74,11 @@ def lane_environments(lanes: int) -> list[dict[str, str]]:
 class Stage:
     """A command, run in the repository's root.
 
-    `needs` are names of stages that come before. `outputs` are paths in the outputs folder that
-    only this stage writes. `reads` are glob patterns in the repository, of files whose contents
-    decide the result. `modules` are the modules the command runs; their imports are followed.
+    Args:
+      needs: names of earlier stages that this one depends on.
+      outputs: paths in the outputs folder that only this stage writes.
+      reads: glob patterns in the repository of files whose contents affect the result.
+      modules: the modules that the command runs; their imports are followed.
     """
 
     name: str
@@ -103,12 +104,12 @@ class Pipeline:
     Args:
       root: working directory of the stages, and the repository of their files.
       folder: the outputs folder.
-      environment: added to that of this process.
-      lanes: how many stages may run at the same time. With several GPUs each lane has its share of
-        them (`lane_environments`).
+      environment: environment variables, in addition to those of this process.
+      lanes: number of stages that may run at the same time. Several GPUs are shared among the lanes
+        (`lane_environments`).
 
-    After `run`, `seconds` is its duration, and `whole` the seconds and the peak memory of all
-    stages together, or None if some of them were reused.
+    After `run`, `seconds` is its duration, and `whole` the seconds and peak memory of all stages
+    together, or None if some of them were reused.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class Pipeline:
         self.done: set[str] = set()
         self.peak_mb = 0.0
         self.started = self.sampled = self.pulse = time.monotonic()
-        self.width = 0  # of the line that the terminal shows now
+        self.width = 0  # of the progress line on the terminal
 
     def run(self) -> None:
         """Bring every stage up to date.
 
         Raises:
-          UserError: a stage failed; the message holds the end of its log, and the other running
-            stages are stopped. Or another pipeline works in the folder.
+          UserError: another pipeline works in the folder, or a stage failed. The message has the
+            end of its log, and the other running stages are stopped.
         """
         with hold(self.folder):
             self._read_state()  # another pipeline may have ended since
@@ -165,7 +166,7 @@ class Pipeline:
         return time.monotonic() - self.started
 
     def _read_state(self) -> None:
-        """Read what earlier runs recorded. Raises `UserError` where pipeline.json is damaged."""
+        """Read the records of earlier runs. Raises `UserError` if pipeline.json is damaged."""
         state = read_json(self._path) if self._path.exists() else {"stages": {}, "whole": None}
         if not _is_state(state):
             raise UserError(
@@ -265,13 +266,13 @@ class Pipeline:
         self._say(f"{name}: done in {seconds:.0f} s, peak memory {peak_mb:.0f} MB")
 
     def _stop(self, running: Sequence[_Running]) -> None:
-        # Signal all of them first: the rest may fail, for example because the terminal closed.
+        # Signal all of them first: later steps may fail, for example if the terminal was closed.
         for job in running:
             os.killpg(job.process.pid, signal.SIGTERM)
         for job in running:
             os.wait4(job.process.pid, 0)
             job.process.returncode = -signal.SIGTERM
-            with suppress(OSError):  # a full disk must not keep the others from being stopped
+            with suppress(OSError):  # even if the disk is full, stop the other stages
                 self._note(job.stage, complete=False, seconds=self._elapsed(job), peak_mb=0.0)
         for job in running:
             self._say(f"{job.stage.name}: stopped; the next run continues it")
@@ -322,10 +323,10 @@ class Pipeline:
         print(f"[{_clock(self.seconds)}] {line}", file=self.out, flush=True)
 
     def _watch(self, running: Sequence[_Running]) -> None:
-        """Measure memory every second and, on a terminal, redraw a line with the last output of
-        each stage.
+        """Measure memory every second, and show the last output of each stage.
 
-        Without a terminal, print a line per stage every `PULSE` seconds.
+        A terminal shows it in a line that is redrawn. Without a terminal, a line per stage is
+        printed every `PULSE` seconds.
         """
         now = time.monotonic()
         if now - self.sampled < 1.0 or not running:
@@ -360,20 +361,20 @@ WHOLE = {"seconds": NUMBER, "peak_mb": NUMBER}
 
 
 def _is_state(state: object) -> bool:
-    """Whether `state` has the form of pipeline.json."""
+    """Whether `state` is valid content of pipeline.json."""
     if not isinstance(state, dict) or not isinstance(state.get("stages"), dict):
         return False
     whole = state.get("whole")
-    return (whole is None or _has(whole, WHOLE)) and all(
-        _has(record, RECORD) for record in state["stages"].values()
-    )
+    if whole is not None and not _has(whole, WHOLE):
+        return False
+    return all(_has(record, RECORD) for record in state["stages"].values())
 
 
 def _has(value: object, kinds: Mapping) -> bool:
-    """Whether `value` is a dict with these keys and kinds of values."""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(key), kind) for key, kind in kinds.items()
-    )
+    """Whether `value` is a dict with these keys and types of values."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(value.get(key), kind) for key, kind in kinds.items())
 
 
 def _clock(seconds: float) -> str:
@@ -381,7 +382,7 @@ def _clock(seconds: float) -> str:
 
 
 def _last_line(path: Path) -> str:
-    """The last thing printed: progress bars redraw their line with carriage returns."""
+    """The last line of a log. Progress bars redraw their line with carriage returns."""
     with open(path, "rb") as file:
         file.seek(max(0, path.stat().st_size - 2000))
         text = file.read().decode("utf-8", "replace")

@@ -1,9 +1,9 @@
-"""The result of a whole pipeline: `summary.json`, and the same as a table.
+"""Summarises a whole pipeline: writes `summary.json` and prints it as a table.
 
     python -m fgrlhf.pipeline.summary TASK output_dir=outputs/small [split=test]
 
 Reads an outputs folder: the evaluations of the policies (`eval/<policy>-<split>/rows.jsonl`), the
-reward models' metrics on dev, seconds and memory by stage.
+reward models' metrics on dev, seconds and memory of each stage.
 """
 
 import sys
@@ -31,11 +31,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class SummarySettings(StrictModel):
-    """Which outputs to summarise."""
+    """Settings of a summary."""
 
     output_dir: str
-    split: str = Field("test", description="the evaluations that count: eval/<policy>-<split>")
-    scale: str | None = Field(None, description="shown in the report")
+    split: str = Field("test", description="which evaluations to read: eval/<policy>-<split>")
+    scale: str | None = Field(None, description="scale of the run, shown in the report")
 
 
 # ---- policies ------------------------------------------------------------------------------------
@@ -53,13 +53,13 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
     ]
     if not names:
         raise UserError(
-            f"{output}/eval holds no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
+            f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
         )
     return sorted(names, key=display.rank)
 
 
 def policy_summary(rows: Rows) -> dict[str, Any]:
-    """Every metric as {mean, low, high}; those of the truth are in the group `oracle`."""
+    """Every metric as {mean, low, high}; metrics of the truth are in the group `oracle`."""
     truth = {}
     others = {}
     for name, interval in summarize(rows).items():
@@ -76,8 +76,8 @@ def gains(
     """{`a_vs_b`: {metric: paired difference}} on the prompts that both policies answered.
 
     Args:
-      compared: pairs (a, b); those of policies that do not exist are left out.
-      headline: metrics compared where the truth is not known.
+      compared: pairs (a, b); pairs with a missing policy are left out.
+      headline: metrics to compare if the truth is not known.
     """
     result = {}
     for a, b in compared:
@@ -114,7 +114,7 @@ def reward_models_on_dev(folders: Mapping[str, Path]) -> dict[str, dict]:
     for name, folder in folders.items():
         spec = read_json(folder / SPEC_FILE)
         shown = PAIR_METRICS if spec.get("kind") == "sequence" else SEGMENT_METRICS
-        result[name] = {key: spec["metrics"].get(theirs) for key, theirs in shown.items()}
+        result[name] = {key: spec["metrics"].get(dev_key) for key, dev_key in shown.items()}
     return result
 
 
@@ -122,13 +122,17 @@ def stages(output: Path) -> dict[str, dict]:
     """Seconds and peak memory by stage: from the pipeline, else from the stages' own folders."""
     if (output / "stages.json").exists():
         return read_json(output / "stages.json")
-    patterns = ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json")
-    paths = sorted(path for pattern in patterns for path in output.glob(pattern))
-    return {name: value for path in paths for name, value in read_json(path).items()}
+    paths: list[Path] = []
+    for pattern in ("*/stages.json", "eval/*/stages.json", "generated/*/stages.json"):
+        paths += output.glob(pattern)
+    costs = {}
+    for path in sorted(paths):
+        costs |= read_json(path)
+    return costs
 
 
 def seed_of(output: Path, runs: Sequence[str]) -> int | None:
-    """The seed of the first of these runs that exists."""
+    """The seed of the first run that exists; None if none does."""
     for name in runs:
         path = output / name / "run.json"
         if path.exists():
@@ -140,7 +144,7 @@ def seed_of(output: Path, runs: Sequence[str]) -> int | None:
 
 
 def summarise(task: str, settings: SummarySettings, display: Display) -> dict[str, Any]:
-    """Read everything, write <output_dir>/summary.json and return it.
+    """Summarise the outputs folder, write <output_dir>/summary.json and return it.
 
     Raises:
       UserError: nothing was evaluated on the split, or a file is missing or broken.
@@ -199,14 +203,14 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
 
 
 def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[list[str]]:
-    """A row per metric: those of the truth, the headline ones and the length."""
+    """A row per metric: metrics of the truth, headline metrics and the length."""
     flat = {}
     for name, metrics in policies.items():
         truth = metrics.get(TRUTH.removesuffix("/"), {})
         flat[name] = {**{TRUTH + key: value for key, value in truth.items()}, **metrics}
-    names = dict.fromkeys(
-        name for metrics in flat.values() for name in metrics if name.startswith(TRUTH)
-    )
+    names: dict[str, None] = {}
+    for metrics in flat.values():
+        names |= dict.fromkeys(name for name in metrics if name.startswith(TRUTH))
     names |= dict.fromkeys([*display.headline, "length"])
     cells = [["", *policies]]
     for name in names:
@@ -226,15 +230,14 @@ def _gain_cells(gains: Mapping[str, Mapping]) -> list[list[str]]:
 
 
 def minutes(stages: Mapping[str, Mapping]) -> float:
-    """Minutes of all stages: the pipeline's own measurement where there is one."""
+    """Minutes of all stages: the pipeline's own measurement if it exists."""
     return sum(stage["seconds"] for stage in counted(stages)) / 60
 
 
 def counted(stages: Mapping[str, Mapping]) -> list[Mapping]:
-    """The entries that count together.
+    """The entries to add up: the pipeline's `whole` if it exists, else all stages.
 
-    Stages run at the same time: the pipeline's `whole` takes less time and more memory than its
-    stages add up to.
+    Stages run at the same time, so `whole` takes less time than the sum of the stages.
     """
     return [stages["whole"]] if "whole" in stages else list(stages.values())
 

@@ -49,16 +49,16 @@ COLOUR = 2  # series colour of the plot's marks
 
 
 class SweepSettings(ExperimentSettings):
-    """How to sweep."""
+    """Settings of a sweep."""
 
     metric: str | None = Field(
-        None, description="dev metric; null: the one that picks the config's best checkpoint"
+        None, description="dev metric; null: the metric that selects the config's best checkpoint"
     )
 
 
 @dataclass(frozen=True)
 class SweptSeed:
-    """A run with one seed: its best dev score, and when and how far from the reference it was."""
+    """A run with one seed: its best dev score, with the episodes and the KL at that point."""
 
     score: float
     episodes: float | None
@@ -84,7 +84,7 @@ class SweptValue:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Everything in summary.json and index.html of a sweep; `runs` are by name."""
+    """Everything in summary.json and index.html of a sweep."""
 
     metric: str
     seeds: list[int]
@@ -105,7 +105,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def split_values(text: str) -> list[str]:
-    """The values of `1e-5,3e-5`; commas inside brackets and quotes belong to a value."""
+    """The values in `1e-5,3e-5`; commas inside brackets and quotes are part of a value."""
     values = [""]
     depth = 0
     quote = ""
@@ -129,7 +129,7 @@ def combinations_of(overrides: Sequence[str]) -> list[dict[str, str]]:
     """Every combination of the values of the swept keys, as {key: value}.
 
     Raises:
-      UserError: no key has several values, or one has a value twice.
+      UserError: no key has several values, or a key has the same value twice.
     """
     swept = {}
     for override in overrides:
@@ -157,13 +157,14 @@ def runs_of(config: str, overrides: Sequence[str]) -> dict[str, tuple[Run, dict[
     """Run and swept values by the run's name. Raises `UserError` as `combinations_of` does."""
     program, path = parse_config(config)
     combinations = combinations_of(overrides)
-    fixed = [
-        override for override in overrides if override.partition("=")[0] not in combinations[0]
-    ]
+    fixed = []
+    for override in overrides:
+        if override.partition("=")[0] not in combinations[0]:
+            fixed.append(override)
     runs = {}
     for number, values in enumerate(combinations, 1):
         name = name_of(values)
-        if name in runs:  # values that differ only in characters no folder may have
+        if name in runs:  # values that differ only in characters that folder names cannot have
             name = f"{name}-{number}"
         chosen = [f"{key}={value}" for key, value in values.items()]
         runs[name] = (Run(name, program, path, (*fixed, *chosen)), values)
@@ -180,7 +181,7 @@ def kl_threshold_of(experiment: Experiment, config: str, overrides: Sequence[str
 
 
 def metric_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
-    """The dev metric that picks the config's best checkpoint."""
+    """The dev metric that selects the config's best checkpoint."""
     program, path = parse_config(config)
     key = "evaluation.metric" if program == "sft" else "train.best_metric"
     default = "reward" if program == "rl" else "rougeLsum"
@@ -199,7 +200,7 @@ def sweep(
     display: Display,
     lanes: int,
 ) -> Sweep:
-    """Run what is missing, write summary.json and index.html, and print the table.
+    """Run the missing stages, write summary.json and index.html, and print the table.
 
     Raises:
       UserError: a stage failed, or a run has no dev score.
@@ -222,7 +223,7 @@ def sweep(
 
 
 def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> SweptSeed:
-    """The best dev evaluation of a run, of those whose KL is within the threshold.
+    """The best dev evaluation of a run among those with a KL within the threshold.
 
     Raises:
       UserError: the run's log has no such metric.
@@ -247,7 +248,7 @@ def swept_seed(folder: Path, metric: str, kl_threshold: float = math.inf) -> Swe
 
 
 def page(result: Sweep, display: Display) -> str:
-    """index.html: the table, the scores by value, and the dev score in training."""
+    """index.html: the table, the scores by value, and the dev score during training."""
     metric = display.metric(result.metric)
     marks = []
     for name, run in result.runs.items():

@@ -1,4 +1,4 @@
-"""Reads an outputs folder for the report: whatever stages have run so far."""
+"""Reads an outputs folder for the report, with the results of all stages so far."""
 
 import re
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from fgrlhf.report.records import (
 )
 
 ROLLOUTS_SHOWN = 4  # prompts of a training step, one rollout of each
-SOURCES = {  # section of the report -> the files it is made from
+SOURCES = {  # section of the report -> its source files
     "results": "summary.json or eval/*/summary.json (from `fgrlhf evaluate`)",
     "curves": "metrics.jsonl of a training run (from `fgrlhf rl` or `fgrlhf dpo`)",
     "models": "reward_model.json of a reward model (from `fgrlhf rm`)",
@@ -38,24 +38,22 @@ Policies = dict[str, dict[str, Interval | dict[str, Interval]]]
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: its metrics lines, the samples of its first and last logged step, and its
-    run.json.
-    """
+    """A training run."""
 
     name: str
-    metrics: list[dict]
-    samples: dict[int, list[Rollout]]
+    metrics: list[dict]  # lines of metrics.jsonl
+    samples: dict[int, list[Rollout]]  # of the first and the last logged step
     info: RunInfo
 
     def series(self, key: str) -> tuple[list[float], list[float | None]]:
-        """x (episodes so far) and y of a metric, over the lines that have it."""
+        """The x (episodes so far) and y of a metric, for the lines that have it."""
         per_step = self.episodes_per_step
         rows = [row for row in self.metrics if key in row]
         return [row["step"] * per_step for row in rows], [row[key] for row in rows]
 
     @property
     def episodes_per_step(self) -> float:
-        """1 where the run does not count episodes: x is then the step."""
+        """1 if the run does not count episodes; x is then the step."""
         for row in self.metrics:
             if "episodes" in row:
                 return row["episodes"] / (row["step"] + 1)
@@ -63,7 +61,7 @@ class Run:
 
     @property
     def keys(self) -> list[str]:
-        """Names of everything logged, in the order it first appeared."""
+        """Names of all logged metrics, in order of their first appearance."""
         return list(dict.fromkeys(key for row in self.metrics for key in row))
 
 
@@ -74,7 +72,7 @@ class Outputs:
     Attributes:
       policies: metrics of each policy, from summary.json or else from its evaluation.
       evaluations: the rows of each policy on `split`.
-      missing: section -> the files that would fill it; empty where it has something to show.
+      missing: section -> its missing source files; "" if the section can be shown.
     """
 
     folder: Path
@@ -89,7 +87,7 @@ class Outputs:
 
 
 def recorded_task(folder: str | Path) -> str | None:
-    """The task that made the outputs, where summary.json or a run.json names it."""
+    """The task of the outputs, if summary.json or a run.json names it."""
     folder = Path(folder)
     summary = read_record(folder / "summary.json", Summary)
     if summary.task:
@@ -105,8 +103,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     """Read an outputs folder, or the folder of a single RL run.
 
     Raises:
-      UserError: the folder does not exist or holds nothing a report could show; or a file in it is
-        broken.
+      UserError: the folder does not exist, has nothing to report, or has a broken file.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -128,9 +125,7 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         "stages": stages,
     }
     if not any(contents.values()):
-        raise UserError(
-            f"{folder} holds nothing to report on; looked for {'; '.join(SOURCES.values())}"
-        )
+        raise UserError(f"{folder} has nothing to report; looked for {'; '.join(SOURCES.values())}")
     missing = {name: "" if contents[name] else source for name, source in SOURCES.items()}
     return Outputs(
         folder, summary, policies, runs, reward_models, evaluations, split, stages, missing
@@ -142,7 +137,7 @@ def _runs(folder: Path, display: Display) -> list[Run]:
     for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
         metrics = read_jsonl(path) if path.exists() else []
         if not any(_is_of_a_policy(row) for row in metrics):
-            continue  # SFT and reward models have a metrics.jsonl too
+            continue  # a metrics.jsonl of SFT or of a reward model
         read_records(path, MetricsLine)
         info = read_record(path.with_name("run.json"), RunInfo)
         samples = _first_and_last_samples(path.parent / "samples")
@@ -177,7 +172,7 @@ def _reward_models(folder: Path, display: Display) -> dict[str, RewardModel]:
 
 
 def _reward_model(path: Path) -> RewardModel:
-    """The description of a reward model; its metrics.json completes the metrics in it."""
+    """The spec of a reward model, with additional metrics from its metrics.json."""
     model = read_record(path, RewardModel)
     more = read_record(path.with_name("metrics.json"), RewardModelMetrics)
     metrics = model.metrics or RewardModelMetrics()
@@ -186,7 +181,7 @@ def _reward_model(path: Path) -> RewardModel:
 
 
 def _evaluations(folder: Path, display: Display) -> tuple[dict[str, list[EvaluationRow]], str]:
-    """Rows by policy, all of one split: test where there is one."""
+    """Rows by policy, all from the same split: test if available, else the first one."""
     by_split: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("eval/*/rows.jsonl")):
         match = re.fullmatch(r"(.+)-([^-]+)", path.parent.name)

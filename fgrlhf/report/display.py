@@ -1,6 +1,6 @@
 """How a task is shown in reports: names, order, colours, and the parts of a prompt.
 
-This module imports nothing heavy, so that a task can carry its `Display` without loading
+This module has no heavy imports, so that a task can define its `Display` without loading
 matplotlib.
 """
 
@@ -15,11 +15,11 @@ METRIC_NAMES = {
     "kl": "KL from the reference",
 }
 ASPECT_METRICS = {  # the last part of `<aspect>/<part>`
-    "ratio": "share without error by its model",
+    "ratio": "error-free share by its model",
     "score": "z-score by its model",
 }
-NOT_APPLICABLE = "/not_applicable"  # ending of the share of responses a metric does not apply to
-TRUTH = "oracle/"  # prefix of the metrics that a task knows to be true
+NOT_APPLICABLE = "/not_applicable"  # suffix: share of responses to which a metric does not apply
+TRUTH = "oracle/"  # prefix of metrics that measure the truth
 
 PromptPart = tuple[str, str]  # (heading, text)
 
@@ -33,17 +33,17 @@ def whole_prompt(prompt: str) -> list[PromptPart]:
 class Display:
     """Names, order and colours of a task's policies, reward models, rewards and metrics.
 
-    A task that gives nothing still gets a readable report: names are the folders' and the config's
-    own, with spaces for underscores.
+    The defaults give a readable report: names are those of folders and of the config, with spaces
+    for underscores.
 
     Attributes:
-      names: shown names of policies and reward models (by folder) and of rewards (by their name in
-        the config).
-      metrics: shown names of metrics, by their name in evaluation rows, e.g. `oracle/gold`.
-      headline: the metrics that matter most. They are compared between policies, and shown beside
+      names: display names of policies and reward models (by folder) and of rewards (by their name
+        in the config).
+      metrics: display names of metrics, by their name in evaluation rows, e.g. `oracle/gold`.
+      headline: the most important metrics. Policies are compared by them, and they are shown with
         each sampled response.
       order: policies and reward models that come first; the others follow by name.
-      colours: series colours of policies; the others take the colours that are left, in turn.
+      colours: series colours of policies; the others use the remaining colours in turn.
       prompt_parts: splits a prompt for display. The text of the first part is the title of a
         sample; the others are listed below it under their headings.
     """
@@ -56,11 +56,11 @@ class Display:
     prompt_parts: Callable[[str], list[PromptPart]] = whole_prompt
 
     def name(self, key: str) -> str:
-        """The shown name of a policy, a reward model or a reward."""
+        """The display name of a policy, a reward model or a reward."""
         return self.names.get(key, key.replace("_", " "))
 
     def metric(self, key: str) -> str:
-        """The shown name of a metric."""
+        """The display name of a metric."""
         if key in self.metrics:
             return self.metrics[key]
         if key in METRIC_NAMES:
@@ -83,9 +83,9 @@ class Display:
     def colour_numbers(self, names: Iterable[str]) -> dict[str, int]:
         """The series colour of each name."""
         taken = set(self.colours.values())
-        free = [number for number in range(N_SERIES) if number not in taken] or list(
-            range(N_SERIES)
-        )
+        free = [number for number in range(N_SERIES) if number not in taken]
+        if not free:
+            free = list(range(N_SERIES))
         colours: dict[str, int] = {}
         others = 0
         for name in dict.fromkeys(names):

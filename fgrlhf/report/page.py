@@ -1,10 +1,10 @@
-"""report.html: the results of a pipeline in one self-contained file that fetches nothing.
+"""Writes report.html: the results of a pipeline in one self-contained file.
 
     fgrlhf report OUTPUT_DIR [report.html] [task=NAME]
 
-The task gives names, order and colours; without one the report uses the task that the outputs
-record, or else the folders' own names. Text from data is text: the template escapes every string,
-and the page's content policy allows no script.
+The task defines names, order and colours. Without the argument, the report uses the task recorded
+in the outputs, or else the folders' names. The template escapes every string, and the page's
+content policy allows no scripts and no network.
 """
 
 import sys
@@ -37,16 +37,15 @@ USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME]"
 def write_report(
     output_dir: str | Path, html_path: str | Path, display: Display | None = None
 ) -> None:
-    """Write the report of an outputs folder (or of one RL run's folder) to `html_path`, whole or
-    not at all.
+    """Write the report of an outputs folder, or of a single RL run's folder.
 
-    Sections whose files do not exist are left out, with a line that names the files.
+    The file is written atomically. A section whose source files do not exist only names them.
 
     Args:
       display: names, order and colours; None: the defaults.
 
     Raises:
-      UserError: the folder is missing, a file in it is broken, or nothing in it can be shown.
+      UserError: the folder is missing, has nothing to report, or has a broken file.
     """
     display = display or Display()
     outputs = read_outputs(output_dir, display)
@@ -76,7 +75,7 @@ def write_report(
 
 
 def page_template(folder: Path, name: str):
-    """A page's template. It escapes every string, and an undefined name in it is an error."""
+    """Load a page's template. It escapes every string, and undefined names are errors."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -115,15 +114,15 @@ def _run_facts(outputs: Outputs, display: Display) -> dict:
 
 
 def display_for(output_dir: str | Path, task: str | None) -> Display:
-    """The display of a task: the one named, or else the one that the outputs record.
+    """The display of the given task, else of the task recorded in the outputs.
 
-    A recorded task that cannot be loaded here only costs its names, not the report.
+    If the recorded task cannot be loaded, the report falls back to the folders' names.
     """
     name = task or recorded_task(output_dir)
     if name is None:
         return Display()
 
-    from fgrlhf.task import load_task  # takes seconds, which a report without a task can save
+    from fgrlhf.task import load_task  # takes seconds, and only reports with a task need it
 
     try:
         return load_task(name).display

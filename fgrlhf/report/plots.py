@@ -1,6 +1,4 @@
-"""The plots of a page as inline SVG. Their colours are CSS variables, so they follow the page's
-light or dark theme.
-"""
+"""Plots as inline SVG. Colours are CSS variables and follow the page's light or dark theme."""
 
 import math
 import re
@@ -18,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fgrlhf.report.display import N_SERIES
 
-# matplotlib needs real colours: each placeholder below becomes var(--name) in the SVG.
+# matplotlib needs actual colours: each placeholder below becomes var(--name) in the SVG.
 _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
 _PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
 _FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
@@ -51,19 +49,16 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `colour` is the number of a series colour of the page.
-
-    `marks` draws every point, else a smoothed line lies over a faint raw one.
-    """
+    """One line of a plot."""
 
     x: Sequence[float]
     y: Sequence[float | None]
-    colour: int
-    marks: bool = False
+    colour: int  # number of a series colour of the page
+    marks: bool = False  # whether to draw every point, else a smoothed line over a faint raw one
 
 
 def curves(title: str, series: Sequence[Series], xlabel: str) -> str:
-    """Lines over one axis. Points that are None (not finite when logged) are left out."""
+    """Lines in one plot. Points that are None (not finite when logged) are left out."""
     with rc_context(_STYLE):
         figure, axes = _axes(3.7, 2.15)
         axes.set_title(title)
@@ -83,7 +78,7 @@ def curves(title: str, series: Sequence[Series], xlabel: str) -> str:
 
 
 def smooth(y: np.ndarray) -> np.ndarray:
-    """Centred moving average over a tenth of the points; at the ends over what there is."""
+    """Centred moving average over a tenth of the points, over fewer at the ends."""
     half = max(len(y) // 20, 1)
     total = np.concatenate([[0.0], np.cumsum(y)])
     low = np.clip(np.arange(len(y)) - half, 0, None)
@@ -127,7 +122,7 @@ class Band:
 
 
 def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4) -> str:
-    """A small plot for each band on common axes. The first band's line is repeated in grey."""
+    """A small plot for each band, with shared axes. Each repeats the first band's line in grey."""
     rows = math.ceil(len(bands) / columns)
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 0.5 + 1.9 * rows), layout="constrained")
@@ -186,7 +181,7 @@ def _svg(figure: Figure, title: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[\d.]+pt"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[\d.]+pt"', r"\1", svg, count=1)
-    # a style would apply to the whole page, and ids must be unique in it
+    # remove styles, which would apply to the whole page, and ids, which must be unique in it
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)
     names = {colour: f"var(--{name})" for name, colour in _PLACEHOLDERS.items()}

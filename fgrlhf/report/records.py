@@ -1,4 +1,4 @@
-"""The files a report reads, as records: what each must hold. Further keys are welcome."""
+"""The files that a report reads, as validated records. Additional keys are allowed."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ class Segment(Record):
     label: str = ""
 
 
-# by reward; None where it does not apply to the response
+# by reward; None if the reward does not apply to the response
 Segments = dict[str, list[Segment] | None]
 
 
@@ -123,7 +123,7 @@ class StageCost(Record):
 
 
 class Interval(Record):
-    """A mean with its 95% interval; a bound is None where it was not finite."""
+    """A mean with its 95% interval; a bound is None if it was not finite."""
 
     mean: float | None
     low: float | None
@@ -153,10 +153,10 @@ class Summary(Record):
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
-    """A JSON file as a record of this kind; an empty record where there is no file.
+    """A JSON file as a record of this kind; an empty record if there is no file.
 
     Raises:
-      UserError: the file is broken, or is not such a record. The message names the place.
+      UserError: the file is broken, or is not such a record. The message names the location.
     """
     return _checked(path, read_json(path) if path.exists() else {}, kind)
 

@@ -13,17 +13,15 @@ NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text in one colour: filled by a reward, underlined by the value of its
-    segment.
-    """
+    """A piece of text in one colour: a reward gives the fill, a segment's value the underline."""
 
     text: str
     value: float = 0.0
-    strength: float = 0.0  # of the fill: |value| over the aspect's largest, 0 to 1
-    under: float = 0.0  # value of the segment this token lies in
+    strength: float = 0.0  # of the fill: |value| / the aspect's largest |value|
+    under: float = 0.0  # value of the segment that contains this token
     label: str = ""
     special: bool = False  # a token that is not text, such as the end of sequence
-    whole: bool = False  # the whole response has this value, so its number is shown too
+    whole: bool = False  # the value is of the whole response, so its number is shown too
 
     @property
     def css(self) -> str:
@@ -71,10 +69,10 @@ class PromptResponses:
 
 @dataclass(frozen=True)
 class ResponsesView:
-    """Responses of every policy to the same prompts; `scale` is the largest value of an aspect."""
+    """Responses of every policy to the same prompts."""
 
     split: str
-    scale: dict[str, float]
+    scale: dict[str, float]  # aspect -> its largest absolute value
     prompts: list[PromptResponses]
 
 
@@ -89,14 +87,14 @@ class RolloutView:
 
 @dataclass(frozen=True)
 class RunView:
-    """Rollouts of a run by step; `scale` is the largest value of an aspect."""
+    """Rollouts of a run by step."""
 
-    scale: dict[str, float]
+    scale: dict[str, float]  # aspect -> its largest absolute value
     steps: dict[int, list[RolloutView]]
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign, the minus as wide as the plus."""
+    """A number with its sign; the minus sign is as wide as the plus sign."""
     return minus(f"{value:+.{digits}f}")
 
 
@@ -107,10 +105,13 @@ def minus(number: str) -> str:
 def responses(outputs: Outputs, display: Display) -> ResponsesView:
     """The first prompts that every policy answered, with the first response of each policy."""
     first = {name: _first_per_prompt(rows) for name, rows in outputs.evaluations.items()}
-    shared = None
+    shared: list[str | int] | None = None  # ids of prompts
     for rows in first.values():
-        shared = [key for key in (rows if shared is None else shared) if key in rows]
-    shown = [{name: first[name][key] for name in first} for key in (shared or [])[:PROMPTS_SHOWN]]
+        candidates = rows if shared is None else shared
+        shared = [key for key in candidates if key in rows]
+    shown = []
+    for key in (shared or [])[:PROMPTS_SHOWN]:
+        shown.append({name: first[name][key] for name in first})
     scale = _segment_scale(row for rows in shown for row in rows.values())
     prompts = []
     for rows in shown:
@@ -134,7 +135,7 @@ def rollouts(run: Run, display: Display) -> RunView:
 
 
 def split_prompt(text: str, display: Display) -> PromptView:
-    """The prompt's parts as the task displays them: the first one's text is the title."""
+    """The parts of a prompt as the task displays them; the text of the first is the title."""
     first, *others = display.prompt_parts(text) or [("", text)]
     return PromptView(first[1], _by_heading(others))
 
@@ -147,7 +148,7 @@ def _by_heading(parts: Iterable[PromptPart]) -> dict[str, list[str]]:
 
 
 def segment_pieces(text: str, segments: Sequence[Segment], top: float) -> list[Piece]:
-    """The text cut at the segments' ends; text that no segment covers stays plain."""
+    """The text split at the segments' ends; text outside the segments stays plain."""
     pieces = []
     place = 0
     for segment in sorted(segments, key=lambda segment: segment.start):
@@ -183,7 +184,7 @@ def token_pieces(
     for token, value, end in zip(tokens, values, token_ends(text, tokens)):
         word = token.lstrip()
         blank = token[: len(token) - len(word)]
-        # A segment starts at its first word, which may lie after the start of its first token.
+        # A segment starts at its first word, which may be after the start of its first token.
         around_blank = _segment_at(start, segments)
         around_word = _segment_at(start + len(blank), segments)
         pieces.append(Piece(blank, under=around_blank.value))
@@ -209,9 +210,7 @@ def _segment_at(place: int, segments: Sequence[Segment]) -> Segment:
 
 
 def token_ends(text: str, tokens: Sequence[str]) -> list[int]:
-    """Characters of `text` up to each token's end; a token that is not text ends where it
-    starts.
-    """
+    """Characters of `text` up to the end of each token; tokens that are not text add none."""
     ends = []
     place = 0
     for token in tokens:
@@ -270,7 +269,7 @@ def _extras(row: Rollout) -> dict[str, list[float]]:
     return {name: values for name, values in extras.items() if values}
 
 
-# ---- colour scales: the largest absolute value of each aspect has its full colour ----------------
+# ---- colour scales: the largest absolute value of each aspect gets the full colour ---------------
 
 
 def _segment_scale(rows: Iterable[EvaluationRow]) -> dict[str, float]:

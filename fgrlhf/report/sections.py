@@ -20,9 +20,9 @@ POLICY_CURVES = {
     "entropy": "Entropy per token",
     "clipfrac/policy": "Clipped share of tokens",
     "dpo/margin": "Margin of the implied rewards, better − worse",
-    "dpo/accuracy": "Share of pairs with the better response ahead",
+    "dpo/accuracy": "Accuracy on pairs",
 }
-# shown name, key in the model's own metrics, key in the comparison with the truth
+# display name, key in the model's own metrics, key in the comparison with the truth
 SEGMENT_NUMBERS = (
     ("accuracy", "accuracy", "accuracy"),
     ("AUC", "auc", "auc"),
@@ -33,7 +33,7 @@ SEGMENT_NUMBERS = (
 )
 SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
-    ("first of the pair wins", "first_accuracy", ""),
+    ("first response is better", "first_accuracy", ""),
 )
 
 
@@ -46,7 +46,7 @@ class Naming:
         self.colours = display.colour_numbers([*outputs.policies, *runs, *outputs.evaluations])
 
     def pair(self, name: str, separator: str) -> str:
-        """`a_vs_b` with shown names."""
+        """`a_vs_b` with display names."""
         return separator.join(self.display.name(policy) for policy in name.split("_vs_"))
 
 
@@ -85,10 +85,9 @@ def gains(outputs: Outputs, display: Display) -> dict[str, dict[str, Gain]]:
 
 def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[str, Gain]]:
     """Every policy compared with the first one, by the headline metrics."""
-    rows = {
-        name: [{"id": row.id, **row.numbers} for row in policy_rows]
-        for name, policy_rows in outputs.evaluations.items()
-    }
+    rows: dict[str, list[dict]] = {}
+    for name, policy_rows in outputs.evaluations.items():
+        rows[name] = [{"id": row.id, **row.numbers} for row in policy_rows]
     first, *others = rows or [""]
     differences: dict[str, dict[str, Gain]] = {}
     for name in others:
@@ -105,7 +104,7 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
 
 
 def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Tile]:
-    """The headline of every comparison: its first metric."""
+    """The headline of every comparison, which is its first metric."""
     shown = []
     for name, metrics in compared.items():
         metric, gain = next(iter(metrics.items()))
@@ -175,7 +174,7 @@ def results(
 
 
 def _flat(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
-    """{"oracle": {"gold": interval}} -> {"oracle/gold": interval}"""
+    """Join nested names: {"oracle": {"gold": interval}} -> {"oracle/gold": interval}."""
     flat: dict[str, Interval] = {}
     for key, value in tree.items():
         if isinstance(value, Interval):
@@ -186,7 +185,7 @@ def _flat(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Inter
 
 
 def _is_share(key: str, policies: Iterable[Mapping[str, Interval]]) -> bool:
-    """Whether a metric is a share between 0 and 1, going by its name and its values."""
+    """Whether a metric is a share between 0 and 1, judging by its name and values."""
     if key == "kl" or key.startswith("reward") or key.endswith(("/score", NOT_APPLICABLE)):
         return False
     values = [metrics[key] for metrics in policies if key in metrics]
@@ -247,11 +246,10 @@ def learning_curves(outputs: Outputs, naming: Naming) -> Curves:
         return Markup(curves(f"{display.name(run.name)}: {title}", lines, "episodes"))
 
     last_first = list(reversed(outputs.runs))
-    by_aspect = [
-        single(display.name(key.removeprefix("reward/")), key, run)
-        for run in last_first
-        for key in _reward_keys(run)
-    ]
+    by_aspect = []
+    for run in last_first:
+        for key in _reward_keys(run):
+            by_aspect.append(single(display.name(key.removeprefix("reward/")), key, run))
     policy = [shared(title, key) for key, title in POLICY_CURVES.items() if key in logged]
     on_dev = []
     for metric in _dev_metrics(logged, display):
@@ -268,26 +266,26 @@ def learning_curves(outputs: Outputs, naming: Naming) -> Curves:
 
 
 def _reward_keys(run: Run) -> list[str]:
-    """The aspects' rewards, after the total where there are several."""
+    """The keys of the aspects' rewards, with the total first if there are several aspects."""
     not_aspects = ("reward/total", "reward/penalized")
     aspects = [key for key in run.keys if key.startswith("reward/") and key not in not_aspects]
     return ["reward/total", *aspects] if len(aspects) > 1 else aspects
 
 
 def _dev_metrics(logged: Sequence[str], display: Display) -> list[str]:
-    """The dev metrics shown: the truth, else what the reward models judge; then all others but
-    rewards and KL.
+    """The dev metrics to show: those of the truth or else of the reward models, then the others.
+
+    Rewards and KL are not among them.
     """
     metrics = [key.removeprefix("eval/") for key in logged if key.startswith("eval/")]
     truth = [metric for metric in metrics if metric.startswith(TRUTH)]
     judged = [metric for metric in metrics if metric.split("/")[-1] in ASPECT_METRICS]
-    others = [
-        metric
-        for metric in metrics
-        if metric not in (*truth, *judged, "kl")
-        and metric.split("/")[0] != "reward"
-        and not metric.endswith(NOT_APPLICABLE)
-    ]
+    others = []
+    for metric in metrics:
+        is_reward = metric.split("/")[0] == "reward"
+        is_shown_first = metric in (*truth, *judged)
+        if not (is_reward or is_shown_first or metric == "kl" or metric.endswith(NOT_APPLICABLE)):
+            others.append(metric)
     headline = [metric for metric in display.headline if metric in others]
     return list(dict.fromkeys([*(truth or judged), *headline, *others]))
 
@@ -311,7 +309,7 @@ class ModelCard:
 
 
 def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
-    """A card per reward model. summary.json names it by its folder or by its shown name."""
+    """A card per reward model. summary.json names it by its folder or its display name."""
     truth = outputs.summary.reward_models or {}
     cards = []
     for place, (folder, model) in enumerate(outputs.reward_models.items()):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ClassifierReward:
-    """scale * (s - threshold) of each segment, where s judges the text that `reads` names.
+    """scale * (s - threshold) for each segment, where s is the score of the text given by `reads`.
 
     s is the probability p of one label, or its log-odds log(p / (1 - p)):
 
@@ -35,7 +35,7 @@ class ClassifierReward:
         self.segmenter = load_segmenter()
         self.needs_tokens = config.level == "token"
         self.label_index = _label_index(model.config, config)
-        # the first that the tokenizer has, to stand for an empty text and for padding
+        # a token for empty texts and for padding: the first of these that the tokenizer has
         ids = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
         self.end_id = next((token for token in ids if token is not None), 0)
         if tokenizer.pad_token_id is None:
@@ -50,7 +50,7 @@ class ClassifierReward:
 
     @classmethod
     def load(cls, config: "Classifier", device: str, dtype: str) -> "ClassifierReward":
-        """Raises `UserError` where the folder holds no classifier or has no such label."""
+        """Load the classifier. Raises `UserError` if there is none or it lacks the label."""
         try:
             network_config = load_config(config.ckpt)
             tokenizer = load_tokenizer(config.ckpt)
@@ -77,8 +77,8 @@ class ClassifierReward:
         for n, text in enumerate(texts):
             ends = None if tokens is None else tokens[n].char_ends
             spans_of_texts.append(self.segmenter.segments(text, self.config.level, ends))
-        # what the classifier reads for each text: one input per segment, and the empty response
-        # before them where differences are taken
+        # The inputs of each text: one per segment, and the empty response before them for
+        # differences.
         inputs = []
         for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
             inputs += [self._input(prompt, read) for read in self._reads(text, spans)]
@@ -110,7 +110,7 @@ class ClassifierReward:
 
     @torch.no_grad()
     def _scores(self, inputs: Sequence[str | tuple[str, str]]) -> list[float]:
-        """The score of every input. Inputs of like length share a batch."""
+        """The score of every input. Inputs of similar length share a batch."""
         order = sorted(range(len(inputs)), key=lambda i: sum(map(len, inputs[i])))
         scores = [0.0] * len(inputs)
         for start in range(0, len(order), self.config.batch_size):
@@ -122,7 +122,7 @@ class ClassifierReward:
         return scores
 
     def _batch(self, inputs: Sequence[str | tuple[str, str]]):
-        """Padded token ids. The empty text becomes one end token where it has no special tokens."""
+        """Padded token ids. An empty text without special tokens becomes one end token."""
         rows = [
             self.tokenizer(
                 *(text if isinstance(text, tuple) else (text,)),

@@ -1,4 +1,4 @@
-"""What a reward model's network reads: words to token ids, and where each segment is judged.
+"""Inputs of a reward model's network: token ids, and the position that judges each segment.
 
 Three shapes read the same words: a prefix and the segments of the response.
 
@@ -10,9 +10,9 @@ Three shapes read the same words: a prefix and the segments of the response.
 - causal: one decoder-only sequence holds the prefix and the response. Segment j is judged at its
   last token.
 
-`RMInputs` turns words into ids, in training and in scoring. An input that is longer than the
-network reads loses its context first, from the end, then the end of the response, and the rest of
-the prompt last (`lengths_that_fit`).
+`RMInputs` turns words into ids, in training and in scoring. An input that is too long for the
+network loses its context first, from the end, then the end of the response, and the rest of the
+prompt last (`lengths_that_fit`).
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ from fgrlhf.reward_utils import SEGMENT_MARK
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]
 
-IGNORED = -100  # the label that transformers' losses leave out
+IGNORED = -100  # the label that the losses of transformers ignore
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class RMText:
 class RMInput:
     """Ids that the network reads, and the position whose output judges each segment.
 
-    A position is None where the segment has no words or its last token was cut off. Such a segment
-    is not judged, because another segment's token would judge it wrongly.
+    A position is None if the segment has no words or its last token was cut off. Such a segment is
+    not judged, because the token of another segment would judge it wrongly.
 
     Attributes:
       cut_context, cut_response, cut_core: tokens of each part that did not fit. The core is the
@@ -152,7 +152,7 @@ class RMInputs:
     """Words to ids and read positions, and batches of them.
 
     Args:
-      tokenizer: a fast one (character offsets and word numbers are needed).
+      tokenizer: a fast tokenizer (character offsets and word numbers are needed).
       max_length: tokens of an encoder's or a decoder-only input. An encoder-decoder's prefix and
         response are each cut to it.
       decoder_start_id: the token an encoder-decoder's decoder starts with.
@@ -161,7 +161,7 @@ class RMInputs:
       cuts: counts over everything encoded so far.
 
     Raises:
-      UserError: the tokenizer is not a fast one, or an encoder's has no token to mark segments.
+      UserError: the tokenizer is not fast, or an encoder's tokenizer has no token to mark segments.
     """
 
     def __init__(
@@ -234,8 +234,8 @@ class RMInputs:
           ids: of the whole input.
           word_ids: the index of the word that each token is part of; None for special tokens.
           context: ranges of words.
-          bounds: the index of each segment's first word (its mark, where there are marks), and the
-            number of words.
+          bounds: the index of the first word of each segment (or of its mark, if there are marks),
+            and the number of words.
         """
         first_token: dict[int, int] = {}
         last_token: dict[int, int] = {}
@@ -260,7 +260,7 @@ class RMInputs:
         )
         fitting = lengths_that_fit(*lengths, self.max_length)
 
-        # the prompt without what it loses, the response without its lost end, the special tokens
+        # the parts that fit: prompt, response and final special tokens
         prompt_ids = _without(ids[:response_begin], context_tokens[fitting.context :])
         ending = ids[content_end:]
         if fitting.core < lengths.core:
@@ -269,7 +269,7 @@ class RMInputs:
         response_ids = ids[response_begin:response_end]
         read_ids = (prompt_ids + response_ids + ending)[: self.max_length]
 
-        removed = lengths.context - fitting.context  # every mark moves to the left by as many
+        removed = lengths.context - fitting.context  # every mark moves left by this number
         positions: list[int | None] = []
         unread = 0
         if self.kind == "sequence":
@@ -297,7 +297,7 @@ class RMInputs:
     def _encode_for_language_model(self, texts: Sequence[RMText]) -> list[RMInput]:
         prefixes = self._tokenise_prefixes([text.prefix for text in texts])
         joined = [join_segments(text.segments) for text in texts]
-        # a decoder-only model reads the response in the middle of a text, so after a space
+        # in a decoder-only model the response follows the prompt, so it begins with a space
         lead = "" if self.shape == "seq2seq" else " "
         batch = self.tokenizer(
             [lead + response for response, _ in joined],
@@ -362,7 +362,7 @@ class RMInputs:
         return self.decoder_start_id
 
     def _tokenise_prefixes(self, prefixes: Iterable[Prefix]) -> "dict[Prefix, _PrefixTokens]":
-        """The tokens of each different prefix, without the mark of the response.
+        """The tokens of each distinct prefix, without the mark of the response.
 
         The samples of one prompt share their prefix.
         """
@@ -389,7 +389,7 @@ class RMInputs:
     # ---- batches ----
 
     def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
-        """Arguments of the network's forward, padded on the right.
+        """Arguments of the network's forward pass, padded on the right.
 
         An encoder-decoder's batch holds equal prefixes once. `prompt_rows` is the row of the prefix
         of each response.
@@ -479,7 +479,7 @@ def segment_mark(tokenizer) -> str:
 
 
 def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
-    """Tokens a network with position embeddings can read; None where positions are relative."""
+    """Most tokens that a network can read; None with relative positions."""
     positions: Any = getattr(config, "max_position_embeddings", None)
     if positions is None or shape != "encoder":
         return positions
@@ -509,10 +509,9 @@ def last_tokens(
 ) -> list[int | None]:
     """For each character span the token that completes it.
 
-    That is the last token that begins before the span's end. Tokens that share a character, such as
-    the bytes of an emoji, begin at the same offset, and the last of them is taken. The result is
-    None for an empty span, or where no token holds any of its characters, since a tokenizer may
-    drop some.
+    That is the last token that begins before the end of the span. Tokens that share a character,
+    such as the bytes of an emoji, begin at the same offset; the last of them counts. The result is
+    None for an empty span, and if the tokenizer dropped all its characters.
     """
     starts = list(accumulate((start for start, _ in offsets), max))
     tokens: list[int | None] = []

@@ -1,4 +1,4 @@
-"""The base class of reward kinds, without anything heavy to import."""
+"""The base class of reward kinds, without heavy imports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What a kind may need to build its reward.
+    """The arguments with which a kind builds its reward.
 
     Args:
       prefix: the words that a reward model reads before a response.
@@ -35,18 +35,18 @@ class RewardKind(StrictModel):
     kind: str
     weight: Amount = Field(
         1.0,
-        description="multiplies the reward; below 0 it becomes a penalty; 0 leaves the reward out",
+        description="factor of the reward; below 0: a penalty; 0 disables the reward",
     )
     place: Literal["segment", "end"] = Field(
-        "segment", description="end: the same values as one scalar on the last token"
+        "segment", description="end: the sum of all values on the last token"
     )
 
     def build(self, context: RewardContext) -> "AspectReward":
-        """The reward, its models loaded."""
+        """Build the reward and load its models."""
         raise NotImplementedError
 
     def model_folders(self) -> tuple[str, ...]:
-        """Folders and hub names whose contents decide the reward; a stage notes their checksums."""
+        """Folders and hub names of models that the reward uses; stages record their digests."""
         return ()
 
 

@@ -1,14 +1,14 @@
-"""Reward kinds: what `kind` can be under `reward:` in YAML, and what each kind builds.
+"""The library's reward kinds: values of `kind` in the section `reward:` in YAML.
 
-A kind is a strict config class. It accepts the keys it reads and no others, has no default that
-makes a reward zero, and builds an object with `segment_scores(prompts, texts)`:
+A kind is a strict config class. It accepts only the keys it reads, has no default that makes a
+reward zero, and builds an object with `segment_scores(prompts, texts)`:
 
     reward:
       facts:     {kind: segment_classifier, ckpt: ..., values: {error: -0.5, ok: 0.3}}
       brevity:   {kind: length, max_words: 60, value: -0.2}
       mine:      {kind: python, of: my_package.rewards.Politeness, args: {threshold: 0.7}}
 
-A task adds kinds of its own with `Task.rewards`; see docs/rewards.md.
+A task adds its own kinds with `Task.rewards`; see docs/rewards.md.
 """
 
 import importlib
@@ -48,17 +48,17 @@ Label = Annotated[str, Field(min_length=1)]
 
 def _not_zero(value: float) -> float:
     if value == 0:
-        raise ValueError("0 makes the reward 0 for every response; set weight=0 to leave it out")
+        raise ValueError("0 makes the reward 0 for every response; set weight=0 to disable it")
     return value
 
 
 class SegmentClassifier(RewardKind):
-    """A reward model that gives every segment a label; each label is worth a value."""
+    """A reward model that labels every segment; each label has a value."""
 
     kind: Literal["segment_classifier"] = "segment_classifier"
     ckpt: FilePath = Field(description="folder of the reward model")
     values: dict[Label, Amount] = Field(
-        description="value by label; `error` and `ok` stand for the model's own names of the two"
+        description="value by label; `error` and `ok` are aliases of the model's own labels"
     )
     level: Level | None = Field(None, description="only for a folder without reward_model.json")
     error_label: Label | None = Field(None, description="likewise")
@@ -133,7 +133,7 @@ class Classifier(RewardKind):
     )
     with_prompt: bool = Field(False, description="the classifier reads prompt and response")
     scale: Value = 1.0
-    threshold: Amount = Field(0.0, description="taken off the score before scaling")
+    threshold: Amount = Field(0.0, description="subtracted from the score before scaling")
     batch_size: Count = 32
 
     def build(self, context: RewardContext) -> ClassifierReward:
@@ -149,7 +149,7 @@ class Metric(RewardKind):
     kind: Literal["metric"] = "metric"
     metric: MetricConfig = Field(description="a name, or a section with settings: docs/metrics.md")
     scale: Value = 1.0
-    threshold: Amount = Field(0.0, description="taken off the value before scaling")
+    threshold: Amount = Field(0.0, description="subtracted from the value before scaling")
 
     def build(self, context: RewardContext) -> MetricReward:
         metric = build_metric(self.metric, context.device, context.dtype)
@@ -180,15 +180,11 @@ class Regex(RewardKind):
     @model_validator(mode="after")
     def _otherwise_needs_segments(self):
         if self.otherwise and self.level is None:
-            refuse(
-                [
-                    (
-                        "otherwise",
-                        "it is not read without `level`, since there is no segment without a"
-                        " match: set `level`, or leave it out",
-                    )
-                ]
+            reason = (
+                "it is not read without `level`, since there is no segment without a match: set"
+                " `level`, or leave it out"
             )
+            refuse([("otherwise", reason)])
         return self
 
     def build(self, context: RewardContext) -> RegexReward:
@@ -198,9 +194,9 @@ class Regex(RewardKind):
 
 
 class Length(RewardKind):
-    """A value for each word below `min_words` and above `max_words`.
+    """A value for each word that is missing from `min_words` or exceeds `max_words`.
 
-    A word above the limit carries the value itself; missing words are charged at the end.
+    A word above the limit gets the value itself; missing words count at the end.
     """
 
     kind: Literal["length"] = "length"
@@ -222,7 +218,7 @@ class Length(RewardKind):
 
 
 class Repetition(RewardKind):
-    """A value for every word that completes an n-gram which the response already has."""
+    """A value for every word that completes an n-gram that the response already contains."""
 
     kind: Literal["repetition"] = "repetition"
     n: Annotated[int, Field(ge=1, le=100)] = Field(3, description="words of an n-gram")
@@ -266,17 +262,19 @@ class Python(RewardKind):
         except (ImportError, AttributeError) as error:
             raise UserError(
                 f"the reward `{self.of}` cannot be imported: {shorten(error)}. Run from the folder"
-                " that holds its package, or add that folder to PYTHONPATH"
+                " that contains its package, or add that folder to PYTHONPATH"
             ) from None
         try:
             inspect.signature(reward_class).bind(**self.args)
         except TypeError as error:
-            raise UserError(f"the reward `{self.of}` does not take these `args`: {error}") from None
+            raise UserError(
+                f"the reward `{self.of}` does not accept these `args`: {error}"
+            ) from None
         return reward_class
 
 
 def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
-    """What a config tells about a checkpoint that has no reward_model.json; null is left out."""
+    """A config's facts about a checkpoint without reward_model.json, except those that are null."""
     facts = {name: getattr(kind, name) for name in names}
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -298,7 +296,7 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
 
 
 def any_kind(kinds: Sequence[type[RewardKind]]) -> Any:
-    """The type of a section that is one of `kinds`, told apart by its key `kind`."""
+    """The type of a section that is one of `kinds`, as selected by its key `kind`."""
     tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
     return Annotated[Union[tagged], Discriminator(_kind_of)]  # noqa: UP007
 
@@ -313,9 +311,9 @@ def _kind_of(section: Any) -> str | None:
 def build_aspects(
     configs: Mapping[str, RewardKind], context: RewardContext
 ) -> tuple[dict[str, AspectReward], dict[str, float]]:
-    """The rewards that a config names, and their weights.
+    """The rewards of a config, and their weights.
 
-    A reward of weight 0 is left out, and its model is not loaded.
+    A reward of weight 0 is skipped, and its model is not loaded.
 
     Raises:
       UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
@@ -330,7 +328,7 @@ def build_aspects(
         weights[name] = config.weight
     if not aspects:
         raise UserError(
-            "every reward has weight 0 or none is named: nothing to train for. Give at least one"
-            " reward under `reward:`"
+            "there is no reward, or every reward has weight 0, so there is nothing to train for."
+            " Give at least one reward under `reward:`"
         )
     return aspects, weights

@@ -1,4 +1,4 @@
-"""The network of reward models that read with a language model (shapes `seq2seq` and `causal`).
+"""The network of reward models based on a language model (shapes `seq2seq` and `causal`).
 
 Reward models of shape `encoder` are transformers' own token and sequence classifiers.
 """
@@ -29,8 +29,8 @@ class LanguageModelScorerConfig(PretrainedConfig):
     """Config of a `LanguageModelScorer`.
 
     Args:
-      trunk: the language model's config as a dict. Its `dtype` is left out: that is the precision
-        of the checkpoint the training started from, and a trunk built in bf16 would round the fp32
+      trunk: the language model's config as a dict. Its `dtype` is removed: it is the precision of
+        the checkpoint from which training started, and a trunk built in bf16 would round the fp32
         weights that are loaded into it.
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
@@ -56,21 +56,21 @@ class LanguageModelScorerConfig(PretrainedConfig):
 
 
 def _without_dtype(config: dict) -> dict:
-    """A config's dict, and those inside it, without precisions and names of code."""
-    left_out = ("dtype", "torch_dtype", "auto_map")
-    kept = {}
+    """A config's dict, including nested ones, without dtype and names of code."""
+    excluded = ("dtype", "torch_dtype", "auto_map")
+    result = {}
     for key, value in config.items():
-        if key not in left_out:
-            kept[key] = _without_dtype(value) if isinstance(value, dict) else value
-    return kept
+        if key not in excluded:
+            result[key] = _without_dtype(value) if isinstance(value, dict) else value
+    return result
 
 
-# else AutoTokenizer warns of an unknown type
+# without this, AutoTokenizer warns of an unknown model type
 AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerConfig)
 
 
 def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
-    """Two features of every token under a language model, features_BTF with F = 2:
+    """Two features of every token under a language model, features_BTF with F = 2.
 
         log p(a_t)    and    log p(a_t) - max_v log p(v)
 
@@ -125,7 +125,7 @@ class LanguageModelScorer(PreTrainedModel):
             self.head = nn.Linear(hidden_size, config.num_labels or 0)
         else:
             pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0  # see `pooled_features`
-            # scores are only compared with each other, so there is no bias to learn
+            # only differences of scores are trained, so a bias would learn nothing
             self.head = nn.Linear(hidden_size + pooled, 1, bias=False)
         self.post_init()
 
@@ -149,7 +149,7 @@ class LanguageModelScorer(PreTrainedModel):
         check_stacks(trunk_config, shape)
         if shape == "seq2seq" and trunk_config.decoder_start_token_id is None:
             raise ValueError(
-                "its config names no decoder_start_token_id, the token that a decoder starts with"
+                "its config has no decoder_start_token_id, the token that a decoder starts with"
             )
         labels = {}
         if id2label is not None:
@@ -163,7 +163,7 @@ class LanguageModelScorer(PreTrainedModel):
         check_direction(model.trunk, shape)
         if model.feature_in is not None:
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
-            # at the scale of token embeddings, so that the first layers do not ignore it
+            # on the scale of token embeddings, so that the first layers do not ignore it
             embeddings = model.trunk.get_input_embeddings().weight.detach()
             nn.init.normal_(model.feature_in.weight, std=float(embeddings.std()))
         model.freeze_lm()
@@ -190,9 +190,9 @@ class LanguageModelScorer(PreTrainedModel):
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) at every position of the response's sequence, or scores (B, 1).
 
-        A causal model reads input_ids (B, T), prompt and response in one. An encoder-decoder reads
-        input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,), the prompt of each
-        response.
+        A causal model reads input_ids (B, T), the prompt followed by the response. An
+        encoder-decoder reads input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,),
+        the prompt of each response.
         """
         if self.is_encoder_decoder:
             read_BT, mask_BT = decoder_input_ids, decoder_attention_mask

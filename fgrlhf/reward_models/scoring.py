@@ -1,19 +1,20 @@
-"""Reward models in use: load a trained one, score segments or whole responses.
+"""Load a trained reward model, and score segments or whole responses with it.
 
     scorer = load_reward_model("outputs/segment_rm", prefix_fn)
     scorer.score(prompts, texts)
 
-`reward_model.json` (`RewardModelSpec`) travels with the model and holds what its use needs: labels
-by name, segment level, segmenter, lengths, and a sequence scorer's mean and standard deviation.
+`reward_model.json` (`RewardModelSpec`) is saved with the model and has all that is needed to use
+it: labels by name, segment level, segmenter, lengths, and a sequence scorer's mean and standard
+deviation.
 
 Bring your own model
 --------------------
 1. Any encoder that transformers can load: name it in the reward model's YAML (`model.ckpt`, shape
    `encoder`).
 2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
-3. A network of your own: give `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward
-   takes what `RMInputs.collate` returns and gives an object with `logits`: (B, T, labels) for
-   segments, (B, 1) for sequences.
+3. Your own network: pass `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward takes the
+   output of `RMInputs.collate` and returns an object with `logits`: (B, T, labels) for segments,
+   (B, 1) for sequences.
 4. Anything else, such as a rule or a server: write a class with `segment_scores(prompts, texts)` as
    in fgrlhf/reward.py. It needs no reward model.
 """
@@ -48,31 +49,31 @@ from fgrlhf.types import Prompt
 SPEC_FILE = "reward_model.json"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
-# what a published checkpoint does not carry
+# facts that are missing from a published checkpoint
 FACTS = ("level", "error_label", "with_context", "mean", "std")
 _NOT_ERRORS = ("O", "Ignore")
 
 
 @dataclass(frozen=True)
 class RewardModelSpec:
-    """What a reward model is and what its use needs: `reward_model.json` in the model's folder.
+    """Description of a reward model: `reward_model.json` in the model's folder.
 
     Attributes:
       kind: "segment" (a label per segment) or "sequence" (one score per response).
       shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/inputs.py.
       level: of the segments that are judged; "sequence" for a sequence scorer.
-      with_context: whether the prefix holds the prompt's context.
-      max_length: tokens the network reads.
-      labels: names of the network's outputs in their order (segment).
-      error_label: the label of a segment with an error. None where the model distinguishes several
+      with_context: whether the prefix includes the prompt's context.
+      max_length: most tokens that the network reads.
+      labels: names of the network's outputs, in order (segment).
+      error_label: the label of a segment with an error. None if the model distinguishes several
         kinds of error: then all labels except `ok_label` are errors.
       ok_label: the label of a segment without an error.
-      segmenter: name and version of the pipeline that cut the training responses.
+      segmenter: name and version of the pipeline that split the training responses.
       mean, std: of a sequence scorer's raw scores over its training data.
-      metrics: on its dev data when training ended.
+      metrics: on its dev data at the end of training.
 
     Raises:
-      UserError: the labels do not fit together, or mean and std are missing.
+      UserError: the labels are inconsistent, or mean and std are missing.
     """
 
     kind: Kind
@@ -102,7 +103,7 @@ class RewardModelSpec:
         if absent:
             raise UserError(
                 f"the reward model has the labels {', '.join(self.labels)}, not"
-                f" {', '.join(absent)}: name its own with error_label=..."
+                f" {', '.join(absent)}: give its error label with error_label=..."
             )
         if self.error_label == self.ok_label:
             raise UserError(
@@ -122,7 +123,7 @@ class RewardModelSpec:
 
     @property
     def judged_labels(self) -> tuple[str, ...]:
-        """The labels that are compared: of errors, then `ok_label`. Empty for a sequence scorer."""
+        """The labels that are compared: error labels, then `ok_label`; () for a sequence scorer."""
         if self.ok_label is None:
             return ()
         if self.error_label is not None:
@@ -135,7 +136,7 @@ class RewardModelSpec:
 
     @classmethod
     def read(cls, folder: str | Path) -> "RewardModelSpec":
-        """Raises `UserError` with every mistake of the file, or where it is missing or broken."""
+        """Read the file. Raises `UserError`, which lists every mistake, if it is not valid."""
         path = Path(folder) / SPEC_FILE
         row = with_current_names(read_json(path))
         problems = spec_problems(row)
@@ -151,10 +152,10 @@ class SegmentLabels:
     """The judgements of one response, in S segments.
 
     Attributes:
-      spans: half-open characters of the segments.
+      spans: half-open character ranges of the segments.
       probabilities_SL: of each label; zeros for a segment that is not judged.
       labels: names of the columns: error labels, then the ok label.
-      judged: False for a segment that could not be read, because its end was cut off or it holds no
+      judged: False for a segment that could not be read, because its end was cut off or it has no
         token. It gets reward 0.
     """
 
@@ -193,8 +194,8 @@ class _Scorer:
     ):
         if spec.kind != self.kind:
             raise UserError(
-                f"a {spec.kind} reward model was given where a {self.kind} one is needed: check"
-                " `ckpt`"
+                f"this is a {spec.kind} reward model, but a {self.kind} reward model is needed:"
+                " check `ckpt`"
             )
         self.model = model.eval().requires_grad_(False)
         self.spec = spec
@@ -220,7 +221,7 @@ class _Scorer:
         return self.inputs.cuts.responses
 
     def encode(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[RMInput]:
-        """What the network reads for each text: the same ids as in training."""
+        """The network's input for each text: the same ids as in training."""
         return self.inputs.encode(
             [self._read(prompt, text)[0] for prompt, text in zip(prompts, texts, strict=True)]
         )
@@ -251,7 +252,7 @@ class _Scorer:
         return [results[i] for i in range(len(inputs))]
 
     def _batches(self, inputs: Sequence[RMInput]) -> list[list[int]]:
-        """Indices of inputs of similar length.
+        """Batches of indices of inputs of similar length.
 
         A batch has at most `batch_tokens` padded tokens, or a single input.
         """
@@ -295,13 +296,15 @@ class SegmentScorer(_Scorer):
 
             p(l) = exp(z_l) / sum_{l' in J} exp(z_l')        for l in J
 
-        Other outputs of a checkpoint, such as `Ignore`, take no part.
+        Other outputs of a checkpoint, such as `Ignore`, are not used.
         """
         read = [self._read(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         inputs = self.inputs.encode([rm_text for rm_text, _ in read])
-        readable = [
-            i for i, x in enumerate(inputs) if any(position is not None for position in x.positions)
-        ]
+        # inputs with at least one segment to judge
+        readable = []
+        for i, rm_input in enumerate(inputs):
+            if any(position is not None for position in rm_input.positions):
+                readable.append(i)
         logits = dict(zip(readable, self._forward([inputs[i] for i in readable])))
         results = []
         for i, (_, spans) in enumerate(read):
@@ -389,17 +392,17 @@ def load_reward_model(
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
 
     Args:
-      facts: level, error_label, with_context, mean, std of a checkpoint that has no
-        `reward_model.json`. Where the folder has that file, a fact must equal its value.
-      defaults: the same facts, for what is neither in the folder nor in `facts`. They never
+      facts: level, error_label, with_context, mean, std of a checkpoint without
+        `reward_model.json`. If the folder has that file, a fact must equal its value.
+      defaults: values for facts that are neither in the folder nor in `facts`. They never
         contradict the folder.
     Raises:
-      UserError: nothing is there, it is not a reward model, labels are not found, a fact is missing
-        or contradicts the folder.
+      UserError: there is no such checkpoint, it is not a reward model, labels are missing, or a
+        fact is missing or contradicts the folder.
     """
     if path is None:
         raise UserError(
-            "no reward model is named: set `ckpt` to the folder its training wrote, or a hub name"
+            "no reward model is given: set `ckpt` to the folder its training wrote, or a hub name"
         )
     unknown = (set(facts) | set(defaults or ())) - set(FACTS)
     if unknown:
@@ -407,8 +410,8 @@ def load_reward_model(
     has_spec = (Path(path) / SPEC_FILE).exists()
     if Path(path).is_dir() and not (Path(path) / "config.json").exists():
         raise UserError(
-            f"{path} holds no finished reward model (no config.json): run its training script to"
-            " the end"
+            f"{path} does not contain a finished reward model (no config.json): run its training"
+            " script to the end"
         )
     try:
         config = loading.load_config(path)
@@ -442,21 +445,21 @@ def load_reward_model(
 
 
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
-    """Raise `ValueError` where the tokenizer has tokens that the network has no embedding for."""
+    """Raise `ValueError` if the tokenizer has tokens without an embedding in the network."""
     trunk: Any = network.trunk if isinstance(network, LanguageModelScorer) else network
     embeddings = trunk.get_input_embeddings()
     rows = getattr(embeddings, "num_embeddings", None)  # not all embeddings are a single table
     largest = max(tokenizer.get_vocab().values(), default=0)
     if rows is not None and largest >= rows:
         raise ValueError(
-            f"its tokenizer has tokens up to number {largest}, but the network has embeddings of"
-            f" {rows} only: they are not of one model, or a token was added without"
+            f"its tokenizer has tokens up to number {largest}, but the network has only {rows}"
+            " embeddings: they belong to different models, or a token was added without"
             " `resize_token_embeddings`."
         )
 
 
 def _try_out(path: str | Path, scorer: _Scorer) -> None:
-    """Read a few words, since files that are valid by themselves may not work together.
+    """Score a short text, since files that are valid individually may not work together.
 
     Raises:
       UserError: the model cannot read them.
@@ -464,7 +467,7 @@ def _try_out(path: str | Path, scorer: _Scorer) -> None:
     text = RMText(Prefix(("a", "b")), (("a",),))
     try:
         scorer._forward(scorer.inputs.encode([text, text]))
-    except Exception as error:  # the files can hold anything, so the exception can be anything
+    except Exception as error:  # the files can contain anything, so any exception is possible
         reason = shorten(f"{type(error).__name__}: {error}")
         raise UserError(
             f"the reward model {path} was loaded but cannot read a short text ({reason}). Restore"
@@ -483,15 +486,14 @@ def _refuse_other_facts(path: str | Path, spec: RewardModelSpec, facts: Mapping[
     ]
     if problems:
         head = (
-            f"the reward model {path} has facts of its own, so those of the config would be"
-            " ignored:"
+            f"the reward model {path} has its own values, so those of the config would be ignored:"
         )
         lines = "\n  ".join([head, *first_problems(problems)])
         raise UserError(f"{lines}\nLeave them out of the config")
 
 
 def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedConfig) -> None:
-    """Raise `UserError` where the spec contradicts the config of the network beside it."""
+    """Raise `UserError` if the spec contradicts the config of the network in the same folder."""
     problems = []
     is_scorer = isinstance(config, LanguageModelScorerConfig)
     if is_scorer != (spec.shape != "encoder"):
@@ -518,13 +520,13 @@ def _label_problems(spec: RewardModelSpec, config: PretrainedConfig) -> list[str
 
 
 def _output_names(config: PretrainedConfig) -> tuple[str, ...]:
-    """The labels of a network's outputs, in their order."""
+    """The labels of a network's outputs, in order."""
     names: Any = config.id2label or {}
     return tuple(str(names.get(i)) for i in range(config.num_labels or 0))
 
 
 def _check_reading(path: str | Path, spec: RewardModelSpec, network: PreTrainedModel) -> None:
-    """Raise `UserError` where the loaded network has another shape, or reads less than the spec."""
+    """Raise `UserError` if the loaded network has another shape, or reads less than the spec."""
     if isinstance(network, LanguageModelScorer):
         config = network.config.trunk_config()
     else:
@@ -541,7 +543,7 @@ def _check_reading(path: str | Path, spec: RewardModelSpec, network: PreTrainedM
         )
     if shape_of(network) == "seq2seq" and decoder_start(network) is None:
         problems.append(
-            "its config names no decoder_start_token_id, the token that a decoder starts with"
+            "its config has no decoder_start_token_id, the token that a decoder starts with"
         )
     _refuse_network(path, problems)
     if spec.shape == "encoder" and spec.kind == "segment" and not reads_ahead(network):
@@ -572,14 +574,14 @@ def published_spec(
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
 ) -> RewardModelSpec:
-    """The spec of a checkpoint that has no `reward_model.json`.
+    """The spec of a checkpoint without `reward_model.json`.
 
-    Its kind follows from the architecture and its labels from their names. The rest comes from the
-    facts `given`, then from `defaults`. The error label is the fact `error_label`, or else the only
-    label that is neither `O` nor `Ignore`.
+    The architecture determines its kind, the config its labels. The rest comes from the facts in
+    `given`, then from `defaults`. The error label is the fact `error_label`, or else the only label
+    that is neither `O` nor `Ignore`.
 
     Raises:
-      UserError: the checkpoint is no reward model, or facts are missing or would be ignored.
+      UserError: the checkpoint is not a reward model, or facts are missing or would be ignored.
     """
     facts = {**defaults, **given}
     architecture = next(iter(config.architectures or ()), "none")
@@ -595,13 +597,13 @@ def published_spec(
         )
     if not architecture.endswith("ForTokenClassification"):
         raise UserError(
-            f"`{path}` is no reward model: its architecture is {architecture}. A reward model has a"
-            " head for token classification, or for one score per sequence"
+            f"`{path}` is not a reward model: its architecture is {architecture}. A reward model"
+            " has a head for token classification, or for one score per sequence"
         )
     _refuse_unused_facts(path, given, "labels of segments", {"mean", "std"})
     if facts.get("level") is None:
         raise UserError(
-            f"`{path}` does not say which segments it judges: give level=subsentence or"
+            f"`{path}` does not specify which segments it judges: give level=subsentence or"
             " level=sentence with the checkpoint"
         )
     labels = _output_names(config)
@@ -622,7 +624,7 @@ def published_spec(
 def _refuse_unused_facts(
     path: str | Path, given: Mapping[str, Any], result: str, unused: set[str]
 ) -> None:
-    """Raise `UserError` for a fact that a network with this result has no use for."""
+    """Raise `UserError` for a fact that a network with this result does not use."""
     names = sorted(
         name for name in unused & given.keys() if (name, given[name]) != ("level", "sequence")
     )

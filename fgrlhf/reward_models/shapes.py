@@ -1,9 +1,9 @@
 """Which shape of reward model a checkpoint can be: bidirectional, left to right, or two stacks.
 
 A reward model of shape `encoder` judges a segment at the mark before it, so the network must read
-what comes after the mark. A decoder-only network never does. The config decides for the shape
-`auto`. Whether a single stack reads ahead is then measured on the loaded network, since some
-configs do not tell (a Llama made bidirectional, XLNet).
+tokens after the mark, which a decoder-only network does not do. For `model.shape=auto`, the config
+decides. Whether a single stack reads ahead is also measured on the loaded network, since some
+configs do not reveal it (a bidirectional Llama, XLNet).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
-if TYPE_CHECKING:  # language models load this module, and need no segmentation
+if TYPE_CHECKING:  # policies import this module without needing the segmenter
     from fgrlhf.reward_models.inputs import Shape
 
 PROBE_LENGTH = 4  # tokens
@@ -43,20 +43,20 @@ def shape_of_config(config: PretrainedConfig) -> Shape:
 
 
 def other_shape(config: PretrainedConfig, shape: Shape) -> str:
-    """The end of an error message: what the checkpoint is instead, and the setting for it."""
+    """The end of an error message: the checkpoint's actual shape, and the setting for it."""
     return (
         f"the checkpoint is {_DESCRIPTIONS[shape]} ({config.model_type}): set model.shape={shape}"
     )
 
 
 def check_stacks(config: PretrainedConfig, shape: Shape) -> None:
-    """Refuse an encoder-decoder for a shape of one stack, and the reverse. Raises `ValueError`."""
+    """Raise `ValueError` if the shape does not match the config's number of stacks."""
     if config.is_encoder_decoder != (shape == "seq2seq"):
         raise ValueError(other_shape(config, shape_of_config(config)))
 
 
 def check_direction(network: PreTrainedModel, shape: Shape) -> None:
-    """Refuse a decoder-only network of shape `encoder` and a bidirectional one of shape `causal`.
+    """Reject a decoder-only network of shape `encoder` and a bidirectional one of shape `causal`.
 
     Args:
       network: the loaded network; of a language model, its trunk.
@@ -77,15 +77,15 @@ def check_direction(network: PreTrainedModel, shape: Shape) -> None:
 
 @torch.no_grad()
 def reads_ahead(network: PreTrainedModel) -> bool:
-    """Whether the first position's hidden state depends on the tokens after it.
+    """Whether the hidden state of the first token depends on the tokens after it.
 
-    It is compared for two short inputs that differ only after the first token.
+    Two short inputs that differ only after the first token are compared.
     """
     training = network.training
     network.eval()
     try:
         first, second = (_first_state(network, ids) for ids in _probes(network))
-    except Exception:  # a network may refuse such short inputs: then the config decides
+    except Exception:  # a network may not accept such short inputs: then the config decides
         return shape_of_config(network.config) != "causal"
     finally:
         network.train(training)

@@ -1,4 +1,4 @@
-"""Checks of `reward_model.json`: every field, since a model folder may come from anywhere."""
+"""Checks every field of `reward_model.json`, since a model folder may come from anywhere."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earli
 
 
 def with_current_names(row: Any) -> Any:
-    """A spec's JSON value with the keys of earlier releases replaced by the present ones."""
+    """The JSON value of a spec, with the keys of earlier releases replaced by the current ones."""
     if not isinstance(row, dict):
         return row
     renamed = {OLD_NAMES.get(key, key): value for key, value in row.items()}
@@ -24,7 +24,7 @@ def with_current_names(row: Any) -> Any:
 
 
 def spec_problems(row: Any) -> list[str]:
-    """Every mistake in the JSON value of a spec, each as `key: reason`. Empty for a valid one."""
+    """Every mistake in the JSON value of a spec, as `key: reason`; [] if it is valid."""
     if not isinstance(row, dict):
         return [f"it must be a JSON object, it is a {type(row).__name__}"]
     problems = [f"{shorten(key, 60)}: unknown key" for key in row if key not in _CHECKS]
@@ -48,7 +48,7 @@ def is_finite_number(value: Any) -> bool:
 
 
 def _contradictions(row: Mapping[str, Any]) -> list[str]:
-    """Fields that are valid by themselves but not together."""
+    """Fields that are valid individually but not together."""
     if row["kind"] == "segment":
         return [shorten(problem) for problem in _label_problems(row)]
     problems = []
@@ -96,7 +96,7 @@ def _length(value: Any) -> str | None:
 def _labels(value: Any) -> str | None:
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
         return "must be a list of names"
-    return None if len(set(value)) == len(value) else "holds a name twice"
+    return None if len(set(value)) == len(value) else "has a name twice"
 
 
 def _name(value: Any) -> str | None:
@@ -109,7 +109,7 @@ def _segmenter(value: Any) -> str | None:
     texts = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
     if not texts or value.keys() != {"name", "version"}:
         return "must name a segmenter by the texts `name` and `version`"
-    return None if is_pipeline_name(value["name"]) else "names no spaCy pipeline"
+    return None if is_pipeline_name(value["name"]) else "does not name a spaCy pipeline"
 
 
 def _mean(value: Any) -> str | None:

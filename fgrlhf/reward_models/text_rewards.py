@@ -50,9 +50,9 @@ class RegexReward:
 
 
 class LengthReward:
-    """A value for each word above `max_words`, on that word, and for each missing one, at the end.
+    """A value for each word above `max_words`, on that word, and for each missing word, at the end.
 
-    Words are what white space separates.
+    Words are separated by white space.
     """
 
     def __init__(self, value: float, min_words: int | None, max_words: int | None):
@@ -78,9 +78,9 @@ class LengthReward:
 
 
 class RepetitionReward:
-    """A value on every word that completes an n-gram which the response already has.
+    """A value on every word that completes an n-gram that the response already contains.
 
-    Words are what white space separates; the case of letters does not count.
+    Words are separated by white space; case is ignored.
     """
 
     def __init__(self, n: int, value: float):
@@ -131,7 +131,7 @@ class MissingEndReward:
 class MetricReward:
     """scale * (value - threshold) of a metric, for the whole response.
 
-    A prompt to which the metric does not apply, such as one without references, gets no score.
+    If the metric does not apply to a prompt, such as one without references, there is no score.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The order of examples in a pass over them: shuffled, yet batches hold examples of like length."""
+"""Shuffled batches of examples, with examples of similar length in each batch."""
 
 import random
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ def shuffled_batches(
 ) -> list[list[int]]:
     """Batches of indices below n: a pure function of its arguments.
 
-    With `lengths` (one sort key per example) a shuffled pass is cut into windows of 50 batches,
-    each window is sorted and cut into batches, and the batches are shuffled. A last batch that is
-    not full is filled with the pass's first examples, so that any number of processes can share it.
+    With `lengths` (one sort key per example) a shuffled pass is split into windows of `WINDOW`
+    batches, each window is sorted and split into batches, and the batches are shuffled. If the last
+    batch is not full, the first examples of the pass fill it, so that any number of processes can
+    share it.
     """
     rng = random.Random(derive_seed(seed, "order", epoch))
     places = -(-n // batch_size) * batch_size

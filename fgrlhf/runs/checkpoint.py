@@ -1,10 +1,16 @@
 """Atomic checkpoints and verified resume: safetensors and JSON, no pickle.
 
-A checkpoint is a folder `checkpoints/step-<n>` that appears by one rename when all of it is on
-disk. It holds the actor-critic (of a policy with LoRA only the adapters: its other weights are
-those of `model.policy_model.ckpt`), the optimiser's state and `state.json`: step, KL coefficient,
-best score, the config, the SHA-256 of every other file, and of `state.json` itself. Random numbers,
-data order and learning rate are pure functions of (seed, step), so `step` carries them.
+A checkpoint is a folder `checkpoints/step-<n>`. It appears by a single rename once all its files
+are on disk, and contains
+
+- the actor-critic; with LoRA only the adapters, as the other weights are those of
+  `model.policy_model.ckpt`;
+- the optimiser's state;
+- `state.json`: step, KL coefficient, best score, the config, and the SHA-256 of every other file
+  and of `state.json` itself.
+
+Random numbers, data order and learning rate are pure functions of (seed, step), so `step` restores
+them.
 """
 
 import hashlib
@@ -26,28 +32,25 @@ from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.runs.stage import recover
 from fgrlhf.secrets import mask_tree
 
-KEPT = 2
+CHECKPOINTS_KEPT = 2
 FILES = ("model.safetensors", "optimizer.safetensors")
-HARMLESS = ("logging.", "train.save_interval:")  # a run may go on with others of these
-# so with these, where another number of processes leaves the global batch as it was
+# settings that may change when a run is resumed
+MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:")
+# settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.training_batch_size_per_card:")
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to fill that takes the place of `path` when the block ends well, and vanishes when
-    it does not.
-    """
+    """A folder to fill. It replaces `path` if the block succeeds and is removed if it fails."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, replaced = recover(path)
     temporary.mkdir()
     try:
         yield temporary
-        for file in (
-            *temporary.iterdir(),
-            temporary,
-        ):  # on disk before it has its name, for a power cut
+        # flush to disk before the rename, so that a power cut leaves no incomplete folder
+        for file in (*temporary.iterdir(), temporary):
             sync(file)
         if path.exists():
             path.rename(replaced)
@@ -59,8 +62,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 
 
 def save(trainer) -> None:
-    """Write the trainer's state after `trainer.step` steps; the last two checkpoints are kept. Rank
-    0 writes.
+    """Write the trainer's state after `trainer.step` steps, and remove all but the last two.
+
+    Only rank 0 writes.
     """
     accelerator = trainer.accelerator
     if accelerator.is_main_process:
@@ -77,20 +81,19 @@ def save(trainer) -> None:
                 "sha256": {path.name: sha256(path) for path in folder.glob("*.safetensors")},
             }
             write_json(folder / "state.json", {**state, "own_sha256": _own_sha256(state)})
-        for old in _checkpoints(root)[:-KEPT]:
+        for old in _checkpoints(root)[:-CHECKPOINTS_KEPT]:
             shutil.rmtree(old)
     accelerator.wait_for_everyone()
 
 
 def load_latest(trainer) -> bool:
-    """Restore the newest whole checkpoint; False where there is none.
+    """Restore the newest intact checkpoint; return False if there is no checkpoint.
 
     Raises:
-      UserError: the checkpoint was made with other settings, or there are checkpoints and every one
-        is damaged.
+      UserError: the checkpoint was made with other settings, or all checkpoints are damaged.
     """
-    found = _checkpoints(trainer.folder / "checkpoints")
-    for folder in reversed(found):
+    checkpoints = _checkpoints(trainer.folder / "checkpoints")
+    for folder in reversed(checkpoints):
         state = _verified_state(folder)
         if state is None:
             warnings.warn(
@@ -107,13 +110,13 @@ def load_latest(trainer) -> bool:
         trainer.restore(state)
         _check_best(trainer)
         if trainer.accelerator.is_main_process:
-            # a process that is killed after it wrote a checkpoint and before it removed the oldest
-            # leaves one too many
-            up_to_this = found[: found.index(folder) + 1]
-            for old in up_to_this[:-KEPT]:
+            # A process that was killed between writing a checkpoint and removing the oldest one
+            # leaves one too many.
+            up_to_this = checkpoints[: checkpoints.index(folder) + 1]
+            for old in up_to_this[:-CHECKPOINTS_KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
         return True
-    if found:
+    if checkpoints:
         raise UserError(
             f"every checkpoint in {trainer.folder / 'checkpoints'} is damaged: delete that folder"
             " to start over from the first step"
@@ -122,16 +125,16 @@ def load_latest(trainer) -> bool:
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A model's tensors, tied ones once, without those that stay as they were loaded because
-    adapters are trained.
-    """
-    kept, seen, as_loaded = {}, set(), names_under_adapters(model)
+    """A model's tensors: tied ones once, and without the frozen ones if adapters are trained."""
+    frozen = names_under_adapters(model)
+    tensors = {}
+    seen = set()
     for name, tensor in model.state_dict().items():
-        place = (tensor.data_ptr(), tensor.shape)
-        if name not in as_loaded and place not in seen:
-            kept[name] = tensor.contiguous()
-            seen.add(place)
-    return kept
+        memory = (tensor.data_ptr(), tensor.shape)
+        if name not in frozen and memory not in seen:
+            tensors[name] = tensor.contiguous()
+            seen.add(memory)
+    return tensors
 
 
 def load_weights(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
@@ -143,23 +146,19 @@ def load_weights(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> No
             f" ({', '.join(sorted(tensors.keys() ^ expected)[:3])}, ...): it was written by another"
             " release. Delete the folder of checkpoints to start over"
         )
-    model.load_state_dict(
-        tensors, strict=False
-    )  # a tensor that is tied has another name in the file
+    # not strict, because a tied tensor is stored under one of its names only
+    model.load_state_dict(tensors, strict=False)
 
 
 def optimizer_tensors(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[dict[str, torch.Tensor], list[dict]]:
-    """An optimiser's state as named tensors (`<parameter index>.<name>`) and its groups as
-    JSON-able dicts.
-    """
+    """An optimiser's state: tensors named `<parameter index>.<name>`, and its parameter groups."""
     state = optimizer.state_dict()
-    tensors = {
-        f"{i}.{name}": torch.as_tensor(value).contiguous()
-        for i, entry in state["state"].items()
-        for name, value in entry.items()
-    }
+    tensors = {}
+    for i, entry in state["state"].items():
+        for name, value in entry.items():
+            tensors[f"{i}.{name}"] = torch.as_tensor(value).contiguous()
     return tensors, state["param_groups"]
 
 
@@ -175,27 +174,26 @@ def load_optimizer(
 
 
 def _checkpoints(root: Path) -> list[Path]:
-    numbered = [
-        (int(m[1]), path)
-        for path in root.glob("step-*")
-        if (m := re.fullmatch(r"step-(\d+)", path.name))
-    ]
+    """The checkpoints in a folder, oldest first."""
+    numbered = []
+    for path in root.glob("step-*"):
+        match = re.fullmatch(r"step-(\d+)", path.name)
+        if match:
+            numbered.append((int(match[1]), path))
     return [path for _, path in sorted(numbered)]
 
 
 def _own_sha256(state: dict) -> str:
-    """SHA-256 of what state.json holds, independent of the order and spacing in the file."""
+    """SHA-256 of the contents of state.json, independent of key order and spacing."""
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _verified_state(folder: Path) -> dict | None:
-    """The state of a checkpoint; None where state.json or a file beside it is not what was
-    written.
-    """
+    """The state of a checkpoint; None if one of its files is damaged."""
     try:
         state = read_json(folder / "state.json")
-        own = state.pop("own_sha256", None)  # older releases did not write it
-        if own is not None and own != _own_sha256(state):
+        digest = state.pop("own_sha256", None)  # older releases did not write it
+        if digest is not None and digest != _own_sha256(state):
             return None
         return state if _is_state_of(state, folder) and _has_its_files(state, folder) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -203,9 +201,7 @@ def _verified_state(folder: Path) -> dict | None:
 
 
 def _is_state_of(state: dict, folder: Path) -> bool:
-    """Whether the values that resuming reads have their types, and the step is that of the folder's
-    name.
-    """
+    """Whether the values needed to resume have the right types and the step is the folder's."""
     return (
         type(state["step"]) is int
         and folder.name == f"step-{state['step']}"
@@ -218,33 +214,34 @@ def _is_state_of(state: dict, folder: Path) -> bool:
 
 def _has_its_files(state: dict, folder: Path) -> bool:
     digests = state["sha256"]
-    return all(name in digests for name in FILES) and all(
-        sha256(folder / name) == digests[name] for name in digests
-    )
+    if not all(name in digests for name in FILES):
+        return False
+    return all(sha256(folder / name) == digest for name, digest in digests.items())
 
 
 def _check_best(trainer) -> None:
-    """Forget the best policy so far where its folder is missing or damaged; the next evaluation
-    then finds a new one.
+    """Forget the best policy so far if its folder is missing or damaged.
+
+    Later evaluations then choose a new one.
     """
     folder = trainer.folder / "best"
     if trainer.best is None or _is_whole_model(folder):
         return
     if trainer.accelerator.is_main_process:
         print(
-            f"note: {folder}, the best policy so far (of step {trainer.best['step']}), is missing"
-            " or damaged: the best of the evaluations from here on takes its place",
+            f"note: {folder}, the best policy so far (step {trainer.best['step']}), is missing"
+            " or damaged: it will be replaced by the best of the following evaluations",
             flush=True,
         )
     trainer.best = None
 
 
 def _is_whole_model(folder: Path) -> bool:
-    """Whether a model folder has a config and weights that are not cut off."""
+    """Whether a model folder has a config and weights that are not truncated."""
     files = list(folder.glob("*.safetensors"))
     try:
         for file in files:
-            with safe_open(str(file), "pt"):  # refuses a file that is cut off
+            with safe_open(str(file), "pt"):  # raises an error if the file is truncated
                 pass
     except (OSError, SafetensorError):
         return False
@@ -252,28 +249,31 @@ def _is_whole_model(folder: Path) -> bool:
 
 
 def _differences(old, new, path: str = "") -> list[str]:
+    """One line for each key in which two configs differ."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted({*old, *new})
-        return [
-            line
-            for key in keys
-            for line in _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))
-        ]
+        lines = []
+        for key in sorted({*old, *new}):
+            lines += _differences(old.get(key), new.get(key), f"{path}.{key}".lstrip("."))
+        return lines
     return [] if old == new else [f"{path}: {shorten(repr(old))} then, {shorten(repr(new))} now"]
 
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
-    old, new = state["config"], mask_tree(trainer.config.model_dump(mode="json"))
-    processes, now = state["num_processes"], trainer.accelerator.num_processes
-    changed = [line for line in _differences(mask_tree(old), new) if not line.startswith(HARMLESS)]
-    if processes != now and not _same_updates(old, processes, new, now):
-        changed.append(f"processes: {processes} then, {now} now")
-    elif processes != now:
+    """Raise `UserError` if the checkpoint's settings differ from the trainer's."""
+    old = state["config"]
+    new = mask_tree(trainer.config.model_dump(mode="json"))
+    old_processes = state["num_processes"]
+    processes = trainer.accelerator.num_processes
+    differences = _differences(mask_tree(old), new)
+    changed = [line for line in differences if not line.startswith(MAY_CHANGE_ON_RESUME)]
+    if processes != old_processes and not _same_updates(old, old_processes, new, processes):
+        changed.append(f"processes: {old_processes} then, {processes} now")
+    elif processes != old_processes:
         changed = [line for line in changed if not line.startswith(PER_PROCESS)]
         if not changed and trainer.accelerator.is_main_process:
             print(
-                f"note: continuing with {now} processes what {processes} began: the same prompts"
-                " and updates, up to rounding and dropout",
+                f"note: the run was started with {old_processes} processes and continues with"
+                f" {processes}: prompts and updates are the same, up to rounding and dropout",
                 flush=True,
             )
     if changed:
@@ -284,18 +284,18 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
         )
 
 
-def _same_updates(old: dict, processes: int, new: dict, now: int) -> bool:
-    """Whether another number of processes makes the same updates: a step's prompts and minibatches
-    are the same over all of them.
+def _same_updates(old: dict, old_processes: int, new: dict, processes: int) -> bool:
+    """Whether the updates stay the same with another number of processes.
 
-    In DPO they always are, its batch is that of all processes. As published (`average_microbatches:
-    false`) the size of an update depends on how it is split.
+    They do if the prompts of a step, over all processes, stay the same. In DPO they always do: its
+    batch size counts all processes. With `average_microbatches: false` (as published) the size of
+    an update depends on how the batch is split.
     """
 
-    def prompts(config: dict, count: int) -> int | None:
+    def prompts_per_step(config: dict, count: int) -> int | None:
         per_process = config["train"].get("sampling_batch_size_per_card")
         return None if per_process is None else per_process * count
 
-    return prompts(old, processes) == prompts(new, now) and new["train"].get(
-        "average_microbatches", True
-    )
+    if prompts_per_step(old, old_processes) != prompts_per_step(new, processes):
+        return False
+    return new["train"].get("average_microbatches", True)

@@ -1,8 +1,8 @@
 """Data parallelism: every rank holds the full rollout and computes gradients for its share.
 
 Rollouts are small (ids, log-probabilities, values, texts), so they are gathered once per step.
-Whitening, advantages, KL stop and metrics are then computed from the same global tensors on every
-rank: no masked moments to reduce and no decision that ranks could take differently.
+Every rank then computes whitening, advantages, the KL stop and metrics from the same global
+tensors: no moments have to be reduced, and ranks cannot take different decisions.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ SUPPORTED = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULT
 
 
 def check_launcher(distributed_type: DistributedType) -> None:
-    """Refuse a launcher that does not give every process a whole copy of the model.
+    """Reject a launcher that does not give every process a whole copy of the model.
 
     Only DistributedDataParallel trains correctly here. Under DeepSpeed the model would stay
     unwrapped, and every process would train its own copy. FSDP would shard parameters that the
@@ -31,7 +31,7 @@ def check_launcher(distributed_type: DistributedType) -> None:
     Args:
       distributed_type: of accelerate's `Accelerator` or `PartialState`.
     Raises:
-      UserError: it is none of NO, MULTI_GPU, MULTI_CPU.
+      UserError: it is not NO, MULTI_GPU or MULTI_CPU.
     """
     if distributed_type not in SUPPORTED:
         name = getattr(distributed_type, "value", distributed_type)
@@ -44,17 +44,17 @@ def check_launcher(distributed_type: DistributedType) -> None:
 
 
 def share_of(items: Sequence, rank: int, world: int) -> Sequence:
-    """The contiguous part of `items` that belongs to `rank`. The parts of all ranks are `items`."""
+    """The contiguous part of `items` that belongs to `rank`. The ranks' parts cover `items`."""
     bounds = [len(items) * r // world for r in range(world + 1)]
     return items[bounds[rank] : bounds[rank + 1]]
 
 
 def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """The result of `work()` on this process. `work` must not communicate with other processes.
+    """Run `work()` on this process. `work` must not communicate with other processes.
 
     Raises:
-      UserError: `work` raised it on this or another process. All processes stop, so that none waits
-        for one that has ended.
+      UserError: `work` raised it on this or another process. All processes stop, so that none of
+        them waits for a process that has ended.
     """
     if accelerator.num_processes == 1:
         return work()
@@ -76,7 +76,7 @@ def stop_together(accelerator: Accelerator, work: Callable[[], Result]) -> Resul
 def gather_rollouts(
     accelerator: Accelerator, rollout: Rollout, rewards: TokenReward, pad_id: int, left_padded: bool
 ) -> tuple[Rollout, TokenReward]:
-    """All ranks' rollouts and rewards, the same on every rank."""
+    """The rollouts and rewards of all ranks, identical on every rank."""
     if accelerator.num_processes == 1:
         return rollout, rewards
     cpu = torch.device("cpu")
@@ -120,7 +120,7 @@ def join_rollouts(
 
 
 def _join_groups(groups: Sequence[Tensor]) -> Tensor:
-    """Group numbers of all ranks. Those of a rank follow those of the rank before it."""
+    """Group numbers over all ranks: those of a rank continue after those of the previous rank."""
     shifted = []
     first_group = 0
     for group_B in groups:

@@ -1,6 +1,6 @@
 """The config of an offline run on comparisons.
 
-Sections and keys that mean the same as in an RL run (rl_config.py) have the same names.
+Sections and keys with the same meaning as in an RL run (rl_config.py) have the same names.
 """
 
 from typing import Literal
@@ -28,7 +28,7 @@ from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
 
 
 class DPOPolicyConfig(StrictModel):
-    ckpt: FilePath = Field(description="where the policy starts, and the reference")
+    ckpt: FilePath = Field(description="initial policy, and the reference")
     input_padding_side: Literal["left", "right"] | None = None
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
@@ -50,14 +50,14 @@ class DPOSettings(StrictModel):
     loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     beta: Positive = 0.1
     span_weight: float = Field(
-        default=1.0, ge=1, le=1e6, description="of a token of marked characters; 1: ordinary DPO"
+        default=1.0, ge=1, le=1e6, description="weight of marked tokens; 1: ordinary DPO"
     )
 
 
 class DPOTrainConfig(StrictModel):
     epochs: float = Field(default=1.0, ge=1e-4, le=1e6)
     batch_size: BatchSize = Field(
-        default=16, description="prompts per optimiser step, over all processes; all their pairs"
+        default=16, description="prompts per optimiser step, over all processes, with all pairs"
     )
     training_batch_size_per_card: BatchSize = Field(
         default=4, description="prompts per forward/backward pass and process"
@@ -100,17 +100,17 @@ class DPOTrainConfig(StrictModel):
 
 
 class DPODataConfig(StrictModel):
-    feedback_file: FilePath = Field(description="judgements of responses, in the form of `pairs`")
+    feedback_file: FilePath = Field(description="judgements of responses, in the format of `pairs`")
     pairs: str = Field(
         default=COMPARISONS.name,
-        description="comparisons: rows of that format; or a source of pairs that the task has",
+        description="comparisons: rows of that format; or a source of pairs that the task defines",
     )
     columns: dict[str, str | list[str]] = Field(
         default={}, description="keys of a comparison -> keys of feedback_file"
     )
     train_file: FilePath | None = Field(
         default=None,
-        description="prompts of feedback_file as the policy reads them; null: generated",
+        description="the prompts of feedback_file; null: the task generates them",
     )
     dev_file: FilePath | None = Field(
         default=None, description="prompts to evaluate on; null: the task generates them"
@@ -122,13 +122,13 @@ class DPODataConfig(StrictModel):
             reason = "since the rows of data.pairs=comparisons hold their prompts: leave it out"
             refuse(unread_keys(self, ["train_file"], reason))
         else:
-            reason = f"since data.pairs={self.pairs} has keys of its own: leave it out"
+            reason = f"since data.pairs={self.pairs} has its own keys: leave it out"
             refuse(unread_keys(self, ["columns"], reason))
         return self
 
 
 class DPOConfig(StrictModel):
-    """A whole run."""
+    """The config of a whole run."""
 
     model: DPOModelConfig
     dpo: DPOSettings = DPOSettings()

@@ -34,14 +34,14 @@ from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
-# Timings differ from run to run; the rest is the Trainer's own summary at the end.
+# Timings, which differ from run to run, and the Trainer's own summary at the end.
 _NOT_METRICS = ("_runtime", "_per_second", "_jit_compilation_time", "total_flos", "train_loss")
-KEPT_CHECKPOINTS = 2  # the last and the best, or the last two where the last is the best
+KEPT_CHECKPOINTS = 2  # the last and the best, or the last two if the last is the best
 TEMPORARY = ".model-"  # folder in which a model is written before it is installed
 SHOWN_NAMES = 3  # of tensors, in a message
 
 
-# Types of keys that these stages share; see the types of keys in fgrlhf/config.py.
+# Types of config keys that these stages share; see also fgrlhf/config.py.
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]
@@ -96,11 +96,11 @@ def training_arguments(
     """The Trainer's settings.
 
     Args:
-      folder: of the checkpoints.
-      settings: further arguments, which a stage sets in its own way.
+      folder: folder for checkpoints.
+      settings: arguments specific to the stage; they override the common ones.
     Raises:
-      UserError: the processes cannot share the batch, the launcher would train in another way, or
-        transformers refuses a setting.
+      UserError: the processes cannot share the batch, the launcher is not supported, or
+        transformers rejects a setting.
     """
     check_environment(train.bf16)
     share, micro = _batch_sizes(train)
@@ -123,7 +123,7 @@ def training_arguments(
         "eval_steps": evaluation.every_steps,
         "save_steps": evaluation.every_steps or 500,
         "logging_steps": log_interval,
-        "logging_nan_inf_filter": False,  # it would log other losses in place of NaN
+        "logging_nan_inf_filter": False,  # it would replace NaN in the log by other losses
         "report_to": "none",
         "disable_tqdm": True,
         # without it, processes on a CPU would each train alone
@@ -132,8 +132,8 @@ def training_arguments(
     }
     try:
         arguments = arguments_class(**{**common, **settings})
-    except ValueError as error:  # e.g. bf16 on a GPU that has none
-        raise UserError(f"transformers refuses these settings: {error}") from None
+    except ValueError as error:  # e.g. bf16 on a GPU without it
+        raise UserError(f"transformers rejects these settings: {error}") from None
     # One device per process. DataParallel would split batches whose rows belong together.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
@@ -146,9 +146,9 @@ def _batch_sizes(train: TrainSettings) -> tuple[int, int]:
     micro = min(train.micro_batch_size or share, share)
     if train.batch_size % world or share % max(micro, 1):
         raise UserError(
-            f"train.batch_size={train.batch_size} cannot be shared out over {world} processes in"
-            f" parts of train.micro_batch_size={micro}: make it a multiple of {world} x"
-            " micro_batch_size, or start fewer processes"
+            f"train.batch_size={train.batch_size} is not divisible by {world} processes x"
+            f" train.micro_batch_size={micro}: make it a multiple of {world} x micro_batch_size,"
+            " or start fewer processes"
         )
     return share, micro
 
@@ -157,13 +157,12 @@ def _batch_sizes(train: TrainSettings) -> tuple[int, int]:
 
 
 class StageTrainer(Trainer):
-    """A Trainer with checks: of divergence, of checkpoints, and of the number of steps.
+    """A Trainer that stops when training diverges and writes verifiable checkpoints.
 
-    It stops when training diverges, keeps verified checkpoints, and never trains past the last
-    step. Divergence means a loss, gradient norm, dev metric or weight that is NaN or infinite. Loss
-    and gradient norm are checked before every optimiser step, so that no such step is taken. All
+    Divergence means a loss, gradient norm, dev metric or weight that is NaN or infinite. Loss and
+    gradient norm are checked before every optimiser step, so that no such step is taken. All
     processes see the same values and stop together. Weights are checked before a checkpoint is
-    written and when training ends.
+    written and when training ends. Training never continues past the last step.
     """
 
     def __init__(self, *args, **kwargs):
@@ -195,9 +194,9 @@ class StageTrainer(Trainer):
         return grad_norm
 
     def _run_epoch(self, *args, **kwargs):
-        """Skips the epoch if the last step was taken.
+        """Skip the epoch if the last step has been taken.
 
-        The Trainer takes a step before it compares with `max_steps`, so it would take one too many
+        The Trainer takes a step before it checks `max_steps`, so it would take one step too many
         when it continues from a checkpoint of the last step.
         """
         if self.state.global_step < self.state.max_steps:
@@ -268,8 +267,8 @@ def _diverged(fact: str, args) -> str:
     return (
         f"training diverged: {fact}. Lower train.lr (it is {args.learning_rate:g}), lower"
         f" train.max_grad_norm (it is {args.max_grad_norm:g}) or warm up for more steps. With other"
-        f" settings, remove {folder} or set another logging.save_dir; with the same ones, a rerun"
-        " continues from the last checkpoint, which is sound, and ends here again."
+        f" settings, remove {folder} or set another logging.save_dir; with the same settings, a"
+        " rerun continues from the last checkpoint, which is intact, and diverges again."
     )
 
 
@@ -282,10 +281,10 @@ class _CheckpointCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **_):
         root = Path(args.output_dir)
         if state.best_global_step:
-            # the state has the path of the time it was written; the folder may have been moved
+            # the state holds the path at the time of writing; the folder may have been moved
             state.best_model_checkpoint = str(root / f"checkpoint-{state.best_global_step}")
         if args.should_save:
-            # later checkpoints are interrupted or damaged: their steps are trained again
+            # later checkpoints are incomplete or damaged: their steps are trained again
             for step, path in _checkpoints(root):
                 if step > state.global_step:
                     _remove(path)
@@ -305,7 +304,7 @@ class _CheckpointCallback(TrainerCallback):
             return
         root = Path(args.output_dir)
         folder = root / f"checkpoint-{state.global_step}"
-        # a pickle that nobody reads
+        # a pickle that is never read
         (folder / "training_args.bin").unlink(missing_ok=True)
         sync_files(folder)
         write_digests(folder)
@@ -332,7 +331,7 @@ def _checkpoints(root: Path) -> list[tuple[int, Path]]:
 def checkpoints_to_keep(steps: list[int], last: int, best: int | None) -> set[int]:
     """The last and the best of the checkpoints at `steps` (ascending).
 
-    They are filled up to `KEPT_CHECKPOINTS` with the newest.
+    If these are fewer than `KEPT_CHECKPOINTS`, the newest others are kept too.
     """
     keep = {last} | {step for step in steps if step == best}
     for step in reversed(steps):
@@ -355,8 +354,8 @@ def _remove(path: Path) -> None:
 def model_to_install(folder: Path) -> Iterator[Path]:
     """A folder to write a model into; at the end its files replace those in `folder`.
 
-    They are on disk before they get their names, so each file appears whole or not at all. If the
-    block raises, nothing is replaced. Leftovers of a killed process are removed.
+    Files are flushed to disk before they get their names, so each file appears completely or not at
+    all. If the block raises, nothing is replaced. Leftovers of a killed process are removed.
     """
     for left_over in folder.glob(f"{TEMPORARY}*"):
         _remove(left_over)
@@ -371,8 +370,8 @@ def model_to_install(folder: Path) -> Iterator[Path]:
 def forget_last_call(tokenizer) -> None:
     """Reset the padding and truncation that a fast tokenizer keeps from its last call.
 
-    It would write them to tokenizer.json. Every call sets both anew, so nothing depends on them.
-    Without them a continued run writes the same bytes as an uninterrupted one.
+    It would save them to tokenizer.json, and a resumed run would not write the same bytes as an
+    uninterrupted one. Every call sets both anew, so nothing depends on them.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -398,26 +397,26 @@ _LAUNCHERS = {
 
 
 def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse launchers that would change how the Trainer trains.
+    """Reject launchers that would change how the Trainer trains.
 
     Losses here are averaged over the whole batch and multiplied by the number of processes, because
-    DDP averages gradients over them. A launcher that shards the model or scales the loss itself
-    would give other gradients.
+    DDP averages gradients over them. A launcher that shards the model or scales the loss would
+    change the gradients.
 
     Raises:
-      UserError: the launcher is not plain DDP, or asks for another precision than the config.
+      UserError: the launcher is not plain DDP, or sets another precision than the config.
     """
     for variable, launcher in _LAUNCHERS.items():
         if environment.get(variable, "false").lower() in ("true", "1", "yes"):
             raise UserError(
-                f"the launcher asks for {launcher} ({variable} is set). This stage was never tested"
+                f"the launcher enables {launcher} ({variable} is set). This stage was never tested"
                 " with it and may train wrongly: start it with `accelerate launch --multi_gpu` or"
                 " `torchrun`, which copy the model to every process"
             )
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", "bf16" if bf16 else "no"):
         raise UserError(
-            f"the launcher asks for mixed precision {precision}, but train.bf16 is"
+            f"the launcher sets mixed precision {precision}, but train.bf16 is"
             f" {str(bf16).lower()}: leave --mixed_precision out and set train.bf16"
         )
 
@@ -457,7 +456,7 @@ class RunLogCallback(TrainerCallback):
 
     @staticmethod
     def _log_what_is_saved(control):
-        """A loss is averaged since the last line, so a resumed run needs one at each checkpoint."""
+        """Log at each checkpoint: losses are averaged since the last line, also in resumed runs."""
         control.should_log = control.should_log or control.should_save
         return control
 
@@ -501,7 +500,7 @@ def _name(key: str) -> str:
 
 
 def use_run_log(trainer: Trainer, log: RunLog, name: str) -> None:
-    """Send the Trainer's logs to `log` alone."""
+    """Send the Trainer's logs only to `log`."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(RunLogCallback(log, name))

@@ -1,9 +1,8 @@
-"""A stage ends when the pipeline that started it is gone, even if that was killed and could stop
-nothing.
+"""Ends a stage if the pipeline that started it is gone, even if the pipeline was killed.
 
-The pipeline names itself in an environment variable that everything below it inherits, through
-shell scripts and launchers. Every command line of this package watches it (`run_main`). Where there
-is no /proc, nothing is watched.
+The pipeline writes its process id to an environment variable that all its descendants inherit,
+through shell scripts and launchers. Every command of this package watches that process
+(`run_main`). Without /proc, nothing is watched.
 """
 
 import os
@@ -15,48 +14,45 @@ from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "FGRLHF_PIPELINE"
-SECONDS = 0.5  # between looks
-GRACE = 20.0  # seconds for an orderly end
+SECONDS = 0.5  # between two checks
+GRACE = 20.0  # seconds between SIGTERM and SIGKILL
 
 
 def parent_mark(pid: int | None = None) -> dict[str, str]:
-    """The environment variable by which a process makes itself the parent of those it starts; empty
-    without /proc.
-    """
+    """The environment variable with which a process marks its descendants; {} without /proc."""
     pid = os.getpid() if pid is None else pid
-    start, machine = start_time(pid), _machine()
+    start = start_time(pid)
+    machine = _machine()
     return {} if start is None or machine is None else {VARIABLE: f"{machine}:{pid}:{start}"}
 
 
 def start_time(pid: int) -> str | None:
-    """When a live process was started, in clock ticks since boot: with its number this names it for
-    good. None if it is dead.
+    """The start time of a process in clock ticks since boot; None if it is dead.
+
+    Process ids are reused; together with its start time an id identifies a process.
     """
     try:
-        # the name in the second field may hold spaces and brackets; the state and the start time
-        # come after it
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
+    # The second field, the name in brackets, may contain spaces and brackets. The state and the
+    # start time come after it.
+    fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
 def _machine() -> str | None:
-    """Where a process number means something: this start of this machine, and the container in
-    it.
-    """
+    """Identifies the scope of process ids: the current boot of the machine, and the container."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink(
-            "/proc/self/ns/pid"
-        ).replace(":", "")
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        container = os.readlink("/proc/self/ns/pid").replace(":", "")
     except OSError:
         return None
+    return boot_id + container
 
 
 def end_with_parent() -> None:
-    """Watch the pipeline that is named in the environment, and end this process and its group when
-    it is gone.
-    """
+    """Watch the pipeline named in the environment; end this process group when it is gone."""
     machine, _, process = os.environ.get(VARIABLE, "").partition(":")
     pid, _, start = process.partition(":")
     if pid.isdigit() and machine == _machine():
@@ -74,8 +70,7 @@ def _watch(pid: int, start: str) -> None:
             file=sys.stderr,
             flush=True,
         )
-    os.killpg(
-        os.getpgrp(), signal.SIGTERM
-    )  # the script above this process and what it started, too
+    # the process group: also the script that runs this command, and its other children
+    os.killpg(os.getpgrp(), signal.SIGTERM)
     time.sleep(GRACE)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""The config of an RL run: the sections of its YAML file. The published files load as they are.
+"""The config of an RL run: the sections of its YAML file. The published files load unchanged.
 
 A key that the chosen mode does not read is an error if its value is not the default. Two kinds of
-keys are only noted at the start, because one word switches them: settings of other algorithms
-(`RLConfig.unused_settings`), and those of a tracker that is off (`LoggingConfig.notes`).
+unread keys only cause a note at the start, because a single setting enables them: settings of other
+algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`LoggingConfig.notes`).
 """
 
 from typing import Any, Literal
@@ -46,8 +46,8 @@ class GenerationConfig(StrictModel):
     def _beams_or_sampling(self):
         if self.do_sample and self.num_beams > 1:
             raise ValueError(
-                f"num_beams={self.num_beams} searches for the most probable response,"
-                " do_sample=true draws one: set do_sample=false or num_beams=1"
+                f"num_beams={self.num_beams} searches for the most probable response, but"
+                " do_sample=true samples one: set do_sample=false or num_beams=1"
             )
         if not self.do_sample:
             refuse(
@@ -79,7 +79,7 @@ class PolicyConfig(StrictModel):
     ckpt: FilePath
     input_padding_side: Literal["left", "right"] | None = None
     chat_template: bool | None = Field(
-        None, description="prompts as a user's turn; null: where the tokenizer has a chat template"
+        None, description="prompts as a user's turn; null: if the tokenizer has a chat template"
     )
     lora: LoRAConfig | None = Field(
         None, description="train adapters; the reference is the policy without them"
@@ -104,15 +104,11 @@ class ValueConfig(StrictModel):
             "set ckpt=null, or policy_value_sharing=false",
         )
         if self.freeze_value_model:
-            mistakes.append(
-                (
-                    "freeze_value_model",
-                    (
-                        "the critic shares the policy's trunk, which cannot be frozen: set"
-                        " freeze_value_model=false, or policy_value_sharing=false"
-                    ),
-                )
+            text = (
+                "the critic shares the policy's trunk, which cannot be frozen: set"
+                " freeze_value_model=false, or policy_value_sharing=false"
             )
+            mistakes.append(("freeze_value_model", text))
         refuse(mistakes)
         return self
 
@@ -133,7 +129,7 @@ class EnvConfig(StrictModel):
     max_generated_len: Tokens = 200
     train_num_samples_per_input: BatchSize = 4
     logprob_temperature: Temperature | None = Field(
-        default=None, description="of ratio and KL; null: the sampling temperature"
+        default=None, description="temperature of ratio and KL; null: the sampling temperature"
     )
 
 
@@ -155,7 +151,7 @@ class TrainConfig(StrictModel):
     )
     n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
     n_ppo_epoch_per_rollout: Count = Field(
-        default=4, description="of the policies with a ratio and of trpo's critic; 1 for the others"
+        default=4, description="for ppo, grpo, nlpo and trpo's critic; the others take one epoch"
     )
     lr: Rate = 1e-5
     value_lr: Rate | None = Field(default=None, description="null: lr")
@@ -168,33 +164,31 @@ class TrainConfig(StrictModel):
     kl_threshold: Positive = Field(
         default=10.0,
         description=(
-            "stop once the batch KL has passed it kl_patience times; a policy whose dev KL has is"
-            " never the best one"
+            "stop after the batch KL has exceeded it kl_patience times; a policy whose dev KL"
+            " exceeds it is never the best one"
         ),
     )
     kl_patience: Count = 5
     clip_grad: bool = True
     max_grad_norm: Positive = 0.5
-    dropout: bool = Field(
-        default=False, description="keep dropout on, in rollouts and updates alike"
-    )
+    dropout: bool = Field(default=False, description="use dropout in rollouts and updates")
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
     gradient_checkpointing: bool = Field(
         default=False,
-        description="compute layers twice instead of keeping what they computed: slower, smaller",
+        description="compute layers twice instead of storing activations: slower, less memory",
     )
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
-        default=True, description="false: their losses add up, as published (D6)"
+        default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
     seed: Seed = 42
     cuda_deterministic: bool = Field(
         default=True,
         description=(
-            "cuDNN's deterministic kernels; transformer layers use others, so GPU runs may differ"
-            " by rounding"
+            "use cuDNN's deterministic kernels; transformer layers use others, so GPU runs may"
+            " differ by rounding"
         ),
     )
 
@@ -220,17 +214,18 @@ class LoggingConfig(StrictModel):
     tensorboard: bool = False
     log_interval: Count = 1
     n_samples: NonNegativeCount = Field(
-        16, description="rollouts written out with their token rewards at each evaluation"
+        16, description="rollouts logged with their token rewards at each evaluation"
     )
 
     def trackers(self) -> dict[str, Any]:
-        """`RunLog`'s arguments for the trackers that are asked for."""
+        """The arguments of `RunLog` for the enabled trackers."""
         wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
         return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
 
     def notes(self) -> list[str]:
-        """What is printed at the start: settings of a tracker that is off. One switch turns it off,
-        so this is no error.
+        """Notes to print at the start: settings of a tracker that is off.
+
+        A single switch turns a tracker off, so its settings are not an error.
         """
         if self.wandb_log:
             return []
@@ -251,7 +246,7 @@ class DataConfig(StrictModel):
 
 
 class RLConfig(StrictModel):
-    """A whole run. fgrlhf/task.py has `rl_config(task)`, the class with a task's reward kinds."""
+    """The config of a whole run. `fgrlhf.task.rl_config` adds a task's reward kinds."""
 
     model: ModelConfig
     reward: dict[str, RewardKind]
@@ -265,7 +260,7 @@ class RLConfig(StrictModel):
     @model_validator(mode="wrap")
     @classmethod
     def _published_ppo_section(cls, tree: Any, handler):
-        """The published files have the settings of `algorithm` under `ppo`."""
+        """Accept the settings of `algorithm` under `ppo`, as in the published files."""
         if isinstance(tree, dict) and "ppo" in tree:
             return read_with_ppo_section(tree, handler)
         return handler(tree)
@@ -296,15 +291,15 @@ class RLConfig(StrictModel):
         warmup = self.train.n_critic_warmup_steps
         if self.needs_values and value.ckpt is None and not value.policy_value_sharing:
             return [
-                f"model.value_model: the critic of `{name}` needs a trunk of its own: set"
+                f"model.value_model: the critic of `{name}` needs its own trunk: set"
                 " model.value_model.ckpt, or model.value_model.policy_value_sharing=true to read"
                 " the policy's hidden states"
             ]
         if not self.needs_values and warmup:
             with_critic = [key for key, algorithm in ALGORITHMS.items() if algorithm.needs_values]
             return [
-                f"train.n_critic_warmup_steps is {warmup}, but `{name}` has no critic that could"
-                " learn alone: set it to 0, or use an algorithm with a critic:"
+                f"train.n_critic_warmup_steps is {warmup}, but `{name}` has no critic to warm up:"
+                " set it to 0, or use an algorithm with a critic:"
                 f" {', '.join(with_critic)}"
             ]
         return []
@@ -315,7 +310,7 @@ class RLConfig(StrictModel):
         return algorithm_class(self.algorithm).needs_values
 
     def unused_settings(self) -> list[str]:
-        """Keys that the config gives and its algorithm does not read; another one would."""
+        """Keys that the config sets but that only other algorithms read."""
         keys = [f"algorithm.{key}" for key in self.algorithm.unused]
         if not self.needs_values:
             value = self.model.value_model
@@ -330,12 +325,13 @@ class RLConfig(StrictModel):
 
     @property
     def logprob_temperature(self) -> float:
+        """The temperature of log-probabilities in ratio and KL."""
+        if self.env.logprob_temperature is not None:
+            return self.env.logprob_temperature
         generation = self.model.policy_model.train_generation_kwargs
-        return self.env.logprob_temperature or (
-            generation.temperature if generation.do_sample else 1.0
-        )
+        return generation.temperature if generation.do_sample else 1.0
 
     @property
     def dropout_in_rollouts(self) -> bool:
-        chosen = self.train.dropout_in_rollouts
-        return self.train.dropout if chosen is None else chosen
+        setting = self.train.dropout_in_rollouts
+        return self.train.dropout if setting is None else setting

@@ -1,17 +1,15 @@
-"""Run folder: config, versions, metrics.jsonl, samples, seconds and memory by stage, optional
-trackers.
+"""The run folder: config, versions, metrics, samples, time and memory of stages, trackers.
 
-    <folder>/config.yaml            the config as it was resolved
-    <folder>/run.json               versions, seed, command, git commit: what is needed to repeat
-    the run <folder>/metrics.jsonl          one JSON object per line, `step` first
-    <folder>/samples/step-<n>.jsonl samples to be read
-    <folder>/stages.json            {stage: {seconds, peak_mb}}
+    <folder>/config.yaml              the resolved config
+    <folder>/run.json                 versions, seed, command, git commit: all that repeats the run
+    <folder>/metrics.jsonl            one JSON object per line, `step` first
+    <folder>/samples/step-<n>.jsonl   samples to read
+    <folder>/stages.json              {stage: {seconds, peak_mb}}
 
-Only rank 0 writes; on the other ranks every method does nothing. JSON lines are the record;
-TensorBoard and wandb are copies for who wants them, and neither can stop a run: one that fails is
-switched off with a line. A damaged log does not stop one either: what can be read is kept, and the
-file is set aside as <name>.damaged. Secrets are masked in config.yaml, run.json and what trackers
-get.
+Only rank 0 writes; on the other ranks every method does nothing. TensorBoard and wandb are optional
+mirrors of metrics.jsonl. A tracker that fails is switched off with a warning and never stops a run.
+Neither does a damaged log: its readable part is kept, and the file is renamed to <name>.damaged.
+Secrets are masked in config.yaml, run.json and the data sent to trackers.
 """
 
 import json
@@ -37,8 +35,8 @@ from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_t
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
-# en_core_web_sm: where it is installed it cuts sentences, for RougeLsum too; else a rule does
-#   (reward_utils.load_segmenter)
+# Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
+# for RougeLsum; otherwise a rule does (reward_utils.load_segmenter).
 PACKAGES = (
     "fgrlhf",
     "torch",
@@ -55,14 +53,20 @@ PACKAGES = (
 class RunLog:
     """Writes one run folder.
 
-    `resume_step` is the last step whose log the continued run keeps: metrics and samples of later
-    steps, written before the interruption, are dropped, so that the log becomes that of a run never
-    interrupted. `None` starts afresh and drops what an earlier run left in the folder.
+    Args:
+      folder: the run folder; created if missing.
+      config: the run's config, or its settings as a dict.
+      resume_step: the last step whose log a resumed run keeps. Metrics and samples of later steps,
+        written before the interruption, are removed, so the log equals that of an uninterrupted
+        run. None starts a new run and removes the log of an earlier one.
+      wandb: arguments of `wandb.init` (project, entity, name, ...). Without a network, wandb logs
+        offline.
+      tensorboard: write event files to <folder>/tensorboard.
+      seed: default: the config's `seed` or `train.seed`.
+      write: whether this process writes; default: on rank 0 only.
 
-    `tensorboard=True` writes event files to <folder>/tensorboard. `wandb` holds the arguments of
-    `wandb.init` (project, entity, name, ...); without a network it logs offline. Raises `UserError`
-    where a tracker that was asked for is not installed. `seed` defaults to the config's `seed` or
-    `train.seed`, `write` to whether this is rank 0.
+    Raises:
+      UserError: an enabled tracker is not installed.
     """
 
     def __init__(
@@ -83,18 +87,16 @@ class RunLog:
         self._metrics = None
         if not self.is_main:
             return
-        settings = (
-            config.model_dump(mode="json")
-            if isinstance(config, StrictModel)
-            else dict(config or {})
-        )
+        if isinstance(config, StrictModel):
+            settings = config.model_dump(mode="json")
+        else:
+            settings = dict(config or {})
         masked = mask_tree(settings)
         before = {} if resume_step is None else self._read("run.json")
         if tensorboard:
+            events = self.folder / "tensorboard"
             self._trackers.append(
-                _Tracker(
-                    "TensorBoard", lambda: _TensorBoard(self.folder / "tensorboard", resume_step)
-                )
+                _Tracker("TensorBoard", lambda: _TensorBoard(events, resume_step))
             )
         if wandb is not None:
             arguments = dict(wandb)
@@ -103,10 +105,8 @@ class RunLog:
             self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
         self.folder.mkdir(parents=True, exist_ok=True)
         if isinstance(config, StrictModel):
-            write_text(
-                self.folder / "config.yaml",
-                to_yaml(config) if masked == settings else dump_yaml(masked),
-            )
+            text = to_yaml(config) if masked == settings else dump_yaml(masked)
+            write_text(self.folder / "config.yaml", text)
         elif config is not None:
             text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
             write_text(self.folder / "config.yaml", text)
@@ -115,15 +115,12 @@ class RunLog:
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append one line to metrics.jsonl. A value that is not finite becomes null, which JSON can
-        hold.
-        """
+        """Append one line to metrics.jsonl. NaN and infinity become null."""
         if self._metrics is None:
             return
         row = {name: _plain(value) for name, value in metrics.items()}
-        self._metrics.write(
-            json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False) + "\n"
-        )
+        line = json.dumps({"step": step, **row}, ensure_ascii=False, allow_nan=False)
+        self._metrics.write(line + "\n")
         self._metrics.flush()
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for tracker in self._trackers:
@@ -136,9 +133,7 @@ class RunLog:
 
     @contextmanager
     def stage(self, name: str):
-        """A line when a stage starts and one when it ends; seconds and peak memory go into
-        stages.json.
-        """
+        """Print when a stage starts and ends; write its seconds and peak memory to stages.json."""
         if not self.is_main:
             yield
             return
@@ -147,19 +142,15 @@ class RunLog:
         try:
             yield
         except BaseException as error:
-            print(
-                f"{name}: stopped by {type(error).__name__} after"
-                f" {time.perf_counter() - start:.1f} s",
-                flush=True,
-            )
+            seconds = time.perf_counter() - start
+            print(f"{name}: stopped by {type(error).__name__} after {seconds:.1f} s", flush=True)
             raise
-        seconds, peak_mb = time.perf_counter() - start, peak_memory_mb()
+        seconds = time.perf_counter() - start
+        peak_mb = peak_memory_mb()
         print(f"{name}: done in {seconds:.1f} s, peak memory {peak_mb:.0f} MB", flush=True)
         stages = self._read("stages.json")
-        write_json(
-            self.folder / "stages.json",
-            {**stages, name: {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}},
-        )
+        stages[name] = {"seconds": round(seconds, 3), "peak_mb": round(peak_mb, 1)}
+        write_json(self.folder / "stages.json", stages)
 
     def close(self) -> None:
         """Close files and trackers. Logging after this does nothing."""
@@ -177,8 +168,9 @@ class RunLog:
         self.close()
 
     def _read(self, name: str) -> dict:
-        """What a JSON file of the folder holds. One that is damaged is set aside: it is a log, and
-        the run goes on without it.
+        """The contents of a JSON file in the folder; {} if it is missing or damaged.
+
+        A damaged file is only a log, so it is renamed and the run continues.
         """
         path = self.folder / name
         if not path.exists():
@@ -190,15 +182,16 @@ class RunLog:
             return {}
         if isinstance(value, dict):
             return value
-        _set_aside(path, f"{path} is no JSON object")
+        _set_aside(path, f"{path} is not a JSON object")
         return {}
 
     def _drop_after(self, step: int | None) -> None:
+        """Remove metrics and samples of steps after `step`; None: of all steps."""
         for path in (self.folder / "samples").glob("step-*.jsonl"):
             number = path.stem.removeprefix("step-")
-            if number.isdecimal() and (
-                step is None or int(number) > step
-            ):  # no other names are ours
+            if not number.isdecimal():  # not written by `samples`
+                continue
+            if step is None or int(number) > step:
                 path.unlink()
         path = self.folder / "metrics.jsonl"
         if not path.exists():
@@ -207,7 +200,7 @@ class RunLog:
             path.unlink()
             (self.folder / "stages.json").unlink(missing_ok=True)
             return
-        *lines, _ = path.read_bytes().split(b"\n")  # a last line cut off by a crash goes
+        *lines, _ = path.read_bytes().split(b"\n")  # drops a last line truncated by a crash
         rows = [_metrics_row(line) for line in lines if line.strip()]
         damaged = sum(row is None for row in rows)
         if damaged:
@@ -219,53 +212,53 @@ class RunLog:
     def _write_run(self, seed: int | None, resume_step: int | None, before: Mapping) -> None:
         resumed = before.get("resumed_at")
         resumed = resumed if isinstance(resumed, list) else []
+        if resume_step is not None:
+            resumed = [*resumed, resume_step]
+        facts = {
+            "command": command_line(),
+            "seed": seed,
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "kernels": kernels.choices(),
+            "resumed_at": resumed,
+        }
         ids = [tracker.run_id for tracker in self._trackers if tracker.run_id]
-        write_json(
-            self.folder / "run.json",
-            {
-                "command": command_line(),
-                "seed": seed,
-                "versions": versions(),
-                "git_commit": git_commit(),
-                "kernels": kernels.choices(),
-                "resumed_at": resumed + ([] if resume_step is None else [resume_step]),
-            }
-            | ({"wandb_id": ids[0]} if ids else {}),
-        )
+        if ids:
+            facts["wandb_id"] = ids[0]
+        write_json(self.folder / "run.json", facts)
 
 
 def _metrics_row(line: bytes) -> dict | None:
-    """A line of metrics.jsonl; None where it is damaged."""
+    """A line of metrics.jsonl; None if it is damaged."""
     try:
         row = parse_json(line.decode("utf-8"))
-    except ValueError:  # a wrong byte is one, too
+    except ValueError:  # includes UnicodeDecodeError
         return None
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
-def _set_aside(path: Path, what: str) -> None:
+def _set_aside(path: Path, problem: str) -> None:
+    """Rename a damaged file and print a warning."""
     os.replace(path, path.with_name(f"{path.name}.damaged"))
     print(
-        f"warning: {what}. The file is set aside as {path.name}.damaged; the run goes on",
+        f"warning: {problem}. The file is renamed to {path.name}.damaged; the run continues",
         flush=True,
     )
 
 
 def versions() -> dict[str, str]:
-    """Versions of python and of the packages that decide a result."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the packages that affect results."""
+    version_of = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            version_of[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            version_of[name] = "not installed"
+    return version_of
 
 
 def git_commit() -> str | None:
-    """The commit of the code, with "-modified" where files differ from it; None outside a git
-    checkout.
-    """
+    """The commit of the code, plus "-modified" if files differ; None outside a git checkout."""
 
     def git(*arguments: str) -> str | None:
         try:
@@ -287,13 +280,10 @@ def git_commit() -> str | None:
 
 
 def command_line() -> str:
-    """The command as typed after the interpreter: paths below the working directory relative to it,
-    secrets masked.
-    """
+    """The command line of this process, with relative paths and masked secrets."""
     here = str(Path.cwd()) + os.sep
-    return " ".join(
-        ["python", *(_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:])]
-    )
+    arguments = [_masked(argument.replace(here, "")) for argument in sys.orig_argv[1:]]
+    return " ".join(["python", *arguments])
 
 
 def _masked(argument: str) -> str:
@@ -304,23 +294,17 @@ def _masked(argument: str) -> str:
 def peak_memory_mb() -> float:
     """Highest resident memory in MB of this process or of any single child it has waited for."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB elsewhere
-    return (
-        max(
-            resource.getrusage(who).ru_maxrss
-            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        * unit
-        / 2**20
-    )
+    of_process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(of_process, of_children) * unit / 2**20
 
 
 def is_main_rank() -> bool:
-    """Whether this is the process that writes and speaks."""
+    """Whether this is the process that writes files and prints."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank() == 0
-    return (
-        int(os.environ.get("RANK", 0)) == 0
-    )  # set by torchrun and accelerate before the process group exists
+    # torchrun and accelerate set RANK before the process group exists
+    return int(os.environ.get("RANK", 0)) == 0
 
 
 def say(text: str) -> None:
@@ -342,18 +326,17 @@ def _plain(value: Any) -> Any:
 
 
 class _Tracker:
-    """A copy of the log for who wants one. It is switched off where it fails, with a line: it
-    cannot stop a run.
-    """
+    """An optional mirror of the log. If it fails it is switched off with a warning."""
 
     def __init__(self, name: str, start: Callable[[], Any]):
-        self.name, self.target = name, None
+        self.name = name
+        self.target = None
         with self._guarded():
             self.target = start()
 
     @property
     def run_id(self) -> str | None:
-        """By which a continued run finds the same run there."""
+        """The tracker's id of this run, with which a resumed run continues it."""
         return getattr(self.target, "run_id", None)
 
     def call(self, method: str, *arguments: Any) -> None:
@@ -367,13 +350,11 @@ class _Tracker:
             yield
         except UserError:  # not installed, which stops the run before anything is written
             raise
-        except (
-            Exception
-        ) as error:  # whatever a service, a disk or a library of others comes up with
+        except Exception as error:  # a service, a disk or a library can raise anything
             self.target = None
             print(
                 f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))}"
-                f" ({type(error).__name__}); metrics.jsonl goes on",
+                f" ({type(error).__name__}); metrics.jsonl is still written",
                 flush=True,
             )
 
@@ -387,7 +368,7 @@ class _TensorBoard:
                 "TensorBoard logging is on and tensorboard is not installed: "
                 "pip install -e '.[tensorboard]', or turn it off in the config's logging section"
             ) from None
-        # Events after the checkpoint are hidden by the reader, not rewritten.
+        # With `purge_step`, TensorBoard hides events after the checkpoint; the files stay.
         self.writer = SummaryWriter(
             str(folder), purge_step=None if resume_step is None else resume_step + 1
         )
@@ -413,8 +394,7 @@ class _Wandb:
         arguments = {"dir": str(folder), "config": settings, **arguments}
         try:
             self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
-        # no network, no login, a server that refuses: all alike to a run that must go on
-        except Exception as error:
+        except Exception as error:  # no network, no login, or the server refuses
             print(
                 f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see"
                 " `wandb sync`",
@@ -424,9 +404,8 @@ class _Wandb:
         self.run_id = getattr(self.run, "id", None)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.run.log(
-            {**metrics, "step": step}
-        )  # not wandb's own step: that one refuses to go back on resume
+        # as a metric, because wandb's own step cannot go back when a run is resumed
+        self.run.log({**metrics, "step": step})
 
     def close(self) -> None:
         self.run.finish()

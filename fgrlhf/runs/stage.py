@@ -1,9 +1,9 @@
-"""Stages that can be run again: finished work is reused, unfinished continues, other settings are
-refused.
+"""Stages that can be repeated: finished work is reused, unfinished work continues.
 
-A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (what it read: path ->
+A stage's folder holds `config.yaml` (written by `RunLog`), `inputs.json` (its inputs: path ->
 digest, written at the start) and `result.json` (written last, so its presence means the stage is
-complete). While a process works there it also holds `.lock`, which says who it is (`hold`).
+complete). A folder with other settings or inputs is rejected. While a process works in the folder,
+`.lock` identifies that process (`hold`).
 """
 
 import errno
@@ -36,13 +36,11 @@ WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json"
 
 @contextmanager
 def hold(folder: str | Path) -> Iterator[None]:
-    """Keep a run's folder for this process while the block runs, and clear what a killed process
-    left half-written in it.
+    """Lock a run's folder while the block runs, and remove half-written files of a killed process.
 
-    Enter it before the folder is looked at. On ranks other than the first it does nothing. Where
-    the file system has no locks (some network disks) a line says so, and the block runs without
-    one. Nothing stays behind: neither the lock nor a folder that was made for it and holds nothing
-    else.
+    Enter it before reading the folder. On ranks other than the first it does nothing. If the file
+    system has no locks (some network disks), it prints a note and the block runs without a lock. At
+    the end, the lock and folders that are still empty are removed.
 
     Raises:
       UserError: another process works in the folder, or it cannot be written.
@@ -51,18 +49,20 @@ def hold(folder: str | Path) -> Iterator[None]:
         yield
         return
     folder = _named(folder)
-    made = _folders_to_make(folder)
+    new_folders = _folders_to_make(folder)
     try:
         lock = _lock(folder)
     except (OSError, ValueError) as error:  # ValueError: a name with a NUL or half a character
-        _remove_empty(made)
-        reason = (
-            why_refused(error)
-            or f"{shorten(folder)} is no name of a folder: {shorten(error)}. Choose another name."
-        )
+        _remove_empty(new_folders)
+        reason = why_refused(error)
+        if reason is None:
+            reason = (
+                f"{shorten(folder)} is not a valid folder name: {shorten(error)}. Choose another"
+                " name."
+            )
         raise UserError(reason) from None
     except UserError:
-        _remove_empty(made)
+        _remove_empty(new_folders)
         raise
     try:
         _clear_left_overs(folder)
@@ -73,11 +73,11 @@ def hold(folder: str | Path) -> Iterator[None]:
                 (folder / LOCK).unlink()
         if lock is not None:
             os.close(lock)
-        _remove_empty(made)
+        _remove_empty(new_folders)
 
 
 def check_writable(folder: str | Path) -> None:
-    """Refuse at once what `hold` would refuse later: for a start that loads much before it writes.
+    """Raise the errors of `hold` early, before a stage spends time on loading.
 
     Raises:
       UserError: another process works in the folder, or it cannot be written.
@@ -90,7 +90,7 @@ def folder_of(output_dir: str | Path, *names: str) -> Path:
     """The folder <output_dir>/<name>/<name>...
 
     Raises:
-      UserError: a name is not the plain name of a folder, so that it would lead elsewhere.
+      UserError: a name is not a plain folder name, so the path would lead elsewhere.
     """
     for name in names:
         if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
@@ -108,7 +108,7 @@ def _named(folder: str | Path) -> Path:
 
 
 def _folders_to_make(folder: Path) -> list[Path]:
-    """The folder and those above it that do not exist, innermost first."""
+    """The folder and its parents that do not exist yet, innermost first."""
     with suppress(OSError, ValueError):
         return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     return []
@@ -116,28 +116,27 @@ def _folders_to_make(folder: Path) -> list[Path]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with suppress(
-            OSError, ValueError
-        ):  # it holds something, was never made, or has no possible name
+        # errors: the folder is not empty, was never created, or has an invalid name
+        with suppress(OSError, ValueError):
             folder.rmdir()
 
 
 def _lock(folder: Path) -> int | None:
-    """A locked descriptor of the folder's lock file; None where there are no locks. Raises
-    `UserError` where it is held.
+    """A locked descriptor of the folder's lock file; None if the file system has no locks.
+
+    Raises:
+      UserError: another process holds the lock.
     """
     path = folder / LOCK
     for _ in range(100):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except (
-            FileNotFoundError
-        ):  # the process before this one has just removed the folder, which was empty
+        except FileNotFoundError:  # another process has just removed the empty folder
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not _is_at(lock, path):  # the process before this one has just removed the file
+            if not _is_at(lock, path):  # another process has just removed the file
                 os.close(lock)
                 continue
             _write_holder(lock)
@@ -152,17 +151,18 @@ def _lock(folder: Path) -> int | None:
                 raise
             print(
                 f"note: {folder} is on a disk without locks: make sure that no other process writes"
-                " there",
+                " to it",
                 flush=True,
             )
             return None
     raise UserError(
-        f"{folder} is removed as soon as it is made: find the program that does so, or name another"
-        " folder"
+        f"{folder} is removed as soon as it is created: find the program that does so, or name"
+        " another folder"
     )
 
 
 def _is_at(lock: int, path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(lock), os.stat(path))
     except FileNotFoundError:
@@ -183,7 +183,7 @@ def _write_holder(lock: int) -> None:
 
 def _who_holds(folder: Path) -> str:
     holder: dict = {}
-    for _ in range(20):  # it may have locked the file and not yet written into it
+    for _ in range(20):  # the other process may have locked the file but not written to it yet
         with suppress(OSError, ValueError):
             holder = json.loads((folder / LOCK).read_bytes())
             break
@@ -198,13 +198,15 @@ def _who_holds(folder: Path) -> str:
 
 
 def recover(path: str | Path) -> tuple[Path, Path]:
-    """Undo what a process that was killed in `checkpoint.new_folder(path)` left.
+    """Clean up after a process that was killed in `checkpoint.new_folder(path)`.
 
-    Returns the names that a new folder has before it is whole, and that the old one has while they
-    change places.
+    Returns:
+      The temporary names of the new folder while it is filled, and of the old one while it is
+      replaced.
     """
     path = Path(path)
-    temporary, replaced = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    temporary = path.with_name(f".{path.name}.tmp")
+    replaced = path.with_name(f".{path.name}.old")
     if replaced.exists() and not path.exists():  # killed between the two renames
         replaced.rename(path)
     for left_over in (temporary, replaced):
@@ -212,9 +214,9 @@ def recover(path: str | Path) -> tuple[Path, Path]:
     return temporary, replaced
 
 
-# What a kill -9 leaves: files of `write_text`, the model of a stage that was placing it, folders
-# that `new_folder` was filling. Their folder is held, so nobody else is at work on them; other
-# ranks of this run are alive.
+# Leftovers of a killed process: temporary files of `write_text`, a model that was being installed,
+# folders that `new_folder` was filling. The stage's folder is locked, so no other run is using
+# them; other ranks of this run may be.
 _TEMPORARY_FILE = re.compile(r"\..+\.(\d+)\.tmp")
 _HALF_A_MODEL = re.compile(r"\.model-[a-z0-9_]{8}")
 _NEW_FOLDER = re.compile(r"\.(best|final|step-\d+)\.(tmp|old)")
@@ -224,13 +226,11 @@ _PLACES = ("", "samples", "checkpoints")
 def _clear_left_overs(folder: Path) -> None:
     for place in _PLACES:
         for path in _entries(folder / place):
-            of_process, new_folder = (
-                _TEMPORARY_FILE.fullmatch(path.name),
-                _NEW_FOLDER.fullmatch(path.name),
-            )
+            temporary_file = _TEMPORARY_FILE.fullmatch(path.name)
+            new_folder = _NEW_FOLDER.fullmatch(path.name)
             if _HALF_A_MODEL.fullmatch(path.name) and path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif of_process and path.is_file() and not _is_alive(int(of_process[1])):
+            elif temporary_file and path.is_file() and not _is_alive(int(temporary_file[1])):
                 path.unlink(missing_ok=True)
             elif new_folder:
                 recover(folder / place / new_folder[1])
@@ -250,32 +250,31 @@ def _is_alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    return (
-        pid != os.getpid()
-    )  # this process has only started to write: the number is that of a dead one
+    # This process has not written anything yet, so a file with its id is from an earlier process.
+    return pid != os.getpid()
 
 
-# ---- what was done before ------------------------------------------------------------------------
+# ---- results of earlier runs ---------------------------------------------------------------------
 
-
-_digests: dict[tuple, str] = {}  # of files as they were; weights are large, and a start asks twice
-_SETTLED = 2 * 10**9  # nanoseconds; within one tick of a disk's clock a file can change twice
+# Cached digests, because weights are large and every start needs their digest twice.
+_digests: dict[tuple, str] = {}
+# Nanoseconds. A file that changed more recently is not cached: it could change again within one
+# tick of the disk's clock.
+_SETTLED = 2 * 10**9
 
 
 def digest(path: str | Path) -> str:
-    """Digest of a file's bytes, or of a checkpoint's config, tokenizer and weights, or of a hub
-    name.
+    """Digest of a file, of a checkpoint's config, tokenizer and weights, or of a hub name.
 
-    Files that have not changed since are not read again by this process.
+    This process does not read files again that have not changed.
     """
     path = Path(path)
     if not path.exists():
         return f"name:{path}"
-    files = (
-        [path]
-        if path.is_file()
-        else sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
-    )
+    if path.is_file():
+        files = [path]
+    else:
+        files = sorted(file for pattern in WEIGHTS for file in path.glob(pattern))
     states = [file.stat() for file in files]
     key = tuple(
         (str(file), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
@@ -298,14 +297,16 @@ def digest(path: str | Path) -> str:
 def finished(
     folder: str | Path, config: StrictModel, inputs: Iterable[str | Path], redo: bool = False
 ) -> dict | None:
-    """The result of the stage in `folder` if it ran to its end with these settings and inputs, else
-    None.
+    """The result of the stage in `folder`; None if it is not complete.
 
-    `inputs` are the files and checkpoints the stage reads. With `redo`, other work there counts
-    as none instead of being refused: for what takes little time.
+    Args:
+      inputs: the files and checkpoints that the stage reads.
+      redo: discard results from other settings or inputs instead of raising an error; meant for
+        cheap stages.
 
     Raises:
-      UserError: the folder holds work of other settings or inputs; the differences are named.
+      UserError: the folder has results from other settings or inputs; the message lists the
+        differences.
     """
     folder = Path(folder)
     changes = _changes(folder, config, inputs)
@@ -326,19 +327,19 @@ def finished(
 
 
 def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
-    """Note the inputs and clear what other settings or inputs left. For one process, once all is
-    loaded.
+    """Record the inputs, and remove results from other settings or inputs.
 
-    What the settings are known by goes last: where this is cut off, the next start sees them and
-    clears the rest.
+    Call it in one process, once everything is loaded. The files with the old settings are removed
+    last: if this is interrupted, the next start still sees them and removes the rest.
     """
-    folder, inputs = Path(folder), list(inputs)
+    folder = Path(folder)
+    inputs = list(inputs)
     if _changes(folder, config, inputs):
-        known_by = {folder / "config.yaml", folder / "inputs.json"}
+        settings_files = {folder / "config.yaml", folder / "inputs.json"}
         for path in _entries(folder):
-            if path not in known_by and path.name != LOCK:
+            if path not in settings_files and path.name != LOCK:
                 _remove(path)
-        for path in known_by:
+        for path in settings_files:
             path.unlink(missing_ok=True)
     write_json(folder / "inputs.json", {str(path): digest(path) for path in inputs})
 
@@ -351,7 +352,7 @@ def _remove(path: Path) -> None:
 
 
 def finish(folder: str | Path, result: dict) -> None:
-    """Mark the stage as complete, once all its files are on disk."""
+    """Mark the stage as complete after flushing its files to disk."""
     for path in _entries(Path(folder)):
         if path.is_file():
             sync(path)
@@ -359,29 +360,28 @@ def finish(folder: str | Path, result: dict) -> None:
 
 
 def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """The newest `checkpoint-<step>` of a transformers Trainer that is whole, or None where there
-    is none yet.
+    """The newest intact `checkpoint-<step>` of a transformers Trainer; None if there is none yet.
 
-    `sha256.json`, written last, holds the digests of a checkpoint's files: a checkpoint without it
-    was interrupted and is passed over. One whose files differ from their digests, or whose best
-    checkpoint so far is damaged or gone, is passed over with a warning.
+    `sha256.json`, written last, holds the digests of a checkpoint's files. A checkpoint without it
+    is incomplete and is skipped. A checkpoint that does not match its digests, or whose best
+    checkpoint so far is damaged or missing, is skipped with a warning.
 
     Raises:
-      UserError: there are complete checkpoints and every one is damaged; or `folder` is a file.
+      UserError: all complete checkpoints are damaged, or `folder` is a file.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file where the folder of checkpoints must be: move it away")
-    numbered = [
-        (match, path)
-        for path in folder.glob("checkpoint-*")
-        if (match := CHECKPOINT_NAME.fullmatch(path.name))
-    ]
+    checkpoints = []
+    for path in folder.glob("checkpoint-*"):
+        match = CHECKPOINT_NAME.fullmatch(path.name)
+        if match:
+            checkpoints.append((int(match[1]), path))
     damaged = []
-    for match, path in sorted(numbered, key=lambda item: int(item[0][1]), reverse=True):
+    for step, path in sorted(checkpoints, key=lambda item: item[0], reverse=True):
         if not (path / DIGESTS).exists():
             continue
-        problem = _damage(path, int(match[1]))
+        problem = _damage(path, step)
         if problem is None:
             return path
         damaged.append(problem)
@@ -398,7 +398,7 @@ def last_complete_checkpoint(folder: str | Path) -> Path | None:
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 DIGESTS = "sha256.json"
-SETTINGS = "settings"  # its entry that is no file
+SETTINGS = "settings"  # key in sha256.json for the digest of the settings, which is not a file
 
 
 def write_digests(checkpoint: Path) -> None:
@@ -418,9 +418,7 @@ def write_digests(checkpoint: Path) -> None:
 
 
 def _settings_digest(checkpoint: Path) -> str | None:
-    """Digest of the config.yaml beside `checkpoints/checkpoint-<step>`, but for names and places
-    (`logging`); None without it.
-    """
+    """Digest of the run's config.yaml without its section `logging`; None if there is no file."""
     path = checkpoint.parent.parent / "config.yaml"
     if not path.exists():
         return None
@@ -430,34 +428,32 @@ def _settings_digest(checkpoint: Path) -> str | None:
 
 
 def _damage(checkpoint: Path, step: int) -> str | None:
-    """What is wrong with a checkpoint, or with the best checkpoint that it names; None where both
-    are whole.
-    """
+    """What is wrong with a checkpoint or the best checkpoint it names; None if both are intact."""
     problem = _changed_file(checkpoint)
     if problem is not None:
         return problem
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         if state["global_step"] != step:
-            return f"trainer_state.json is of step {state['global_step']}"
+            return f"trainer_state.json is from step {state['global_step']}"
         best = state.get("best_global_step")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "trainer_state.json cannot be read"
     if not best or best == step:
         return None
     problem = _changed_file(checkpoint.parent / f"checkpoint-{best}")
-    return None if problem is None else f"the best checkpoint, of step {best}: {problem}"
+    return None if problem is None else f"the best checkpoint, from step {best}: {problem}"
 
 
 def _changed_file(checkpoint: Path) -> str | None:
-    """What differs from the digests of a checkpoint; None where nothing does."""
+    """How a checkpoint differs from its digests; None if it does not."""
     try:
         digests = json.loads((checkpoint / DIGESTS).read_text(encoding="utf-8"))
         digests["trainer_state.json"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{DIGESTS} is missing or cannot be read"
     if digests.pop(SETTINGS, None) not in (None, _settings_digest(checkpoint)):
-        return "it is of a run with other settings"
+        return "it is from a run with other settings"
     for name, expected in digests.items():
         try:
             if sha256(checkpoint / name) != expected:
@@ -468,8 +464,9 @@ def _changed_file(checkpoint: Path) -> str | None:
 
 
 def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> list[str]:
-    """A line for each setting and input in which the work in `folder` differs. Secrets are compared
-    masked.
+    """One line for each setting and input that differs from those recorded in `folder`.
+
+    Secrets are compared in masked form.
     """
     if not os.path.lexists(folder / "config.yaml"):
         return []
@@ -478,25 +475,27 @@ def _changes(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) ->
     except UserError as error:
         return [f"{error}, so its settings are not known"]
     now = _flat(mask_tree(config.model_dump(mode="json")))
-    changes = [
-        f"{key}: {shorten(before.get(key, 'not set'))} there,"
-        f" {shorten(now.get(key, 'not set'))} now"
-        for key in {**before, **now}
-        if before.get(key) != now.get(key)
-    ]
-    known = {}
+    changes = []
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            there = shorten(before.get(key, "not set"))
+            changes.append(f"{key}: {there} there, {shorten(now.get(key, 'not set'))} now")
+    digests = {}
     if (folder / "inputs.json").exists():
         try:
-            known = read_json(folder / "inputs.json")
+            digests = read_json(folder / "inputs.json")
         except UserError as error:
             return [*changes, f"{error}, so its inputs are not known"]
-    if not isinstance(known, dict):
+    if not isinstance(digests, dict):
         return [*changes, f"{folder / 'inputs.json'} is damaged, so its inputs are not known"]
-    changed = [path for path in map(str, inputs) if path in known and known[path] != digest(path)]
-    return changes + [f"{path}: its contents have changed since" for path in changed]
+    for path in map(str, inputs):
+        if path in digests and digests[path] != digest(path):
+            changes.append(f"{path}: its contents have changed since")
+    return changes
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:
+    """A nested dict as one dict with dotted keys."""
     flat = {}
     for key, value in tree.items():
         name = f"{prefix}{key}"

@@ -1,4 +1,4 @@
-"""Numbers and samples to look at, computed from a step's global rollout."""
+"""Metrics and samples to log, computed from a step's global rollout."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,20 @@ from fgrlhf.utils import masked_mean, masked_var
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> float:
-    """1 - Var(R - V) / Var(R) under the mask: 1 for a perfect critic, 0 for a constant one; 0 where
-    R is constant.
+    """1 - Var(R - V) / Var(R) under the mask; 0 if R is constant.
+
+    It is 1 for a perfect critic and 0 for a constant one.
     """
     variance = masked_var(returns_BT, mask_BT)
-    return (
-        float(1 - masked_var(returns_BT - values_BT, mask_BT) / variance) if variance > 0 else 0.0
-    )
+    if not variance > 0:  # NaN counts as 0, too
+        return 0.0
+    return float(1 - masked_var(returns_BT - values_BT, mask_BT) / variance)
 
 
 def rollout_metrics(
     rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor, advantages: Advantages
 ) -> dict[str, float]:
-    """Means per response (sums over its tokens) of rewards, KL and length, and how well the critic
-    explains returns.
-    """
+    """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics."""
     mask_BT = rollout.response_mask_BT
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
     metrics = {
@@ -35,7 +34,7 @@ def rollout_metrics(
         "length": float(mask_BT.sum(1).float().mean()),
     }
     for name, rewards_BT in rewards.by_aspect.items():
-        # NaN (null in the log) where the reward applies to no response
+        # NaN (null in the log) if the reward applies to no response
         applies_B = torch.tensor(rewards.applies(name), device=rewards_BT.device)
         metrics[f"reward/{name}"] = float(rewards_BT[applies_B].sum(1).mean())
     if advantages.returns_BT is not None and rollout.values_BT is not None:
@@ -47,7 +46,7 @@ def rollout_metrics(
 
 
 def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict] | None:
-    """Scored segments as JSON-able rows; None where the reward does not apply."""
+    """Scored segments as JSON-compatible rows; None if the reward does not apply."""
     if scores is None:
         return None
     return [
@@ -57,12 +56,13 @@ def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict] | None:
 
 
 def cut_inputs(reward) -> dict[str, float]:
-    """`cut/<name>`: the share of its inputs so far that a reward model's limit has cut, for models
-    that count them.
+    """`cut/<name>`: the share of its inputs so far that a reward model had to cut.
+
+    Only for reward models that count them.
     """
     shares = {}
     for name, aspect in getattr(reward, "aspects", {}).items():
-        # `AtEnd` holds the reward that it moves
+        # `AtEnd` wraps another reward
         scorer: Any = getattr(getattr(aspect, "aspect", aspect), "scorer", None)
         if getattr(scorer, "seen", 0):
             shares[f"cut/{name}"] = scorer.cut_inputs / scorer.seen
@@ -70,26 +70,23 @@ def cut_inputs(reward) -> dict[str, float]:
 
 
 def mean_of(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each key over rows that all have the same keys."""
+    """The mean of each key over rows with the same keys."""
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
 def sample_rows(
     tokenizer, rollout: Rollout, rewards: TokenReward, advantages: Advantages, limit: int
 ) -> list[dict]:
-    """The first `limit` rollouts as JSON-able rows: text, tokens, and per token what the training
-    saw.
-    """
+    """The first `limit` rollouts as JSON-compatible rows: texts, tokens and numbers per token."""
     rows = []
     for b in range(min(limit, len(rollout))):
         n = int(rollout.response_mask_BT[b].sum())
         ends = rollout.char_ends[b]
         text = rollout.texts[b]
         tokens = [text[start:end] for start, end in zip((0, *ends), ends)]
-        for t, token in enumerate(
-            tokens
-        ):  # tokens that decode to no text, such as the end of sequence
-            tokens[t] = token or tokenizer.convert_ids_to_tokens(int(rollout.response_ids_BT[b, t]))
+        for t, token in enumerate(tokens):
+            if not token:  # a token that decodes to no text, such as the end of sequence
+                tokens[t] = tokenizer.convert_ids_to_tokens(int(rollout.response_ids_BT[b, t]))
 
         def per_token(values_BT: Tensor, row: int = b, length: int = n) -> list[float]:
             return [round(value, 5) for value in values_BT[row, :length].tolist()]

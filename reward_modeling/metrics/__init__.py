@@ -1,1 +1,1 @@
-"""Local modules for `evaluate.load`, each a file of its own."""
+"""Local metric modules for `evaluate.load`, one per file."""

@@ -1,4 +1,4 @@
-"""Local `evaluate` module: how often the better of two responses gets the higher score."""
+"""Local `evaluate` module: how often the better response of a pair gets the higher score."""
 
 import datasets
 import evaluate
@@ -10,10 +10,11 @@ _DESCRIPTION = (
 
 _INPUTS = """
 Args:
-    predictions: score of the first response less score of the second, for each pair
-    references: 1 where the first response is better, 0 where the second is
+    predictions: score of the first response minus score of the second, for each pair
+    references: 1 if the first response is better, 0 if the second is
 Returns:
-    accuracy; first_accuracy, that of always choosing the first response; pairs, their number
+    accuracy; first_accuracy, the accuracy of always choosing the first response; pairs, their
+    number
 """
 
 

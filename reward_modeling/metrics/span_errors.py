@@ -15,8 +15,8 @@ Args:
     references: 1 for a segment with an error, 0 for one without
 Returns:
     error_precision, error_recall, error_f1, ok_precision, ok_recall, ok_f1, accuracy,
-    all_error_accuracy, all_ok_accuracy, auc. A ratio with nothing below it is 0; auc is 0.5 where
-    only one kind of segment occurs.
+    all_error_accuracy, all_ok_accuracy, auc. A ratio with denominator 0 is 0; auc is 0.5 if only
+    one kind of segment occurs.
 """
 
 
@@ -38,7 +38,7 @@ def auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall_f1(predicted: np.ndarray, actual: np.ndarray) -> tuple[float, float, float]:
-    """Of boolean predictions; 0 where nothing is predicted or there is nothing to find."""
+    """Precision, recall and F1 of boolean predictions; 0 if the denominator is 0."""
     hits = float((predicted & actual).sum())
     precision = hits / max(predicted.sum(), 1)
     recall = hits / max(actual.sum(), 1)
