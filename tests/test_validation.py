@@ -226,7 +226,7 @@ def test_samples_of_another_split_or_world_are_refused(world):
     with pytest.raises(
         UserError,
         match=(
-            "line 1: the sample's id is 0, but train.json asks another question in that row.*split="
+            "line 1: the sample's id is 0, but train.json has another question in that row.*split="
         ),
     ):
         collect(world)
