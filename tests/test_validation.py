@@ -454,7 +454,7 @@ def test_sizes_of_the_world_are_positive_and_bounded(value):
 def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
     settings = {"data_dir": str(world), "output_dir": str(tmp_path / "none"), "split": "train"}
     with pytest.raises(
-        UserError, match="none holds none of the reward models rel_rm, .*Train them first"
+        UserError, match="none has none of the reward models rel_rm, .*Train them first"
     ):
         probe.main(probe.Settings(**settings))
     write_json(world / "train.json", [GOOD])
