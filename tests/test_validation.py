@@ -192,8 +192,7 @@ def test_files_of_the_other_kind_are_named(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "train.json holds questions, not feedback on answers to them. Give"
-            " .*train_feedback.json"
+            "train.json has questions, not feedback on answers to them. Use .*train_feedback.json"
         ),
     ):
         read_feedback(tmp_path / "train.json")
@@ -201,7 +200,7 @@ def test_files_of_the_other_kind_are_named(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "train_feedback.json holds feedback, not the questions that it is about. Give"
+            "train_feedback.json has feedback, not the questions that the feedback is about. Use"
             " .*train.json"
         ),
     ):
@@ -217,7 +216,7 @@ def test_samples_of_another_split_or_world_are_refused(world):
     with pytest.raises(
         UserError,
         match=(
-            "samples.jsonl holds no samples: the file is empty. Sample answers with .*generate.sh"
+            "samples.jsonl is empty, so it has no samples. Sample answers with .*generate.sh"
             " num_samples=4"
         ),
     ):
@@ -479,7 +478,7 @@ def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
     )
     with pytest.raises(
         UserError,
-        match="no row of `questions` has .* Give the file that the questions came from: questions=",
+        match="no row of `questions` has .* Set questions=... to the file that the questions came",
     ):
         corrected_program.main()
     monkeypatch.setattr(

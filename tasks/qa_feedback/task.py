@@ -16,19 +16,19 @@ from tasks.qa_feedback.training.reward import KINDS, REWARD_KINDS
 
 
 def up_to_question(prompt: Prompt) -> str:
-    """The text up to the end of its question, or the question alone where the text rewords it."""
+    """The text up to the end of its question; only the question if the text does not contain it."""
     question = prompt.meta.get("question", "")
     start = prompt.text.find(question)
     return prompt.text[: start + len(question)] if start >= 0 else question
 
 
 def oracle(prompts: Sequence[Prompt]) -> tuple[Metric, ...]:
-    """The oracle where the questions are the mini world's, which it can judge."""
-    known = all(
+    """The oracle's metrics if the questions are of the mini world, else none."""
+    is_mini_world = all(
         Facts.read(prompt.meta["question"], prompt.meta["passages"]).needed
         for prompt in prompts[:5]
     )
-    return (oracle_metrics,) if known and prompts else ()
+    return (oracle_metrics,) if is_mini_world and prompts else ()
 
 
 def sample_row(prompt: Prompt, responses: Sequence[str]) -> dict:

@@ -144,7 +144,7 @@ def compose(sentences: Sequence[Sequence[Claim | str]]) -> str:
 
 
 def question(title: str, asked: Sequence[str]) -> str:
-    """`Where or by whom was Xx Yy created, sold and banned?`"""
+    """A question such as `Where or by whom was Xx Yy created, sold and banned?`."""
     listed = ", ".join(asked[:-1]) + " and " + asked[-1] if len(asked) > 1 else asked[0]
     return f"Where or by whom was {title} {listed}?"
 
