@@ -1,4 +1,4 @@
-// The rules of annotations and comparisons, as in rules.py and with the same fields, so that a page and the server agree.
+// The rules of annotations and comparisons: the same rules and fields as in rules.py, so that page and server agree.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -21,7 +21,7 @@ window.FG = window.FG || {};
     return { source: stored[id], sentences: stored[sentences] };
   }
 
-  // The sentences that an explanation points to, or null.
+  // The sentences that an explanation refers to, or null.
   FG.evidence = function (schema, explanation) {
     if (!schema.fields.context || explanation[0] !== "{") return null;
     try {
@@ -71,7 +71,7 @@ window.FG = window.FG || {};
   }
 
   // ---- annotations -------------------------------------------------------------------------------------------
-  // Whether [start, end) of a text may be marked: the problems of the span alone.
+  // The problems of the span [start, end) alone.
   FG.spanProblems = function (schema, points, start, end, field) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
@@ -118,7 +118,7 @@ window.FG = window.FG || {};
   FG.overlapOf = (errors, start, end, except) =>
     errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
 
-  // Every rule that the annotation `doc` of an item's row breaks: [{field, reason}].
+  // All rules that the annotation `doc` of an item's row breaks: [{field, reason}].
   FG.annotationProblems = function (schema, row, doc) {
     const problems = [],
       sources = FG.sources(schema, row),
@@ -214,7 +214,7 @@ window.FG = window.FG || {};
     return problems;
   }
 
-  // Marked text that the correction leaves unchanged, and other text that it changes. Warnings, not errors.
+  // Warnings: marked text that the correction leaves unchanged, and unmarked text that it changes.
   FG.correctionWarnings = function (schema, row, doc) {
     const text = row[FG.textKey(schema)],
       warnings = [];
@@ -294,7 +294,7 @@ window.FG = window.FG || {};
     return null;
   };
 
-  // The preferences of a ranking, 1 the best; null where a rank is missing.
+  // The preferences of a ranking, 1 is best; null if a rank is missing.
   FG.fromRanks = function (pairs, ranks) {
     return pairs.map(([i, j]) => {
       if (ranks[i] === null || ranks[j] === null) return null;
