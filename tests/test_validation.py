@@ -133,7 +133,7 @@ def collect(folder, **changes):
     [
         ({"id": 3}, "id", "must be a string, is an integer"),
         ({"id": None}, "id", "must be a string, is null"),
-        ({"id": "0"}, "id", "'0' is the id of line 1 too"),
+        ({"id": "0"}, "id", "'0' is also the id of line 1"),
         ({"question": ["x"]}, "question", "must be a string, is an array"),
         ({"question": " "}, "question", "is blank: it must hold a text"),
         ({"passages": "x"}, "passages", "must be an array, is a string"),
