@@ -20,7 +20,7 @@ class FeedbackTask:
     """A task as the feedback programs use it.
 
     Args:
-      schema: the texts and questions of its pages.
+      schema: the contents of its pages.
       format: reads and writes its files.
       folder: the folder of its schema.js, its pages and, if it has one, its format.js.
     """
