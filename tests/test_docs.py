@@ -244,7 +244,10 @@ class Programs:
             assert stop.code in (0, None)
 
     def stop_after_parsing(self, patch: pytest.MonkeyPatch, is_abbreviated: bool = False) -> None:
-        """Let the functions that parse command lines raise `Parsed` when they are done."""
+        """Let the functions that parse command lines raise `Parsed` when they are done.
+
+        An abbreviated command may lack required keys.
+        """
 
         def validate_and_stop(model, tree, source, secrets=()):
             try:
@@ -305,6 +308,12 @@ COMMANDS_OF_DOCUMENTS = [
 ]
 
 
+def test_commands_are_found():
+    programs = [parameter.values[0].words[0] for parameter in COMMANDS_OF_DOCUMENTS]
+    assert {"fgrlhf", "bash", "make", "python"} == set(programs)
+    assert len(programs) > 60
+
+
 @pytest.mark.parametrize("command", COMMANDS_OF_DOCUMENTS)
 def test_a_command_is_accepted_by_its_program(command, monkeypatch, tmp_path, capsys):
     Programs(monkeypatch, tmp_path).run(command)
@@ -359,16 +368,16 @@ def test_the_reward_of_the_guide_runs():
         "share_sorted": lambda prompt, text: {},
     }
     exec("from typing import Literal\n" + reward + task, names)
-    section = {"a": {"kind": "sorted_words", "value": 2}}
+    (section,) = blocks(ROOT / "docs" / "tasks.md", "yaml")
     tree = {
         "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
-        "reward": section,
         "logging": {"save_dir": "out"},
     }
+    tree |= yaml.safe_load(section)
     config = validate(rl_config(names["TASK"]), tree, "docs/tasks.md")
-    built = config.reward["a"].build(RewardContext(prefix=lambda prompt, with_context: []))
+    built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
     (scores,) = built.segment_scores([], ["a c b"])
-    assert [score.value for score in scores] == [2, 2, -2]
+    assert [score.value for score in scores] == [0.5, 0.5, -0.5]
 
 
 def test_the_yaml_of_the_rewards_is_valid():
