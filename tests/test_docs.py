@@ -26,9 +26,8 @@ from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
 from fgrlhf.pipeline.experiments import split_arguments
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
-from fgrlhf.types import SegmentScore
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -359,15 +358,11 @@ def test_the_folders_of_the_readme_exist():
 def test_the_reward_of_the_guide_runs():
     reward, task = blocks(ROOT / "docs" / "tasks.md", "python")
     names = {
-        "RewardKind": RewardKind,
-        "RewardContext": RewardContext,
-        "SegmentScore": SegmentScore,
         "Task": Task,
-        "re": re,
         "make_prompts": lambda split, seed: [],
         "share_sorted": lambda prompt, text: {},
     }
-    exec("from typing import Literal\n" + reward + task, names)
+    exec(reward + task, names)
     (section,) = blocks(ROOT / "docs" / "tasks.md", "yaml")
     tree = {
         "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
