@@ -121,9 +121,9 @@ def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> It
     if schema.unit == "sentence":
         bounds = sentences(text)
         if start not in {first for first, _ in bounds}:
-            yield f"{field}.start", f"{start} is not where a sentence starts"
+            yield f"{field}.start", f"{start} is not the start of a sentence"
         if end not in {last for _, last in bounds}:
-            yield f"{field}.end", f"{end} is not where a sentence ends"
+            yield f"{field}.end", f"{end} is not the end of a sentence"
     marked = text[start:end]
     if error.get("quote", marked) != marked:
         yield f"{field}.quote", f"differs from the text at [{start}, {end}): {marked[:60]!r}"
@@ -201,7 +201,7 @@ def _sentence_ids(
 def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[Complaint]:
     if schema.fields.context is None:
         if missing:
-            yield "feedback.missing-info", "must be empty: this task does not ask for it"
+            yield "feedback.missing-info", "must be empty: this task has no missing information"
         return
     keys = schema.fields.context.sentence_keys
     names = tuple(kind.name for kind in schema.missing)
@@ -229,7 +229,7 @@ def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Com
     corrected = doc["corrected-prediction"]
     is_changed = schema.correction and corrected != text
     if not schema.correction and corrected not in ("", text):
-        yield "feedback.corrected-prediction", "must be empty: this task asks for no correction"
+        yield "feedback.corrected-prediction", "must be empty: this task has no correction"
     if doc["no-error"] and count:
         yield "feedback.no-error", f"is ticked, but {count_marks(count)} marked"
     if doc["no-error"] and is_changed:

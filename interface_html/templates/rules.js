@@ -88,8 +88,8 @@ window.FG = window.FG || {};
     }
     if (!problems.length && schema.unit === "sentence") {
       const bounds = FG.sentences(points);
-      if (!bounds.some((b) => b[0] === start)) add("start", `${start} is not where a sentence starts`);
-      if (!bounds.some((b) => b[1] === end)) add("end", `${end} is not where a sentence ends`);
+      if (!bounds.some((b) => b[0] === start)) add("start", `${start} is not the start of a sentence`);
+      if (!bounds.some((b) => b[1] === end)) add("end", `${end} is not the end of a sentence`);
     }
     return problems;
   };
@@ -167,7 +167,7 @@ window.FG = window.FG || {};
       if (list.length)
         problems.push({
           field: "feedback.missing-info",
-          reason: "must be empty: this task does not ask for it",
+          reason: "must be empty: this task has no missing information",
         });
       return problems;
     }
@@ -203,7 +203,7 @@ window.FG = window.FG || {};
       corrected = doc["corrected-prediction"];
     const isChanged = schema.correction && corrected !== text;
     if (!schema.correction && corrected !== "" && corrected !== text)
-      add("corrected-prediction", "must be empty: this task asks for no correction");
+      add("corrected-prediction", "must be empty: this task has no correction");
     if (none && count) add("no-error", `is ticked, but ${FG.countMarks(count)} marked`);
     if (none && isChanged)
       add("corrected-prediction", "differs from the text although no error is marked");

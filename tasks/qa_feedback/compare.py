@@ -35,7 +35,7 @@ HOLISTIC_SUFFIX = "-holistic"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
 DPO = {"dpo": "mini_dpo_config.yml", "fine-grained-dpo": "mini_fine_grained_dpo_config.yml"}
 CORRECTED_SFT = "corrected-sft"
-CORRECTED = "corrected.json"  # what it trains on, in the output folder
+CORRECTED = "corrected.json"  # training file of CORRECTED_SFT, in the output folder
 NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CORRECTED_SFT)
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
