@@ -1,11 +1,12 @@
-# make setup | lint | test | test-slow | faults | demo | feedback-check | probe | science | bench | bench-peers | profile   ARGS="..." is passed on, e.g. make test ARGS="-k ppo"
+# make setup | lint | test | test-slow | faults | demo | feedback-check | probe | science | bench | bench-peers | profile
+# ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
 BIN := .venv/bin
-# Tiny models on a shared machine: one thread each is faster than two.
+# With tiny models, one thread per process is faster than two.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
-# Programs started from here find the environment the way they would with it activated.
+# Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
 .PHONY: feedback-check setup lint test test-slow faults demo probe science bench profile bench-peers
@@ -15,13 +16,14 @@ setup: $(STAMP)
 $(STAMP): setup.py constraints.txt scripts/setup.sh
 	@bash scripts/setup.sh
 
-# Format, pyflakes and friends, types (pyproject.toml).
+# Formatting, lint rules and types (configured in pyproject.toml).
 lint: setup
 	@$(RUN) ruff format --check --quiet . || { echo "run: ruff format ." >&2; exit 1; }
 	@$(RUN) ruff check --quiet .
 	@$(RUN) basedpyright --level error
 
-# A file's tests stay in one process, since they share what is costly to make. WORKERS=0: all in this one, for a debugger.
+# The tests of a file share a process, since they share expensive fixtures. WORKERS=0 runs all tests in one process, for a
+# debugger.
 WORKERS ?= 2
 test: lint
 	@$(RUN) python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
@@ -29,34 +31,36 @@ test: lint
 test-slow: setup
 	@$(RUN) python -m pytest -m slow $(ARGS)
 
-# Kills, damaged files, full disks, hostile folders, nonsense settings: half an hour. ARGS="kinds=rows seed=1 scale=0.1", faults/README.md
+# Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
+# ARGS="kinds=rows seed=1 scale=0.1" runs a part of it.
 faults: setup
 	@$(RUN) python -m faults $(ARGS)
 
 demo: setup
 	@$(RUN) python -m tasks.qa_feedback.demo $(ARGS)
 
-# What the reward models of `make demo` say of answers that game them.
+# Probe the reward models of `make demo` with adversarial answers.
 probe: setup
 	@$(RUN) python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data output_dir=outputs/qa_feedback/mini $(ARGS)
 
-# Five seeds of reward models and RL on the world of `make demo`.
+# Reward models and RL with five seeds, on the mini world of `make demo`.
 science: setup
 	@$(RUN) python -m tasks.qa_feedback.science $(ARGS)
 
-# A step beside the published way of computing it: seconds, memory. ARGS="sizes=tiny reps=5", --help lists the keys.
+# Time and memory of a training step, compared with the published implementation. ARGS="sizes=tiny reps=5"; --help lists
+# the keys.
 bench: setup
 	@$(RUN) python -m benchmarks.bench $(ARGS)
 
-# Where a step's time goes. ARGS="size=t5_small prompts=1"
+# Profile a training step. ARGS="size=t5_small prompts=1"
 profile: setup
 	@$(RUN) python -m benchmarks.profile $(ARGS)
 
-# The long versions of the feedback server's tests: 200 kills, 32 annotators, 5,000 random requests. Installs the extra `check`.
+# The long tests of the feedback server: 200 kills, 32 annotators, 5,000 random requests. Installs the extra `check`.
 feedback-check: setup
 	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[check]'
 	@FGRLHF_FEEDBACK_CHECK=1 $(RUN) python -m pytest -s tests/test_server_durable.py tests/test_server.py tests/test_served_pages.py $(ARGS)
 
-# Ours beside other packages on equal work; needs the extra `peers`. ARGS="--tune" tries all their settings first.
+# Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.
 bench-peers: setup
 	@$(RUN) python -m benchmarks.peers $(ARGS)

@@ -1,18 +1,18 @@
 from setuptools import find_packages, setup
 
 TRACKERS = {"wandb": ["wandb>=0.20"], "tensorboard": ["tensorboard>=2.15"]}
-PEERS = {"peers": ["trl>=1.16,<2"]}  # what `make bench-peers` compares with
+PEERS = {"peers": ["trl>=1.16,<2"]}  # packages that `make bench-peers` compares with
 
 TEST = [
     "ruff>=0.17",
-    "basedpyright>=1.40",  # pyright with its Node.js from the package index
+    "basedpyright>=1.40",  # pyright with Node.js, installable from PyPI
     "pytest>=9",
     "pytest-xdist>=3.8",
     "hypothesis>=6.100",
     "playwright>=1.60",
     "axe-playwright-python>=0.1.7",
 ]
-CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # what `make feedback-check` adds
+CHECK = ["schemathesis>=4", "krippendorff>=0.8"]  # for `make feedback-check`
 
 setup(
     name="fgrlhf",
@@ -23,9 +23,8 @@ setup(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
     ),
     package_data={"": ["*.txt", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
-    # Lowest releases these are known to work with; constraints.txt pins the ones `make setup`
-    # installs.
     entry_points={"console_scripts": ["fgrlhf = fgrlhf.cli.main:entry_point"]},
+    # the lowest releases that are known to work; `make setup` installs the pins of constraints.txt
     install_requires=[
         "torch>=2.13",
         "transformers>=5.23,<6",

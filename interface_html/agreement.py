@@ -1,9 +1,10 @@
-"""Reports how far annotators agree, with intervals over items.
+"""Measure the agreement of annotators, with intervals over items.
 
-python -m interface_html.agreement task=NAME db=feedback.sqlite out=agreement.json
-python -m interface_html.agreement task=NAME files=a.json,b.json records=a_record.json,b_record.json
+    python -m interface_html.agreement task=NAME db=feedback.sqlite out=agreement.json
+    python -m interface_html.agreement task=NAME files=a.json,b.json \\
+        records=a_record.json,b_record.json
 
-A figure that is undefined comes with the reason.
+For an undefined figure the report gives the reason.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -28,9 +29,9 @@ from interface_html.rules import character_labels, is_weak_order
 from interface_html.schema import Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
-Figure = Interval | str  # a number with its interval, or why there is none
+Figure = Interval | str  # a number with its interval, or the reason why it is undefined
 Document = Mapping[str, Any]  # an annotation: see interface_html/rules.py
-Units = Sequence[Sequence[Hashable]]  # of an item: what each annotator chose for each unit
+Units = Sequence[Sequence[Hashable]]  # for each unit of an item, the annotators' values
 DRAWS = 2000
 SEED = 0
 NOT_MARKED = "none"
@@ -40,7 +41,7 @@ NOT_MARKED = "none"
 class Comparison:
     """An annotator's preference for each pair, and the order in which the outputs were shown.
 
-    `shown` is None where the order is not known.
+    `shown` is None if the order is unknown.
     """
 
     preference: list[int]
@@ -65,10 +66,10 @@ def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
 
         o_ck = sum_u n_uc (n_uk - [c = k]) / (m_u - 1)
 
-    over the units u with m_u > 1 values, of which n_uc are c.
+    The sum is over the units u with m_u > 1 values, of which n_uc are c.
 
     Args:
-      units: for each unit the values that annotators gave it.
+      units: for each unit, the values that annotators gave it.
       values: the row of the matrix for each value.
 
     Returns:
@@ -86,7 +87,7 @@ def coincidences(units: Units, values: Mapping[Hashable, int]) -> np.ndarray:
 
 
 def alpha_of(matrix: np.ndarray) -> np.ndarray:
-    """Nominal alpha of a coincidence matrix; NaN where only one value is used.
+    """Nominal alpha of a coincidence matrix; NaN if only one value is used.
 
         alpha = 1 - (n - 1) sum_{c != k} o_ck / sum_{c != k} n_c n_k
 
@@ -101,19 +102,21 @@ def alpha_of(matrix: np.ndarray) -> np.ndarray:
 
 
 def alpha(units_of_items: Sequence[Units]) -> Figure:
-    """Nominal alpha. Its interval is a bootstrap over items, each with all its units."""
+    """Nominal alpha with a bootstrap interval over items, each with all its units."""
     shared = [[unit for unit in units if len(unit) > 1] for units in units_of_items]
     used = {value for units in shared for unit in units for value in unit}
     if not used:
         return "undefined: no item was judged by two annotators"
     if len(used) == 1:
         value = next(iter(used))
-        return f"undefined: everybody chose {value!r} everywhere, so no disagreement is expected"
+        return (
+            f"undefined: all annotators always chose {value!r}, so the expected disagreement is 0"
+        )
     rows = {value: i for i, value in enumerate(sorted(used, key=str))}
     matrices = np.stack([coincidences(units, rows) for units in shared])
     n_items = len(matrices)
     draws = np.random.default_rng(SEED).integers(n_items, size=(DRAWS, n_items))
-    # how often each draw has each item: the matrix of a draw is then one weighted sum
+    # how often each draw contains each item: the matrix of a draw is then one weighted sum
     weights = np.stack([np.bincount(draw, minlength=n_items) for draw in draws])
     replicates = alpha_of(np.tensordot(weights, matrices, axes=1))
     replicates = replicates[np.isfinite(replicates)]
@@ -124,9 +127,10 @@ def alpha(units_of_items: Sequence[Units]) -> Figure:
 
 
 def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
-    """sum of parts / sum of wholes, with an interval over items.
+    """The ratio sum(parts) / sum(wholes), with an interval over items.
 
-    F1 is such a share: 2 matches of all marks. `undefined` is the reason where all wholes are 0.
+    F1 is such a ratio: 2 matches / all marks. `undefined` is the reason to give if all wholes are
+    0.
     """
     if not sum(whole for _, whole in parts):
         return f"undefined: {undefined}"
@@ -134,7 +138,7 @@ def share(parts: Sequence[tuple[float, float]], undefined: str) -> Figure:
 
 
 def overlap_matches(first: Sequence[Mapping], second: Sequence[Mapping]) -> int:
-    """Errors of either list that share a character with one of the same type in the other."""
+    """The number of errors in both lists that overlap one of the same type in the other list."""
     return _overlapping(first, second) + _overlapping(second, first)
 
 
@@ -147,7 +151,7 @@ def _overlaps(error: Mapping, other: Mapping) -> bool:
     return same_type and error["start"] < other["end"] and other["start"] < error["end"]
 
 
-# ---- what two annotators of an item have in common: (2 matches, all marks) -----------------------
+# ---- matches between two annotators of an item: (2 matches, all marks) ---------------------------
 
 
 def _exact_spans(_: Item, a: Document, b: Document) -> tuple[int, int]:
@@ -193,7 +197,7 @@ def _characters(schema: Schema, item: Item, a: Document, b: Document) -> tuple[i
 def _over_annotator_pairs(
     judged: Sequence[Judged], compare: Callable[[Item, Document, Document], tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """For each item the sums of `compare` over the pairs of its annotators."""
+    """For each item, the sums of `compare` over the pairs of its annotators."""
     sums = []
     for entry in judged:
         pairs = combinations(entry.annotations.values(), 2)
@@ -206,7 +210,7 @@ def _over_annotator_pairs(
 
 
 def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
-    """Every figure by name."""
+    """All figures, by name."""
     figures: dict[str, Figure] = {}
     if task.schema.annotates:
         figures |= _annotation_figures(task, judged)
@@ -225,14 +229,14 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
 def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     schema = task.schema
     is_shared = any(len(entry.annotations) > 1 for entry in judged)
-    single = "no item was annotated by two annotators"
+    not_shared = "no item was annotated by two annotators"
 
     def f1(compare, nothing_marked: str) -> Figure:
-        undefined = nothing_marked if is_shared else single
+        undefined = nothing_marked if is_shared else not_shared
         return share(_over_annotator_pairs(judged, compare), undefined)
 
     figures: dict[str, Figure] = {}
-    no_error = "nobody marked an error"
+    no_error = "no annotator marked an error"
     figures["span F1, exact"] = f1(_exact_spans, no_error)
     figures["span F1, overlap"] = f1(_overlapping_spans, no_error)
     figures["span F1, characters"] = f1(
@@ -242,13 +246,14 @@ def _annotation_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[st
         figures[f"alpha, {name}"] = alpha(units)
     if schema.missing:
         figures["missing-info F1"] = f1(
-            lambda _, a, b: _missing_sentences(schema, a, b), "nobody marked missing information"
+            lambda _, a, b: _missing_sentences(schema, a, b),
+            "no annotator marked missing information",
         )
     return figures
 
 
 def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, list[Units]]:
-    """For each item the labels of its words, and of its segments as the task cuts them."""
+    """For each item, the labels of its words and of the task's segments."""
     units: dict[str, list[Units]] = {"words": []}
     for entry in judged:
         annotations = list(entry.annotations.values())
@@ -261,9 +266,12 @@ def _units_by_name(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, li
 
 
 def _word_labels(text: str, annotations: Sequence[Document]) -> list[list[str]]:
-    """The label of each word's first character, by each annotation."""
-    labels = [character_labels(text, doc) for doc in annotations]
-    return [[of_text[i] or NOT_MARKED for of_text in labels] for i in _word_starts(text)]
+    """For each word, the label of its first character in each annotation."""
+    labels_of_annotations = [character_labels(text, doc) for doc in annotations]
+    words = []
+    for i in _word_starts(text):
+        words.append([labels[i] or NOT_MARKED for labels in labels_of_annotations])
+    return words
 
 
 def _word_starts(text: str) -> Iterator[int]:
@@ -273,9 +281,12 @@ def _word_starts(text: str) -> Iterator[int]:
 
 
 def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:
-    """Figures of the items that were compared."""
+    """The figures of comparisons."""
     count = len(schema.fields.outputs)
-    shown_first, ties, no_rankings, units = [], [], [], []
+    shown_first = []
+    ties = []
+    no_rankings = []
+    units = []
     for entry in judged:
         comparisons = list(entry.comparisons.values())
         preferences = [comparison.preference for comparison in comparisons]
@@ -297,8 +308,9 @@ def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, F
 
 
 def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[int, int]:
-    """How many decided pairs the output shown first has won, and how many pairs are decided."""
-    wins, decided = 0, 0
+    """The number of decided pairs that the output shown first has won, and of all decided pairs."""
+    wins = 0
+    decided = 0
     for comparison in comparisons:
         shown = comparison.shown or list(range(len(schema.fields.outputs)))
         place = {output: k for k, output in enumerate(shown)}
@@ -311,11 +323,11 @@ def _wins_of_first(schema: Schema, comparisons: Sequence[Comparison]) -> tuple[i
     return wins, decided
 
 
-# ---- where judgements come from ------------------------------------------------------------------
+# ---- sources of judgements -----------------------------------------------------------------------
 
 
 def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
-    """The judgements that a server stored; of each annotator the latest."""
+    """The latest judgements of each annotator in a server's database."""
     items, submissions = read_database(path, task.schema.task)
     judged = {item.id: Judged(item) for item in items}
     for submission in submissions:
@@ -330,12 +342,12 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
 
 
 def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]]:
-    """The record.json that a page saved for a feedback file of `count` rows."""
+    """The entries of a record.json that a page saved for a feedback file of `count` rows."""
     entries = read_json(path)
     if not isinstance(entries, list) or len(entries) != count:
         raise UserError(
-            f"{path} is not the record of a file of {count} rows: save both files on the same page"
-            " at the same time"
+            f"{path} does not belong to a file of {count} rows: download both files from the same"
+            " page at the same time"
         )
     for number, entry in enumerate(entries):
         reason = _record_problem(schema, entry)
@@ -366,26 +378,26 @@ def judged_in_files(
     """The judgements in feedback files.
 
     Args:
-      task: what the files are of.
+      task: the task of the files.
       paths: one file for each annotator, with the same items in the same order.
-      records: record.json of each of these files, or none.
+      records: the record.json of each of these files, or nothing.
     """
     if records and len(records) != len(paths):
         counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
-        raise UserError(f"{counts}: name one record for each file, in the same order")
+        raise UserError(f"{counts}: give one record for each file, in the same order")
     files = [read_items(task, path) for path in paths]
     judged = [Judged(item) for item in files[0]]
     for i, (path, items) in enumerate(zip(paths, files)):
         if len(items) != len(judged):
             raise UserError(
-                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: the files must be of"
+                f"{path} has {len(items)} rows, {paths[0]} has {len(judged)}: all files must have"
                 " the same items"
             )
         for number, (entry, item) in enumerate(zip(judged, items)):
             if any(entry.item.row[key] != item.row[key] for key in task.schema.row):
                 raise UserError(
-                    f"{path}, row {number}: its texts differ from those of {paths[0]}: these are"
-                    " not the same items"
+                    f"{path}, row {number}: the texts differ from those of {paths[0]}: all files"
+                    " must have the same items"
                 )
         record = read_record(task.schema, records[i], len(items)) if records else None
         _add_judgements(judged, path, items, record)
@@ -413,26 +425,28 @@ def _add_judgements(
 
 
 class Settings(StrictModel):
-    """Whose judgements are compared."""
+    """The judgements to compare."""
 
     task: str = Field(description=TASK_HELP)
-    db: str | None = Field(None, description="the database that the server writes")
+    db: str | None = Field(None, description="the server's database")
     files: str = Field(
-        "", description="or feedback files of the same rows, one per annotator, with commas"
+        "",
+        description="instead of db: feedback files of the same rows, one per annotator, separated"
+        " by commas",
     )
     records: str = Field(
-        "", description="record.json of each file: the orders shown and the active time"
+        "", description="the record.json of each file: orders shown and active times"
     )
-    out: str | None = Field(None, description="a JSON file for the figures")
+    out: str | None = Field(None, description="a JSON file to write the figures to")
 
 
 def write_report(settings: Settings) -> dict[str, Figure]:
-    """Print the figures, and write them where `out` is given."""
+    """Print the figures, and write them to `out` if it is set."""
     paths = [path for path in settings.files.split(",") if path]
     records = [path for path in settings.records.split(",") if path]
     if bool(settings.db) == bool(paths):
         raise UserError(
-            "name either a database (db=...) or feedback files (files=anna.json,ben.json)"
+            "set either a database (db=...) or feedback files (files=anna.json,ben.json)"
         )
     task = feedback_of(settings.task)
     if settings.db:

@@ -1,4 +1,4 @@
-"""The command `fgrlhf feedback`: the programs of the feedback pages."""
+"""The command `fgrlhf feedback`: the programs for collecting feedback."""
 
 import importlib
 import sys
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from fgrlhf.errors import UserError
 
 PROGRAMS = {
-    "items": "make items to judge from samples or from feedback",
-    "pages": "write one self-contained page with its items, to be sent",
+    "items": "make items to annotate from samples or from feedback",
+    "pages": "write one self-contained page with its items, to send to an annotator",
     "serve": "serve the pages to several annotators",
     "export": "write a feedback file from the server's database",
-    "agreement": "report how far annotators agree, with intervals",
+    "agreement": "report the agreement of annotators, with intervals",
     "task_pages": "write the pages into the task's folder, after a change of its schema.js",
 }
 
 
 def usage() -> str:
-    lines = [f"  {name:<11} {what}" for name, what in PROGRAMS.items()]
+    lines = [f"  {name:<11} {description}" for name, description in PROGRAMS.items()]
     head = "usage: fgrlhf feedback PROGRAM TASK [key=value ...]"
     return "\n".join([head, "", *lines, "", "`fgrlhf feedback PROGRAM --help` lists the keys."])
 

@@ -1,8 +1,8 @@
-"""The server's storage: one SQLite file behind one writing connection.
+"""The server's storage: one SQLite file with one writing connection.
 
 Committed data survives a kill and a power cut (journal_mode=TRUNCATE, synchronous=EXTRA).
-Submissions are only ever added. Each page gives an item to `per_item` annotators: those who have
-submitted it and those who hold a lease on it. Requests that wait for the disk at the same time
+Submissions are never changed or removed. On each page, `per_item` annotators get an item: those who
+have submitted it and those who hold a lease on it. Requests that wait for the disk at the same time
 share one commit.
 """
 
@@ -98,7 +98,7 @@ class Submission:
 
 
 class _Job:
-    """Work on the connection, and its result once it is on the disk or refused."""
+    """Work on the connection, with its result once it is on the disk or refused."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any]):
         self.work = work
@@ -113,12 +113,12 @@ class Database:
     Args:
       path: the file.
       task: the name of the task; a file of another task is refused.
-      per_item: how many annotators get each item, for each page.
-      lease_seconds: how long an annotator may leave an item untouched before others get it.
-      clock: the time in seconds.
+      per_item: number of annotators for each item, on each page.
+      lease_seconds: after this time without activity an item goes to other annotators.
+      clock: returns the time in seconds.
 
     Raises:
-      UserError: another server uses the file, it is of another task, or it is no database.
+      UserError: another server uses the file, it belongs to another task, or it is not a database.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class Database:
         except OSError:
             self._lock_file.close()
             raise UserError(
-                f"{path} is in use by another server. Stop that one, or name another file: db=..."
+                f"{path} is in use by another server. Stop that server, or set db=... to another"
+                " file"
             ) from None
         try:
             self._connection = sqlite3.connect(
@@ -175,8 +176,8 @@ class Database:
     def write(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
         """Run `work(connection)` and return its result once everything it wrote is on the disk.
 
-        The thread that gets the lock commits the work of all threads that wait, with one flush of
-        the disk. Work that raises is rolled back alone. `work` may run twice (see `_commit`), so it
+        The thread that gets the lock commits the work of all waiting threads, with one flush of the
+        disk. Work that raises is rolled back alone. `work` may run twice (see `_commit`), so it
         must change nothing but the database.
         """
         job = _Job(work)
@@ -191,7 +192,7 @@ class Database:
     def _commit(self, jobs: Sequence[_Job]) -> None:
         """Commit all jobs in one transaction, or each alone if the storage refuses that.
 
-        Then only those jobs fail that cannot be stored.
+        Only the jobs that cannot be stored fail.
         """
         try:
             self._transaction(jobs)
@@ -234,10 +235,10 @@ class Database:
     # ---- items and annotators --------------------------------------------------------------------
 
     def add_items(self, items: Sequence[Item]) -> int:
-        """Add the items whose id is new. Returns how many.
+        """Add the items whose id is new. Returns their number.
 
         Raises:
-          UserError: an item is stored with the same id and other texts.
+          UserError: an item with the same id and other texts is already stored.
         """
 
         def add(sql: sqlite3.Connection) -> int:
@@ -248,8 +249,8 @@ class Database:
                 stored = sql.execute("SELECT row FROM items WHERE id=?", (item.id,)).fetchone()
                 if stored and stored[0] != row:
                     raise UserError(
-                        f"item {item.id!r} is in {self.path} with other texts: give the new item"
-                        " another id"
+                        f"item {item.id!r} is already in {self.path} with other texts: give the"
+                        " new item another id"
                     )
                 if not stored:
                     added += 1
@@ -266,7 +267,7 @@ class Database:
         return [Item(name, json.loads(row)) for name, row in rows]
 
     def new_token(self, annotator: str) -> str:
-        """A new token for an annotator. An older one stops working. Only hashes are stored."""
+        """A new token for an annotator, which replaces the old one. Only hashes are stored."""
         token = secrets.token_urlsafe(24)
         row = (annotator, _sha(token))
         self.write(lambda sql: sql.execute("INSERT OR REPLACE INTO annotators VALUES(?, ?)", row))
@@ -280,15 +281,15 @@ class Database:
     # ---- assignments -----------------------------------------------------------------------------
 
     def next(self, annotator: str, page: str, outputs: int) -> Assignment | None:
-        """The next item for an annotator; None where there is none.
+        """The next item for an annotator, or None.
 
-        An item that they have begun comes first, then the first item that needs more annotators
-        and that they never had.
+        Unfinished items of the annotator come first, then the first item that needs more annotators
+        and that this one never had.
 
         Args:
-          annotator: their name.
+          annotator: the annotator's name.
           page: "annotation" or "comparison".
-          outputs: how many outputs an item has.
+          outputs: number of outputs of an item.
         """
         return self.write(lambda sql: self._next(sql, annotator, page, outputs, self.clock()))
 
@@ -366,7 +367,7 @@ class Database:
         return assignment
 
     def progress(self, annotator: str, page: str) -> tuple[int, int]:
-        """How many items the annotator has submitted, and how many items there are."""
+        """The number of items that the annotator has submitted, and of all items."""
         with self._lock:
             query = "SELECT COUNT(*) FROM assignments WHERE annotator=? AND page=? AND done"
             done = self._connection.execute(query, (annotator, page)).fetchone()[0]
@@ -379,12 +380,12 @@ class Database:
         """Store a draft and return its revision.
 
         Args:
-          assignment: what the draft is of.
-          revision: the revision that the draft was made from; 0 for the first draft.
+          assignment: the assignment that the draft belongs to.
+          revision: the revision that the draft is based on; 0 for the first draft.
           state: the state of the page.
 
         Raises:
-          RefusedError: (409) another draft was stored since that revision.
+          RefusedError: (409) another draft was stored after that revision.
         """
         text = json.dumps(state)
 
@@ -396,7 +397,7 @@ class Database:
             if revision != last:
                 raise RefusedError(
                     409,
-                    f"this draft was made from revision {revision}, but the last is {last}: another"
+                    f"this draft is based on revision {revision}, but the latest is {last}: another"
                     " window changed it; reload the page to continue from there",
                 )
             sql.execute(
@@ -420,11 +421,11 @@ class Database:
     def submit(
         self, assignment: Assignment, uuid: str, doc: dict, seconds: float, guideline: str
     ) -> bool:
-        """Add a submission. True if it is new, False if the same one is already stored.
+        """Add a submission. Returns True if it is new, False if it is already stored.
 
         Raises:
           RefusedError: (409) the uuid belongs to another submission, or the lease has ended and
-            other annotators took the item.
+            other annotators have taken the item.
         """
         text = json.dumps(doc)
         digest = _sha(json.dumps([assignment.id, doc, guideline], sort_keys=True))
@@ -434,7 +435,7 @@ class Database:
             if stored:
                 if stored[0] != digest:
                     raise RefusedError(
-                        409, "this uuid was used for another submission: make a new one"
+                        409, "this uuid was used for another submission: generate a new one"
                     )
                 return False
             now = self.clock()
@@ -445,7 +446,7 @@ class Database:
                 raise RefusedError(
                     409,
                     "the time for this item is over and other annotators have taken it; your draft"
-                    " is stored, continue with the next item",
+                    " is stored. Reload the page to continue with the next item",
                 )
             sql.execute(
                 "INSERT INTO submissions(uuid, digest, assignment, doc, seconds, guideline,"
@@ -459,13 +460,13 @@ class Database:
 
 
 def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submission]]:
-    """All items, and all submissions in the order of time. A server may be writing meanwhile.
+    """All items, and all submissions by time. A server may write to the file meanwhile.
 
     Raises:
-      UserError: the file does not exist, cannot be read, or is of another task.
+      UserError: the file does not exist, cannot be read, or belongs to another task.
     """
     if not Path(path).is_file():
-        raise UserError(f"{path} does not exist: give the database that the server writes, db=...")
+        raise UserError(f"{path} does not exist: set db=... to the server's database")
     try:
         sql = sqlite3.connect(path, timeout=30)
         try:
@@ -501,8 +502,8 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
 
 def _other_task(path: str | Path, stored_task: str, task: str) -> UserError:
     return UserError(
-        f"{path} holds feedback of the task {stored_task}, not of {task}: give another file with"
-        " db=..., or another task=..."
+        f"{path} has feedback of the task {stored_task}, not of {task}: set another db=... or"
+        " another task=..."
     )
 
 

@@ -1,6 +1,7 @@
-"""Writes what annotators submitted to a server as a feedback file in the task's format.
+"""Write the submissions in a server's database as a feedback file in the task's format.
 
-python -m interface_html.export task=NAME db=feedback.sqlite out=train_feedback.json policy=majority
+    python -m interface_html.export task=NAME db=feedback.sqlite out=train_feedback.json \\
+        policy=majority
 """
 
 from collections import Counter
@@ -30,17 +31,17 @@ def judged_items(
 ) -> tuple[list[Item], int]:
     """Items with the feedback to export, in their order, and the number of items left out.
 
-    An item is left out if it lacks a judgement that the task asks for. Judgements that came with an
-    item count where nobody submitted any.
+    An item is left out if it lacks a judgement that the schema requires. Judgements that came with
+    an item count if there are no submissions for it.
 
     Args:
       schema: the task's schema.
       items: all items of the study.
-      submissions: in the order of time.
+      submissions: sorted by time.
       policy: `first` or `latest`: one annotation and one comparison of each item, by time.
-        `majority`: for each pair the value that most annotators chose, a tie where none leads; and
-        the annotation that agrees best with the others. `all`: the item once for each annotator.
-        Of an annotator's own submissions the latest counts, under `first` the first.
+        `majority`: for each pair the value that most annotators chose (a tie if no value leads),
+        and the annotation that agrees best with the others. `all`: the item once for each
+        annotator. Of several submissions of an annotator the latest counts, with `first` the first.
     """
     annotations = _documents(submissions, "annotation", policy)
     comparisons = _documents(submissions, "comparison", policy)
@@ -62,7 +63,7 @@ def judged_items(
 def _documents(
     submissions: Sequence[Submission], page: PageName, policy: Policy
 ) -> dict[str, dict[str, Document]]:
-    """By item, then by annotator, the document that counts."""
+    """The document that counts, by item and annotator."""
     documents: dict[str, dict[str, Document]] = {}
     for submission in submissions:
         if submission.page != page:
@@ -70,7 +71,7 @@ def _documents(
         by_annotator = documents.setdefault(submission.item, {})
         if policy == "first" and submission.annotator in by_annotator:
             continue
-        if policy == "latest":  # the last one of the dict must be the latest submission
+        if policy == "latest":  # the dict's last entry must be the latest submission
             by_annotator.pop(submission.annotator, None)
         by_annotator[submission.annotator] = submission.doc
     return documents
@@ -119,7 +120,7 @@ def _is_complete(schema: Schema, item: Item) -> bool:
 
 
 def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
-    """For each pair the value that most annotators chose; 0 (a tie) where none leads."""
+    """For each pair, the value that most annotators chose; 0 (a tie) if no value leads."""
     winners = []
     for values in zip(*preferences):
         (value, count), *others = Counter(values).most_common()
@@ -129,7 +130,7 @@ def majority(preferences: Sequence[Sequence[int]]) -> list[int]:
 
 
 def most_agreed(text: str, annotations: Sequence[Document]) -> Document:
-    """The annotation whose characters agree most with the others'; the earliest of equals."""
+    """The annotation whose character labels agree most with the others; the first of equals."""
     labels = [character_labels(text, doc) for doc in annotations]
 
     def agreement(index: int) -> int:
@@ -141,14 +142,12 @@ def most_agreed(text: str, annotations: Sequence[Document]) -> Document:
 
 
 class Settings(StrictModel):
-    """Which submissions become rows."""
+    """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field(
-        "outputs/feedback/feedback.sqlite", description="the database that the server writes"
-    )
+    db: str = Field("outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the feedback file to write")
-    policy: Policy = Field("latest", description="where several annotators judged an item")
+    policy: Policy = Field("latest", description="how to combine several judgements of an item")
 
 
 def export(settings: Settings) -> int:
@@ -156,7 +155,7 @@ def export(settings: Settings) -> int:
 
     Raises:
       DataError: a row could not be read back.
-      UserError: the database cannot be read or is of another task.
+      UserError: the database cannot be read or belongs to another task.
     """
     task = feedback_of(settings.task)
     items, submissions = read_database(settings.db, task.schema.task)
@@ -169,7 +168,7 @@ def export(settings: Settings) -> int:
 
 
 def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None:
-    """Raise `DataError` with everything that is wrong with the items' feedback."""
+    """Raise `DataError` with all problems of the items' feedback."""
     problems = [
         Problem(file, number, *complaint)
         for number, item in enumerate(items)

@@ -1,10 +1,10 @@
-"""How a task's files hold items and feedback.
+"""Items, and the interface between a task's files and the feedback programs.
 
 The pages, the server and the reports work with items and with the documents that
 interface_html/rules.py describes. A format reads them from files and writes them to files.
-interface_html/row_format.py is the default. A task whose files look different gives its own
-`FeedbackFormat` as `Task.feedback`; tasks/<task>/interface_html/format.js is its counterpart in the
-browser.
+interface_html/row_format.py is the default. A task with other files defines its own
+`FeedbackFormat` as `FORMAT` in its module `feedback_format`;
+tasks/<task>/interface_html/format.js is the same for the browser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEEDBACK_KEYS = ("feedback", "preference")
 
 
 class ItemError(ValueError):
-    """A row that is no item, with every complaint about it."""
+    """A row that is not an item, with all its problems."""
 
     def __init__(self, complaints: Iterable[Complaint]):
         self.complaints = tuple(complaints)
@@ -70,20 +70,20 @@ class FeedbackFormat(Protocol):
         ...
 
     def item_row(self, schema: Schema, row: Mapping[str, Any], reference: str) -> dict[str, Any]:
-        """`Item.row` of a file's row.
+        """The `Item.row` of a file's row.
 
         Args:
           schema: the task's schema.
           row: the file's row, without its `id`.
-          reference: the reference output of a sample, which its row does not hold.
+          reference: the reference output of a sample, which is not in its row.
 
         Raises:
-          ItemError: the row is no item. The texts themselves are checked by the caller.
+          ItemError: the row is not an item. The caller checks the texts themselves.
         """
         ...
 
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
-        """What is wrong with the feedback in an `Item.row` whose texts are right."""
+        """Problems of the feedback in an `Item.row` whose texts are valid."""
         ...
 
     def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
@@ -96,8 +96,8 @@ class FeedbackFormat(Protocol):
         """The labels that annotations give to the segments of the text, for the agreement report.
 
         Returns:
-          For each way of cutting the text, by its name in the report: the segments, each with one
-          label per annotation.
+          For each way of segmenting the text, by its name in the report: the segments, each with
+          one label per annotation.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Checks of every request before its body is interpreted: host, origin, size, depth and speed."""
+"""Checks of each request before its body is interpreted: host, origin, size, depth and speed."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def json_problem(body: bytes) -> str | None:
         if depth > MAX_DEPTH:
             return f"nested deeper than {MAX_DEPTH} levels"
     try:
-        # not every program can read NaN, infinite numbers and halves of surrogate pairs
+        # NaN, infinite numbers and lone surrogates are refused: many programs cannot read them
         json.dumps(json.loads(body), allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         return f"not valid JSON: {type(error).__name__}"
@@ -44,7 +44,7 @@ def json_problem(body: bytes) -> str | None:
 
 
 class Guard:
-    """ASGI middleware that checks requests and adds the security headers to every answer."""
+    """ASGI middleware that checks requests and adds the security headers to all responses."""
 
     def __init__(self, app, hosts: Sequence[str]):
         self.app = app
@@ -84,7 +84,7 @@ class Guard:
         }
         host = headers.get("host", "").lower()
         if len(values.get(b"host", ())) != 1 or host not in self.hosts:
-            reason = "this server does not answer for that host; name it with hosts=..."
+            reason = "this server does not serve that host; add it with hosts=..."
             return 421, reason
         if scope["method"] in ("GET", "HEAD"):
             return None
@@ -92,7 +92,7 @@ class Guard:
 
     @staticmethod
     def _write_refusal(headers: Mapping[str, str], host: str) -> tuple[int, str] | None:
-        """The same for requests that have a body or change something."""
+        """The same for requests with a body and requests that change something."""
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             return 403, "the request comes from a page of another site"
@@ -116,7 +116,7 @@ async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    return b"", (400, "the connection was closed before the body had arrived")
+                    return b"", (400, "the connection was closed before the body arrived")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > MAX_BODY:
@@ -128,7 +128,7 @@ async def _read_body(receive) -> tuple[bytes, tuple[int, str] | None]:
 
 
 def _replay(body: bytes, receive):
-    """A `receive` that first gives the body which has been read already."""
+    """A `receive` that first returns the body, which was already read."""
     sent = False
 
     async def again():

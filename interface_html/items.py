@@ -1,4 +1,4 @@
-"""Makes items, which are what annotators judge, from samples of a policy or from feedback files.
+"""Make items for annotators from samples of a policy or from feedback files.
 
     python -m interface_html.items task=NAME source=samples.jsonl prompts=train.json out=items.json
 
@@ -30,7 +30,7 @@ from interface_html.schema import Schema
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 LONGEST_ID = 200
-PROMPTS_HELP = "the prompts that samples were drawn for, where they have the reference outputs"
+PROMPTS_HELP = "the prompts of the samples, if they have the reference outputs"
 
 
 def read_items(
@@ -39,12 +39,12 @@ def read_items(
     """The items of a file.
 
     Args:
-      task: what the file is of.
+      task: the task of the file.
       path: samples, feedback or items, in the task's format.
       prompts: the prompts of samples, for the reference outputs.
 
     Raises:
-      DataError: malformed rows, with every problem in them.
+      DataError: malformed rows, with all their problems.
       UserError: a file cannot be read.
     """
     references = task.format.references(prompts) if prompts else {}
@@ -58,7 +58,7 @@ def read_items(
             problems += [Problem(str(path), number, *complaint) for complaint in error.complaints]
             continue
         if item.id in first_row_of_id:
-            reason = f"{item.id!r} is the id of row {first_row_of_id[item.id]} too"
+            reason = f"{item.id!r} is also the id of row {first_row_of_id[item.id]}"
             problems.append(Problem(str(path), number, "id", reason))
         first_row_of_id.setdefault(item.id, number)
         items.append(item)
@@ -83,7 +83,7 @@ def _item(task: FeedbackTask, row: Any, number: int, references: Mapping[str, st
 
 
 def item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
-    """Whether the texts of an item exist and can be judged."""
+    """Missing and empty texts of an item."""
     complaints = list(text_problems(row, "", *schema.text_keys))
     for key in schema.context_keys:
         complaints += source_list_problems(row, key)
@@ -100,12 +100,12 @@ def item_json(task: FeedbackTask, item: Item) -> dict[str, Any]:
 
 
 def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The text of a feedback file: the bytes of the published files for their rows."""
+    """The text of a feedback file; rows of a published file give exactly its bytes."""
     return json.dumps(list(rows), indent=2)
 
 
 class Settings(StrictModel):
-    """Which file becomes items."""
+    """The file to make items of."""
 
     task: str = Field(description=TASK_HELP)
     source: str = Field(description="samples, feedback or items, in the task's format")

@@ -1,4 +1,4 @@
-"""Writes one self-contained page with its items inside, to be sent to an annotator.
+"""Write one self-contained page with its items inside, to send to an annotator.
 
 python -m interface_html.pages task=NAME items=items.json out=annotate.html page=annotation
 """
@@ -29,17 +29,17 @@ ITEMS_PLACE = "<!-- items -->"
 
 
 def embedded_json(value) -> str:
-    """JSON that is safe inside a script element: without `<`, nothing in it can end the element."""
+    """JSON for a script element. It contains no `<`, so nothing in it can end the element."""
     return json.dumps(value).replace("<", "\\u003c")
 
 
 def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) -> str:
-    """The text of a page with its scripts, styles and items inside.
+    """The HTML of a page with its scripts, styles and items inside.
 
-    Its content security policy allows these scripts and styles, by their hashes, and nothing else.
+    Its content security policy allows only these scripts and styles, by their hashes.
 
     Raises:
-      UserError: a script or style holds text that would end its element.
+      UserError: a script or style contains text that would end its element.
     """
     sources = {path.name: path for path in (*TEMPLATES.iterdir(), *task.scripts)}
     hashes: dict[str, list[str]] = {"script": [], "style": []}
@@ -48,8 +48,8 @@ def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) ->
         body = sources[name].read_text(encoding="utf-8")
         if f"</{element}" in body or "<!--" in body:
             raise UserError(
-                f"{sources[name]} holds `</{element}` or `<!--`, which would end it inside a page:"
-                " write it in another way"
+                f"{sources[name]} contains `</{element}` or `<!--`, which would end the element in"
+                " a page: write it in another way, such as with an escape"
             )
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
         hashes[element].append(f"'sha256-{digest}'")
@@ -69,7 +69,7 @@ def self_contained(task: FeedbackTask, page: PageName, items: Sequence[Item]) ->
 
 
 class Settings(StrictModel):
-    """Which items become which page."""
+    """The items and the page to write."""
 
     task: str = Field(description=TASK_HELP)
     items: str = Field(description="items, samples or feedback, in the task's format")
@@ -80,16 +80,16 @@ class Settings(StrictModel):
 
 
 def write_page(settings: Settings) -> Path:
-    """Write the page. Raises `UserError` where it would have nothing to judge."""
+    """Write the page. Raises `UserError` if the task has no such page or the file has no items."""
     task = feedback_of(settings.task)
     if settings.page not in task.schema.pages:
         raise UserError(
-            f"the task {task.schema.task} has no {settings.page} page: its schema asks for no"
-            f" {settings.page}"
+            f"the task {task.schema.task} has no {settings.page} page: set"
+            f" page={' or page='.join(task.schema.pages)}"
         )
     items = read_items(task, settings.items, settings.prompts)[: settings.first]
     if not items:
-        raise UserError(f"{settings.items} holds no items")
+        raise UserError(f"{settings.items} has no items: set items=... to a file with rows")
     write_text(settings.out, self_contained(task, settings.page, items))
     print(f"open in a browser: {settings.out}")
     return Path(settings.out)

@@ -1,6 +1,6 @@
 """The HTML of a task's pages, from the templates in interface_html/templates.
 
-The same page is opened from the task's folder, served by the server, or sent as one file. Only the
+A page can be opened from the task's folder, served by the server, or sent as one file. Only the
 addresses of its scripts differ.
 """
 
@@ -34,17 +34,17 @@ def page_html(task: FeedbackTask, page: PageName, shared: str, own: str) -> str:
     """The HTML of a page.
 
     Args:
-      task: what the page is of.
-      page: which of its pages.
-      shared: what comes before the name of a file of interface_html/templates in its address.
-      own: the same for the task's own scripts.
+      task: the task of the page.
+      page: the name of the page.
+      shared: address prefix of the files of interface_html/templates.
+      own: address prefix of the task's own scripts.
     """
     task_scripts = [own + path.name for path in task.scripts]
     schema, *formats = task_scripts
     scripts = [
         schema,
         *(shared + name for name in SHARED_SCRIPTS),
-        *formats,  # after the default format, which it replaces
+        *formats,  # a task's format.js replaces the default format before it
         *(shared + name for name in (*STORE_SCRIPTS, *PAGE_SCRIPTS[page])),
     ]
     template = _ENVIRONMENT.get_template(f"{page}.html.j2")

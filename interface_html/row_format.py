@@ -1,18 +1,18 @@
-"""The default rows of feedback. templates/rows.js has the same in the browser.
+"""The default format of feedback files. templates/rows.js is the same for the browser.
 
     {"id": "7", "prompt": "...", "response": "...", "responses": ["...", "..."],
      "spans": [{"start": 0, "end": 12, "label": "Insult"}], "preferences": [1]}
 
-  context      sources, each [title, sentence, ...]    where the schema has a context
-  references   [reference output]                      where the schema has a reference
+  context      sources, each [title, sentence, ...]    if the schema has a context
+  references   [reference output]                      if the schema has a reference
   response     the first output, in which spans are marked
-  responses    all outputs                             where there are several
+  responses    all outputs                             if there are several
   spans        errors, with the `evidence` that their type needs
-  missing      missing information, with its evidence  where the schema asks for it
-  correction   the corrected response                  where the schema asks for it
-  preferences  1, 2 or 0 for each pair of outputs      where the outputs were compared
+  missing      missing information, with its evidence  if the schema has `missing`
+  correction   the corrected response                  if the schema has `correction`
+  preferences  1, 2 or 0 for each pair of outputs      if the outputs were compared
 
-`fgrlhf.data.formats` reads these rows as they are, as spans and as comparisons. Other keys of a row
+`fgrlhf.data.formats` reads these rows directly, as spans and as comparisons. Other keys of a row
 are kept.
 """
 
@@ -39,7 +39,7 @@ from interface_html.rules import (
 )
 from interface_html.schema import Schema
 
-# How a document's fields are called in a row, for messages.
+# The names of a document's fields in a row, for messages.
 ROW_NAMES = {
     "feedback.errors": "spans",
     "feedback.missing-info": "missing",
@@ -50,7 +50,7 @@ ROW_NAMES = {
 
 
 class RowFormat:
-    """The format of tasks that have no other."""
+    """The format of tasks without a format of their own."""
 
     def read(self, path: str | Path) -> list[Any]:
         return read_rows(path)
@@ -119,7 +119,7 @@ class RowFormat:
     def segment_labels(
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Sequence[Sequence[str]]]:
-        """The first label in each sentence; "none" where nothing in it is marked."""
+        """The first label in each sentence; "none" if nothing in it is marked."""
         text = item.row[schema.text]
         labels = [character_labels(text, doc) for doc in annotations]
         segments = []
@@ -132,7 +132,7 @@ class RowFormat:
 
 
 def _row_keys(schema: Schema) -> list[str]:
-    """The keys that this format gives a meaning, for a task with this schema."""
+    """The keys that this format uses, for a task with this schema."""
     keys = ["id", "prompt", "response", "responses", "spans", "missing", "correction"]
     keys.append("preferences")
     if schema.fields.context:
@@ -159,14 +159,14 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
 
 
 def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Other keys of a row must not be those of the item's texts."""
+    """Other keys of a row that have the name of one of the item's texts."""
     for key in row:
         if key not in _row_keys(schema) and key in (*schema.row, *FEEDBACK_KEYS):
-            yield key, "has the name of a key that the pages of this task use: rename it"
+            yield key, "is a key that the pages of this task use for something else: rename it"
 
 
 def _outputs(row: Mapping[str, Any]) -> Any:
-    """The texts to judge: all `responses`, or the one `response`."""
+    """The texts to judge: all `responses`, or the single `response`."""
     if "responses" not in row and "response" in row:
         return [row["response"]]
     return row.get("responses")
@@ -177,7 +177,7 @@ def _is_text_list(value: Any) -> bool:
 
 
 def _document(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The annotation in a row, to be checked by `feedback_problems`."""
+    """The annotation in a row; `feedback_problems` checks it."""
     spans, missing = row["spans"], row.get("missing", [])
     if isinstance(spans, list):
         spans = [_error(span) for span in spans]

@@ -3,12 +3,12 @@
 An annotation is a document `{errors, missing-info, corrected-prediction, no-error}`, with the keys
 of the published interface:
   errors               [{error type, explanation, start, end}], with the `quote` of the marked text
-                       where the browser sent it
+                       if the browser sent it
   missing-info         [{error type, number of the source, numbers of its sentences}]
-  corrected-prediction the corrected text; "" where the task asks for none
+  corrected-prediction the corrected text; "" if the task requires none
   no-error             whether the annotator confirmed that nothing is wrong
 A comparison is `{preference, order}`: for each pair of `Schema.pairs` 1 (the first is better), 2
-(the second) or 0 (equal); and the order in which the outputs were shown. Offsets count code points.
+(the second) or 0 (equal), and the order in which the outputs were shown. Offsets count code points.
 """
 
 import json
@@ -40,8 +40,8 @@ ERROR_KEYS = ("error type", "explanation", "start", "end")
 def sentences(text: str) -> list[tuple[int, int]]:
     """The sentences of a text as spans [start, end).
 
-    A sentence ends after a stop such as `.`, `!` or `?` with its closing quotes, where white space
-    or the end of the text follows.
+    A sentence ends after a stop such as `.`, `!` or `?` with its closing quotes, before white space
+    or the end of the text.
     """
     spans = []
     start = None
@@ -62,7 +62,7 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
-    """The error type of each character; None where nothing is marked."""
+    """The error type of each character; None for unmarked characters."""
     labels: list[str | None] = [None] * len(text)
     for error in doc["errors"]:
         length = error["end"] - error["start"]
@@ -71,7 +71,7 @@ def character_labels(text: str, doc: Mapping[str, Any]) -> list[str | None]:
 
 
 def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> list[Complaint]:
-    """Every rule that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
+    """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
     complaints = list(unknown_key_problems(doc, "feedback.", DOCUMENT_KEYS))
@@ -112,7 +112,7 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
 
 
 def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> Iterator[Complaint]:
-    """Whole words, or whole sentences, and the same text that the annotator saw."""
+    """Spans must be whole words or sentences, and have the text that the annotator saw."""
     start, end = error["start"], error["end"]
     wrong = list(span_problems(start, end, text, field, schema.text))
     yield from wrong
@@ -121,9 +121,9 @@ def _span(schema: Schema, error: Mapping[str, Any], text: str, field: str) -> It
     if schema.unit == "sentence":
         bounds = sentences(text)
         if start not in {first for first, _ in bounds}:
-            yield f"{field}.start", f"{start} is not where a sentence starts"
+            yield f"{field}.start", f"{start} is not the start of a sentence"
         if end not in {last for _, last in bounds}:
-            yield f"{field}.end", f"{end} is not where a sentence ends"
+            yield f"{field}.end", f"{end} is not the end of a sentence"
     marked = text[start:end]
     if error.get("quote", marked) != marked:
         yield f"{field}.quote", f"differs from the text at [{start}, {end}): {marked[:60]!r}"
@@ -167,7 +167,7 @@ def _sentence_evidence(
 
 
 def parse_evidence(explanation: str, keys: SentenceKeys) -> dict[str, Any] | None:
-    """The sentences that an explanation points to; None if it is free text."""
+    """The sentences that an explanation refers to; None if it is free text."""
     if not explanation.startswith("{"):
         return None
     try:
@@ -178,7 +178,7 @@ def parse_evidence(explanation: str, keys: SentenceKeys) -> dict[str, Any] | Non
 
 
 def evidence_text(keys: SentenceKeys, source: int, sentence_ids: Sequence[int]) -> str:
-    """Sentences as an explanation: the compact JSON of the published files."""
+    """The explanation that refers to sentences: the compact JSON of the published files."""
     ids = {keys.id: source, keys.sentences: list(sentence_ids)}
     return json.dumps(ids, separators=(",", ":"))
 
@@ -186,7 +186,7 @@ def evidence_text(keys: SentenceKeys, source: int, sentence_ids: Sequence[int]) 
 def _sentence_ids(
     owner: Mapping[str, Any], field: str, sources: Sequence[Any], keys: SentenceKeys
 ) -> Iterator[Complaint]:
-    """One or more different sentences that exist."""
+    """The sentences must exist and be different, and there must be at least one."""
     wrong = list(sentence_problems(owner, field, sources, keys))
     yield from wrong
     if wrong:
@@ -201,7 +201,7 @@ def _sentence_ids(
 def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[Complaint]:
     if schema.fields.context is None:
         if missing:
-            yield "feedback.missing-info", "must be empty: this task does not ask for it"
+            yield "feedback.missing-info", "must be empty: this task has no missing information"
         return
     keys = schema.fields.context.sentence_keys
     names = tuple(kind.name for kind in schema.missing)
@@ -224,12 +224,12 @@ def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[
 
 
 def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Complaint]:
-    """`no-error` exactly where nothing is marked and the correction is the text itself."""
+    """`no-error` must be set exactly if nothing is marked and the correction is the text itself."""
     count = len(doc["errors"]) + len(doc["missing-info"])
     corrected = doc["corrected-prediction"]
     is_changed = schema.correction and corrected != text
     if not schema.correction and corrected not in ("", text):
-        yield "feedback.corrected-prediction", "must be empty: this task asks for no correction"
+        yield "feedback.corrected-prediction", "must be empty: this task has no correction"
     if doc["no-error"] and count:
         yield "feedback.no-error", f"is ticked, but {count_marks(count)} marked"
     if doc["no-error"] and is_changed:
@@ -241,7 +241,7 @@ def _document(schema: Schema, text: str, doc: Mapping[str, Any]) -> Iterator[Com
 
 
 def count_marks(count: int) -> str:
-    """`1 error or missing item is`, `2 errors or missing items are`."""
+    """The count with its verb: `1 error or missing item is`, `2 errors or missing items are`."""
     if count == 1:
         return "1 error or missing item is"
     return f"{count} errors or missing items are"
@@ -251,7 +251,7 @@ def count_marks(count: int) -> str:
 
 
 def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
-    """Every rule that a comparison of the outputs breaks; [] if it can be accepted."""
+    """All rules that a comparison of the outputs breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("comparison", not_a(dict, doc))]
     complaints = list(unknown_key_problems(doc, "", ("preference", "order")))
@@ -268,7 +268,7 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
 
 
 def preference_problems(schema: Schema, preference: list) -> list[Complaint]:
-    """A value for every pair, and no circle."""
+    """Preferences must have a value for every pair and no cycle."""
     pairs = schema.pairs
     if len(preference) != len(pairs):
         reason = f"has {len(preference)} entries, must have {len(pairs)}: all pairs"
@@ -290,15 +290,15 @@ def preference_problems(schema: Schema, preference: list) -> list[Complaint]:
 def find_cycle(
     count: int, pairs: Sequence[tuple[int, int]], preference: Sequence[int]
 ) -> list[int] | None:
-    """A circle of outputs, each better than the next and the last better than the first.
+    """A cycle of outputs, each better than the next and the last better than the first.
 
     Args:
-      count: how many outputs.
+      count: number of outputs.
       pairs: the compared outputs, as indices.
       preference: for each pair 1, 2 or 0.
 
     Returns:
-      Indices of the outputs, or None where there is no circle.
+      Indices of the outputs, or None if there is no cycle.
     """
     better = set()
     for (first, second), value in zip(pairs, preference):
@@ -307,7 +307,7 @@ def find_cycle(
         elif value == 2:
             better.add((second, first))
     for start in range(count):
-        paths = [[start]]  # breadth first: the shortest circle through `start`
+        paths = [[start]]  # breadth first: the shortest cycle through `start`
         while paths:
             path = paths.pop(0)
             for following in range(count):

@@ -1,8 +1,8 @@
-"""The schema of a task's pages: what an item shows, and what annotators are asked about it.
+"""The schema of a task's pages: the texts of an item and the feedback to collect on it.
 
 `tasks/<task>/interface_html/schema.js` is one statement, `window.FG_SCHEMA = {JSON};`, with comment
-lines above it. It is a script because a page that is opened from disk can load scripts but no JSON.
-The pages run it, and `load_schema` reads the JSON in it.
+lines above it. It is a script because a page that is opened from disk can load scripts but not
+JSON. The pages run it, and `load_schema` reads the JSON in it.
 """
 
 import json
@@ -24,12 +24,12 @@ PageName = Literal["annotation", "comparison"]
 
 
 class MissingType(StrictModel):
-    """A kind of missing information. Annotators point to the sentences that hold it."""
+    """A kind of missing information. Annotators refer to the sentences that contain it."""
 
     name: str = Field(min_length=1, description="as stored")
     label: str = Field(min_length=1, description="as shown")
-    letter: str = Field(pattern="^[A-Z]$", description="its badge in the text")
-    key: str = Field(pattern="^[1-9]$", description="its key")
+    letter: str = Field(pattern="^[A-Z]$", description="badge in the text")
+    key: str = Field(pattern="^[1-9]$", description="keyboard key")
     color: str = Field(pattern="^#[0-9A-Fa-f]{6}$")
     help: str = Field(description="when it applies")
 
@@ -41,11 +41,11 @@ class ErrorType(MissingType):
 
 
 class Context(StrictModel):
-    """The texts that an output is judged by: a list of sources, each a title and sentences."""
+    """The texts to judge an output by: a list of sources, each a title and sentences."""
 
-    key: str = Field(description="its key in a row")
-    heading: str = Field(description="its heading on the pages")
-    noun: str = Field(description="what one source is called")
+    key: str = Field(description="key in a row")
+    heading: str = Field(description="heading on the pages")
+    noun: str = Field(description="name of a single source")
     id: str = Field(description="key of a source's number in stored evidence")
     sentences: str = Field(description="key of the sentence numbers in stored evidence")
 
@@ -57,12 +57,12 @@ class Context(StrictModel):
 class Reference(StrictModel):
     """A reference output."""
 
-    key: str = Field(description="its key in a row")
-    heading: str = Field(description="its heading on the pages")
+    key: str = Field(description="key in a row")
+    heading: str = Field(description="heading on the pages")
 
 
 class Fields(StrictModel):
-    """Where a row has the texts of an item, and what the pages call them."""
+    """The keys of an item's texts in a row, and their names on the pages."""
 
     title: str = Field(description="key of the text at the top of the page")
     context: Context | None
@@ -72,11 +72,11 @@ class Fields(StrictModel):
         max_length=MOST_OUTPUTS,
         description="keys of the texts to judge: spans are marked in the first, all are compared",
     )
-    noun: str = Field(description="what an output is called")
+    noun: str = Field(description="name of an output")
 
 
 class Schema(StrictModel):
-    """Everything that the pages and the server know about a task."""
+    """All that the pages and the server know about a task."""
 
     task: str = Field(pattern="^[a-z][a-z0-9_]*$")
     title: str
@@ -97,10 +97,10 @@ class Schema(StrictModel):
             counts = Counter(getattr(kind, attribute) for kind in kinds)
             value, count = counts.most_common(1)[0] if counts else (None, 0)
             if count > 1:
-                raise ValueError(f"two types have the {attribute} {value!r}: each needs its own")
+                raise ValueError(f"two types have the {attribute} {value!r}: make it unique")
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
-            raise ValueError("types that point to sentences need `fields.context`, which is null")
+            raise ValueError("types that refer to sentences need `fields.context`, which is null")
         return self
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class Schema(StrictModel):
         if self.compares and len(self.fields.outputs) < 2:
             raise ValueError("a comparison needs two or more `fields.outputs`")
         if not self.pages:
-            raise ValueError("nothing is asked: give `errors`, `missing` or `comparison`")
+            raise ValueError("there is nothing to judge: set `errors`, `missing` or `comparison`")
         return self
 
     @property
@@ -125,7 +125,7 @@ class Schema(StrictModel):
 
     @property
     def text_keys(self) -> tuple[str, ...]:
-        """Keys of a row that hold one text each."""
+        """Keys of a row with a single text each."""
         reference = [self.fields.reference.key] if self.fields.reference else []
         return (self.fields.title, *reference, *self.fields.outputs)
 
@@ -162,12 +162,12 @@ class Schema(StrictModel):
         return next(kind for kind in self.errors if kind.name == name)
 
     def sources(self, row: Mapping[str, Any]) -> Sequence[Any]:
-        """The row's context; [] where the task has none."""
+        """The row's context; [] if the task has none."""
         return row[self.fields.context.key] if self.fields.context else []
 
 
 def load_schema(path: str | Path) -> Schema:
-    """Read a schema file. Raises `UserError` with every mistake in it."""
+    """Read a schema file. Raises `UserError` with all mistakes in it."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -175,7 +175,7 @@ def load_schema(path: str | Path) -> Schema:
     head, assignment, body = text.partition(ASSIGNMENT)
     if not assignment or re.search(r"^(?!\s*//|\s*$)", head, flags=re.M):
         raise UserError(
-            f"{path} is no schema: it must be `{ASSIGNMENT} {{JSON}};`, with nothing but `//` lines"
+            f"{path} is not a schema: it must be `{ASSIGNMENT} {{JSON}};`, with only `//` lines"
             " before it"
         )
     try:

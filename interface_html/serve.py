@@ -1,4 +1,4 @@
-"""Serves the pages of a task to several annotators. interface_html/serve.sh runs it.
+"""Serve the pages of a task to several annotators. interface_html/serve.sh runs it.
 
 python -m interface_html.serve task=NAME items=items.json db=feedback.sqlite per_item=3
 """
@@ -22,7 +22,7 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
 class Settings(StrictModel):
-    """What is served, to whom, and where feedback is stored."""
+    """The items, the annotators, and the database."""
 
     task: str = Field(description=TASK_HELP)
     db: str = Field(
@@ -35,18 +35,18 @@ class Settings(StrictModel):
     prompts: str | None = Field(None, description=PROMPTS_HELP)
     per_item: PositiveInt = Field(1, description="number of annotators for each item")
     lease_minutes: PositiveFloat = Field(
-        60, description="an item that is not touched for this long goes to another annotator"
+        60, description="after this time without activity an item goes to another annotator"
     )
     host: str = "127.0.0.1"
     port: int = Field(8765, ge=1, le=65535)
-    hosts: str = Field("", description="more host names that the server answers to, with commas")
+    hosts: str = Field("", description="more host names to accept, separated by commas")
     annotators: str = Field(
-        "", description="names, with commas: each annotator gets a link with their own token"
+        "", description="names, separated by commas: each gets a link with a token"
     )
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server on `host`."""
+    """Whether a server on `host` can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -54,7 +54,7 @@ def is_local(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
-    """The values of the Host header that the server answers."""
+    """The values of the Host header that the server accepts."""
     names = [settings.host, *_listed(settings.hosts)]
     if is_local(settings.host):
         names += ["127.0.0.1", "localhost", "[::1]"]
@@ -67,14 +67,13 @@ def _listed(names: str) -> list[str]:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until interrupted. Raises `UserError` where the server cannot start."""
+    """Serve until interrupted. Raises `UserError` if the server cannot start."""
     task = feedback_of(settings.task)
     annotators = _listed(settings.annotators)
     if not is_local(settings.host) and not annotators:
         raise UserError(
-            f"host={settings.host} can be reached from other machines: name the annotators"
-            " (annotators=anna,ben), so that each gets a link with a token; or leave host at"
-            " 127.0.0.1"
+            f"host={settings.host} can be reached from other machines: set annotators=anna,ben, so"
+            " that each annotator gets a link with a token, or keep host=127.0.0.1"
         )
     schema = task.schema
     database = Database(settings.db, schema.task, settings.per_item, settings.lease_minutes * 60)
@@ -110,7 +109,7 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
 def _print_links(
     database: Database, pages: Sequence[PageName], annotators: Sequence[str], settings: Settings
 ) -> None:
-    """Where to open the pages. Each named annotator gets a new token."""
+    """Print the addresses of the pages. Each named annotator gets a new token."""
     host = (_listed(settings.hosts) or [settings.host])[0]
     place = f"http://{host}:{settings.port}/templates"
     for name in annotators:

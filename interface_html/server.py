@@ -1,4 +1,4 @@
-"""The server: the pages of a task, and their API over one database."""
+"""The server: the pages of a task and their API, with one database."""
 
 import hashlib
 import sqlite3
@@ -33,9 +33,7 @@ class Next(StrictModel):
 
 
 class Draft(StrictModel):
-    revision: Number = Field(
-        description="of the draft that this one was made from; 0 for the first"
-    )
+    revision: Number = Field(description="of the draft that this one is based on; 0 for the first")
     state: dict[str, Any]
 
 
@@ -51,7 +49,7 @@ class Submit(StrictModel):
 
 
 def static_files(task: FeedbackTask) -> dict[str, tuple[bytes, str]]:
-    """The addresses of all files that are served, with their bytes and media types."""
+    """All served files: their addresses, bytes and media types."""
     files: dict[str, tuple[bytes, str]] = {}
     for page in task.schema.pages:
         html = page_html(task, page, shared="", own="../")
@@ -65,14 +63,14 @@ def static_files(task: FeedbackTask) -> dict[str, tuple[bytes, str]]:
 
 
 def judged_sha256(schema: Schema, row: Mapping[str, Any], page: str) -> str:
-    """The hash of what the annotator judged: the text, or all outputs joined by U+0000."""
+    """The hash of the judged texts: the annotated text, or all outputs joined by U+0000."""
     keys = [schema.text] if page == "annotation" else schema.fields.outputs
     return hashlib.sha256("\0".join(row[key] for key in keys).encode()).hexdigest()
 
 
-# async: it waits for nothing, so it needs no thread
+# async: it never waits, so it needs no thread
 async def _annotator(request: Request) -> str:
-    """Who sends the request: the owner of its token, or without tokens the name in its header."""
+    """The sender of a request: the owner of its token or, without tokens, the header's name."""
     annotator_of = request.app.state.annotator_of
     if annotator_of is not None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -95,11 +93,11 @@ def create_app(
     """The server's application.
 
     Args:
-      task: whose pages are served.
-      database: where feedback is stored.
-      hosts: the values of the Host header that are answered.
-      tokens: identify annotators by their tokens; otherwise by the name they send, which is for use
-        on one machine.
+      task: the task whose pages are served.
+      database: the storage.
+      hosts: the accepted values of the Host header.
+      tokens: identify annotators by their tokens; otherwise by the name they send, which is safe on
+        one machine only.
     """
     schema = task.schema
     app = FastAPI(
@@ -156,14 +154,14 @@ def create_app(
 
 
 def submission_problems(schema: Schema, assignment: Assignment, body: Submit) -> list[Complaint]:
-    """Every rule that the submission breaks, as field and reason."""
+    """All rules that the submission breaks, as field and reason."""
     row = assignment.item.row
     complaints: list[Complaint] = []
     if body.text_sha256 != judged_sha256(schema, row, assignment.page):
-        reason = "is not of this item's text: the page shows something else; reload it"
+        reason = "does not match this item's text, so the page shows another text: reload it"
         complaints.append(("text_sha256", reason))
     if body.guideline != schema.guideline_version:
-        reason = f"is {body.guideline!r}, now it is {schema.guideline_version!r}: reload the page"
+        reason = f"is {body.guideline!r}, but is now {schema.guideline_version!r}: reload the page"
         complaints.append(("guideline", reason))
     if assignment.page == "annotation":
         complaints += _missing_quotes(body.doc)
@@ -185,7 +183,7 @@ def _missing_quotes(doc: Mapping[str, Any]) -> Iterator[Complaint]:
 
 
 def _assignment_json(assignment: Assignment) -> dict[str, Any]:
-    """What a page needs of an assignment. It gets no feedback that others gave on the item."""
+    """An assignment as a page gets it, without earlier feedback on the item."""
     texts = {key: value for key, value in assignment.item.row.items() if key not in FEEDBACK_KEYS}
     draft = None
     if assignment.draft is not None:
@@ -216,7 +214,7 @@ def _serve_files(app: FastAPI, files: Mapping[str, tuple[bytes, str]], start: st
 
 
 def _explain_errors(app: FastAPI) -> None:
-    """Give every refusal the form {error, problems?}."""
+    """Give all error responses the form {error, problems?}."""
 
     @app.exception_handler(RefusedError)
     async def refused(_, error: RefusedError):

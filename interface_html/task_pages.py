@@ -1,10 +1,10 @@
-"""Writes the pages of a task into its folder, where they open by double click.
+"""Write the pages of a task into its folder, where they open by double click.
 
     python -m interface_html.task_pages task=NAME
 
-Run it after a change of interface_html/templates or of the task's schema.js. A page of the task's
-folder loads its scripts from interface_html/templates, so it works inside a checkout only;
-interface_html/pages.py writes pages that can be sent.
+Run it after a change of interface_html/templates or of the task's schema.js. These pages load their
+scripts from interface_html/templates, so they work only in a checkout of the repository;
+interface_html/pages.py writes pages that can be sent to an annotator.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def task_pages(task: FeedbackTask) -> dict[Path, str]:
 
 
 class Settings(StrictModel):
-    """Whose pages are written."""
+    """The task whose pages to write."""
 
     task: str = Field(description=TASK_HELP)
 

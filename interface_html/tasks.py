@@ -1,4 +1,4 @@
-"""The task that a feedback program works for."""
+"""Loading of the task that a feedback program works with."""
 
 import importlib
 import importlib.util
@@ -20,9 +20,9 @@ class FeedbackTask:
     """A task as the feedback programs use it.
 
     Args:
-      schema: what its pages show and ask.
-      format: how its files hold items and feedback.
-      folder: where its schema.js, its pages and, if it has one, its format.js are.
+      schema: the contents of its pages.
+      format: reads and writes its files.
+      folder: the folder of its schema.js, its pages and, if it has one, its format.js.
     """
 
     schema: Schema
@@ -37,10 +37,10 @@ class FeedbackTask:
 
 
 def feedback_of(task: str) -> FeedbackTask:
-    """The task of a name: a folder of `tasks`, with or without `tasks.`, or another package.
+    """The task with a name: a folder of `tasks`, with or without `tasks.`, or another package.
 
-    Its package has `interface_html/schema.js`. If its files do not hold the default rows, the
-    package has a module `feedback_format` too, with a `FeedbackFormat` named FORMAT.
+    The package has `interface_html/schema.js`. If its files do not have the default format, it also
+    has a module `feedback_format` with a `FeedbackFormat` named FORMAT.
 
     Raises:
       UserError: there is no such package, or it has no schema.
@@ -52,13 +52,13 @@ def feedback_of(task: str) -> FeedbackTask:
             return FeedbackTask(load_schema(folder / "schema.js"), _format_of(package), folder)
     raise UserError(
         f"task={shorten(task, 80)}: there is no such task with feedback pages. Name a folder of"
-        " tasks/, or a package, that has an interface_html/schema.js. Run from the folder that"
-        " holds it"
+        " tasks/, or a package, that has an interface_html/schema.js, and run the command in the"
+        " folder that contains it"
     )
 
 
 def _package_folder(package: str) -> Path | None:
-    """The folder of a package, which is not imported; None where there is none."""
+    """The folder of a package, without importing it; None if it does not exist."""
     if not DOTTED_NAME.fullmatch(package):
         return None
     try:

@@ -1,25 +1,25 @@
-# Sourced by every stage script, which stays two or three lines long:
+# Common part of all stage scripts. Source it, then call the stage's program:
 #   source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 #   launch -m sft.run_sft "$(config_for training/sft_config.yml)" "$@"
 #
-# Reads   TASK        the task; a script below tasks/NAME/ is of the task NAME
-#         SCALE       paper (default), mini, or any other scale for which there are configs
-#         VARIANT     published: the configs with every switch as published, where there are such (paper scale only)
-#         DATA_DIR    folder of the data, default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
-#         OUTPUT_DIR  where results go, default outputs/$TASK/$SCALE
-# Gives   the repository's root as working directory, `python` of the active environment or else of .venv,
-#         those variables exported, and the functions `config_for` and `launch`.
-# DATA_DIR and OUTPUT_DIR may be relative: to the folder the script was started from.
+# Input   TASK        the task; NAME for scripts in tasks/NAME/
+#         SCALE       paper (default), mini, or any other scale that has configs
+#         VARIANT     published: use configs with all published switches if they exist (paper scale only)
+#         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
+#         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
+# Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
+#         these variables are exported, and the functions `config_for` and `launch` are defined.
+# Relative DATA_DIR and OUTPUT_DIR are relative to the folder in which the script was started.
 
 set -euo pipefail
-unset CDPATH  # with it `cd` may go elsewhere, and prints where
+unset CDPATH  # `cd` could enter another folder, and would print its path
 
 fail() {
     printf 'error: %s\n' "$*" >&2
     exit 2
 }
 
-# A caller's relative path still names the same place after the `cd` below.
+# Make the caller's relative paths absolute before the `cd` below.
 absolute() {
     case "$1" in
         /*) printf '%s\n' "$1" ;;
@@ -30,7 +30,7 @@ absolute() {
 if [ -n "${DATA_DIR:-}" ]; then DATA_DIR="$(absolute "$DATA_DIR")"; fi
 if [ -n "${OUTPUT_DIR:-}" ]; then OUTPUT_DIR="$(absolute "$OUTPUT_DIR")"; fi
 
-# the script that sources this file, before the `cd` changes what its path is relative to
+# the folder of the script that sources this file; its path is relative to the caller's folder
 if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"; else script=""; fi
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -43,7 +43,7 @@ if ! [ -d "tasks/${TASK:-}" ] || [ -z "${TASK:-}" ]; then
 fi
 export TASK
 
-# conda's base is always "active" and nobody means it
+# ignore conda's base environment: it is active by default
 if [ -z "${VIRTUAL_ENV:-}" ] && { [ -z "${CONDA_PREFIX:-}" ] || [ "${CONDA_DEFAULT_ENV:-}" = base ]; }; then
     if ! [ -f .venv/.stamp ]; then
         fail "no environment: none is active and $PWD/.venv is not set up. Run \`make setup\` in $PWD."
@@ -70,15 +70,15 @@ case "${VARIANT:-}" in
     "") ;;
     published)
         if [ "$SCALE" != paper ]; then
-            fail "VARIANT=published is for SCALE=paper: at mini scale there is nothing that was published."
+            fail "VARIANT=published is for SCALE=paper only: no other scale was published. Unset VARIANT or SCALE."
         fi
         ;;
-    *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published, or leave it unset for the defaults." ;;
+    *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published, or unset it for the defaults." ;;
 esac
 export TOKENIZERS_PARALLELISM=false
 
-# config_for training/name.yml -> tasks/$TASK/training/name.yml at paper scale, .../mini_name.yml at mini scale; with
-# VARIANT=published .../published_name.yml where that file exists
+# config_for training/name.yml prints tasks/$TASK/training/name.yml at paper scale, .../mini_name.yml at mini scale, and
+# with VARIANT=published .../published_name.yml if that file exists.
 config_for() {
     local folder name path
     folder="tasks/$TASK/$(dirname "$1")"
@@ -90,13 +90,13 @@ config_for() {
         path="$folder/published_$name"
     fi
     if ! [ -f "$path" ]; then
-        # the program that reads it ends with an error; this says what there is
+        # the program that reads it will fail; list the existing configs
         printf 'note: there is no %s; the configs of this stage are: %s\n' "$path" "$(cd "$folder" 2>/dev/null && echo *"$name")" >&2
     fi
     printf '%s\n' "$path"
 }
 
-# How many GPUs a stage may use: those CUDA_VISIBLE_DEVICES leaves, else those the driver lists.
+# Print the number of GPUs to use: those in CUDA_VISIBLE_DEVICES, else those that the driver lists.
 gpu_count() {
     if ! command -v nvidia-smi >/dev/null; then
         echo 0
@@ -109,7 +109,7 @@ gpu_count() {
     fi
 }
 
-# launch [-m] program arguments...: one process per GPU. Mini models are too small to share out.
+# launch [-m] program arguments...: run one process per GPU. Mini models are too small for several processes.
 launch() {
     local gpus
     gpus="$(gpu_count)"
@@ -120,7 +120,7 @@ launch() {
     fi
 }
 
-# Tiny matrices are slower on two threads than on one, and stages may run beside each other.
+# Tiny matrices are slower with two threads than with one, and stages may run at the same time.
 if [ "$SCALE" = mini ] && [ "$(gpu_count)" -eq 0 ]; then
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make setup`: the environment .venv with pinned packages and this package itself. Safe to repeat; a run that was cut
-# off is continued, since .venv/.stamp is written last. PYTHON=... chooses the interpreter.
+# `make setup`: create .venv with the pinned packages and this package. Safe to repeat: after an interruption, run it
+# again; .venv/.stamp is written last. PYTHON=... selects the interpreter.
 set -euo pipefail
 unset CDPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -12,7 +12,7 @@ find_python() {
     for name in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3 python; do
         if new_enough "$name"; then printf '%s\n' "$name"; return; fi
         if [ "$name" = "${PYTHON:-}" ]; then
-            echo "error: PYTHON=$name is not a Python of version 3.11 or later." >&2
+            echo "error: PYTHON=$name is not Python 3.11 or later. Set PYTHON to another one." >&2
             return 2
         fi
     done
@@ -23,17 +23,17 @@ find_python() {
 
 if ! new_enough .venv/bin/python; then
     python="$(find_python)"
-    echo "setup: making .venv with $("$python" --version)"
+    echo "setup: creating .venv with $("$python" --version)"
     if ! "$python" -m venv --clear .venv; then
-        echo "error: $python cannot make a virtual environment (on Debian: apt-get install python3-venv)." >&2
+        echo "error: $python cannot create a virtual environment. On Debian, run: apt-get install python3-venv" >&2
         exit 2
     fi
 fi
 
 echo "setup: installing the pinned packages into .venv (minutes and about 2 GB the first time)"
 if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'; then
-    echo "error: pip could not install the packages (its message is above). Without a network nothing can be fetched;" \
-        "otherwise run \`make setup\` again: what is already there is kept." >&2
+    echo "error: pip could not install the packages; its message is above. Check the network connection, then run" \
+        "\`make setup\` again: installed packages are kept." >&2
     exit 2
 fi
 touch .venv/.stamp

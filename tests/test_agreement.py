@@ -51,14 +51,14 @@ def test_alpha_is_that_of_the_krippendorff_package():
 
 
 def test_unanimous_and_single_judgements_say_why():
-    assert "everybody chose 'a'" in alpha([[["a", "a"]]])
+    assert "all annotators always chose 'a'" in alpha([[["a", "a"]]])
     assert "no item was judged by two" in alpha([[["a"], ["b"]]])
     one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
     figures = report(QA, [one])
     assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
     one.annotations["b"], one.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
     figures = report(QA, [one])
-    assert figures["span F1, exact"] == "undefined: nobody marked an error"
+    assert figures["span F1, exact"] == "undefined: no annotator marked an error"
     assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1
     assert report(QA, [])["ties"].startswith("undefined")
@@ -149,7 +149,7 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
         "high": 1,
         **written["span F1, exact"],
     }
-    assert "everybody chose 1" in written["preference alpha"]
+    assert "all annotators always chose 1" in written["preference alpha"]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == list(written) and len(lines) >= 12
     with pytest.raises(UserError, match="either a database"):
@@ -176,5 +176,5 @@ def test_real_preferences(qa_feedback, source):
 def test_files_must_be_of_the_same_items(tmp_path):
     for name, text in (("a", "The cat."), ("b", "The dog.")):
         (tmp_path / name).write_text(json.dumps([{**ROW, "prediction 1": text}]))
-    with pytest.raises(UserError, match="not the same items"):
+    with pytest.raises(UserError, match="must have the same items"):
         judged_in_files(QA, [str(tmp_path / "a"), str(tmp_path / "b")])

@@ -1,17 +1,33 @@
-"""What the documents name exists, their snippets run, and their commands are commands."""
+"""Every path, snippet and command in the documents is checked against the code.
 
+A command is parsed by the program that it calls, which then stops: unknown keys, wrong values and
+missing configs fail. `--help`, `fgrlhf env`, `fgrlhf data` and `fgrlhf new-task` really run.
+"""
+
+import argparse
+import importlib
 import importlib.util
+import inspect
+import os
 import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from fgrlhf.cli import command_line, new_task
 from fgrlhf.cli.main import COMMANDS
-from fgrlhf.config import validate
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
-from fgrlhf.task import Task, rl_config
-from fgrlhf.types import SegmentScore
+from fgrlhf.cli.main import main as fgrlhf_main
+from fgrlhf.config import load_config, validate
+from fgrlhf.errors import UserError
+from fgrlhf.pipeline.experiments import split_arguments
+from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.task import Task, load_task, rl_config
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -21,17 +37,305 @@ DOCUMENTS = [
 ]
 
 
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 def blocks(path: Path, language: str) -> list[str]:
     """The fenced blocks of a language."""
     text = path.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
 
 
-def commands(text: str) -> list[list[str]]:
-    """The words of indented command lines and of code spans that begin like a command."""
-    lines = re.findall(r"^ {4}((?:fgrlhf|bash|python|SCALE=).*)$", text, flags=re.M)
-    spans = re.findall(r"`((?:fgrlhf|bash|python -m|SCALE=\w+ bash) [^`]+)`", text)
-    return [line.split() for line in [*lines, *spans]]
+# ---- commands ------------------------------------------------------------------------------------
+
+PROGRAM = r"(?:\w+=\S+ )*(?:fgrlhf|bash|python|make|\$X) "
+NEW_TASK = "colours"  # the task that docs/tasks.md creates
+PLACEHOLDERS = {
+    "TASK": "tasks.qa_feedback",
+    "NAME": "qa_feedback",
+    "DIR": "outputs",
+    "<task>": "qa_feedback",
+    "<row>": "fine_grained",
+}
+CONFIGS = {  # the `config.yml` of a command
+    "sft": "tasks/qa_feedback/training/mini_sft_config.yml",
+    "segment": "tasks/qa_feedback/reward_modeling/mini_rel_rm_config.yml",
+    "sequence": "tasks/qa_feedback/reward_modeling/mini_comp_rm_config.yml",
+    "rl": "tasks/qa_feedback/training/mini_fine_grained_config.yml",
+    "dpo": "tasks/qa_feedback/training/mini_dpo_config.yml",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line: its words, and the variables that are set before them."""
+
+    words: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, line: str) -> "Command":
+        words = shlex.split(line)
+        variables = []
+        while "=" in words[0]:
+            variables.append(words.pop(0))
+        return cls(tuple(words), tuple(variables))
+
+    def __str__(self) -> str:
+        return " ".join([*self.variables, *self.words])
+
+    @property
+    def is_abbreviated(self) -> bool:
+        """Whether only some of the arguments are shown, as in `policy=...`."""
+        return any(word.endswith("...") for word in self.words)
+
+
+def commands_of(path: Path) -> list[Command]:
+    """The indented command lines and the code spans that call a program.
+
+    Two spaces end an indented command; what follows is a comment.
+    """
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    text = re.sub(r" \\\n\s*", " ", text)  # a line that ends in a backslash continues
+    scripts = dict(re.findall(r"^ {4}(X)=(\S+)$", text, flags=re.M))
+    lines = re.findall(rf"^ {{4}}({PROGRAM}.*)$", text, flags=re.M)
+    lines = [line.partition("  ")[0] for line in lines]
+    lines += re.findall(rf"`({PROGRAM}[^`]+)`", text)
+    if scripts:
+        lines = [line.replace("$X", f"bash {scripts['X']}") for line in lines]
+    return [Command.read(line) for line in dict.fromkeys(lines)]
+
+
+class Parsed(BaseException):
+    """The arguments of a program are valid; raised in place of its work."""
+
+
+class Programs:
+    """Runs the programs of the documents; they stop when their arguments are parsed.
+
+    Args:
+      monkeypatch: of the test.
+      folder: an empty folder, in which programs really run.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path):
+        self.monkeypatch = monkeypatch
+        self.folder = folder
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setenv("OUTPUT_DIR", "outputs")
+        monkeypatch.setenv("DATA_DIR", "outputs/data")
+
+    def run(self, command: Command) -> None:
+        program, *arguments = command.words
+        if program == "fgrlhf":
+            self.run_fgrlhf(arguments, command.is_abbreviated)
+        elif program == "bash":
+            self.run_script(arguments, command.variables)
+        elif program == "make":
+            self.run_make(arguments)
+        elif arguments[0] == "-m":
+            self.run_module(arguments[1], arguments[2:])
+        else:
+            assert arguments[0] == "-c"
+            compile(arguments[1], "a document", "exec")
+
+    def run_fgrlhf(self, arguments: list[str], is_abbreviated: bool) -> None:
+        name, *rest = [PLACEHOLDERS.get(word, word) for word in arguments]
+        if name == "COMMAND":
+            for command in set(COMMANDS) - {"completion"}:  # it has no --help
+                self.run_fgrlhf([command, *rest], is_abbreviated)
+            return
+        assert name in COMMANDS
+        config = CONFIGS.get(rest[0] if name == "rm" and rest else name, "")
+        rest = [config if word == "config.yml" else word for word in rest]
+        with self.monkeypatch.context() as patch:
+            patch.setattr("sys.argv", ["fgrlhf", name, *rest])
+            if name == "env" or (rest and name in ("data", "new-task")):
+                patch.chdir(self.working_folder())
+                self.call(fgrlhf_main)
+            elif rest:  # `fgrlhf compare` alone is a reference to the command
+                self.stop_after_parsing(patch, is_abbreviated)
+                self.call(fgrlhf_main)
+        if name in ("compare", "sweep") and rest and rest != ["--help"]:
+            check_configs(rest)
+
+    def run_module(self, name: str, arguments: list[str]) -> None:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None, f"there is no module {name}"
+        if name.partition(".")[0] not in [path.name for path in ROOT.iterdir()]:
+            return  # of another package, such as pytest
+        module = importlib.import_module(
+            f"{name}.__main__" if spec.submodule_search_locations else name
+        )
+        main = getattr(module, "main", None)
+        with self.monkeypatch.context() as patch:
+            patch.setattr("sys.argv", [name, *arguments])
+            patch.setattr("signal.signal", lambda *_: None)
+            self.stop_after_parsing(patch)
+            if main is None or _has_required_parameter(main):
+                self.call(lambda: command_line.settings_from(module.Settings))
+            else:
+                self.call(main)
+
+    def run_script(self, arguments: list[str], variables: tuple[str, ...]) -> None:
+        """Run a stage script with programs that only record their arguments, then parse these."""
+        script, *rest = [PLACEHOLDERS.get(word, word) for word in arguments]
+        root = ROOT
+        if script.startswith(f"tasks/{NEW_TASK}/"):
+            root = self.working_folder()
+            new_task.write_task(NEW_TASK, root / "tasks")
+            self.monkeypatch.setattr("tasks.__path__", [str(root / "tasks")])
+        programs = self.folder / "bin"
+        programs.mkdir()
+        record = self.folder / "record"
+        for name in ("python", "accelerate"):
+            (programs / name).write_text(
+                "#!/usr/bin/env bash\n"
+                'printf "%s\\0" "$OUTPUT_DIR" "$DATA_DIR" "$@" >>"$RECORD"\n'
+                'echo >>"$RECORD"\n'
+            )
+            (programs / name).chmod(0o755)
+        environment = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "VIRTUAL_ENV": "/some/environment",
+            "RECORD": str(record),
+            **dict(variable.split("=", 1) for variable in variables),
+        }
+        done = subprocess.run(
+            ["bash", script, *rest], cwd=root, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert (root / script).stat().st_mode & 0o100, f"{script} is not executable"
+        self.monkeypatch.chdir(root)
+        calls = record.read_text().split("\0\n")[:-1]
+        assert calls
+        for call in calls:
+            output_dir, data_dir, *words = call.split("\0")
+            self.monkeypatch.setenv("OUTPUT_DIR", output_dir)
+            self.monkeypatch.setenv("DATA_DIR", data_dir)
+            self.run_module(words[words.index("-m") + 1], words[words.index("-m") + 2 :])
+
+    def run_make(self, arguments: list[str]) -> None:
+        """Parse the Python commands that `make` would run."""
+        arguments = [argument.replace("NAME", PLACEHOLDERS["NAME"]) for argument in arguments]
+        done = subprocess.run(
+            ["make", "--dry-run", *arguments],
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"]},  # without the variables of a `make` that runs this
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        for line in re.findall(r" python (-m .*)$", done.stdout, flags=re.M):
+            _, module, *rest = shlex.split(line)
+            self.run_module(module, rest)
+
+    # ---- helpers ---------------------------------------------------------------------------------
+
+    def call(self, main) -> None:
+        try:
+            main()
+        except Parsed:
+            pass
+        except SystemExit as stop:
+            assert stop.code in (0, None)
+
+    def stop_after_parsing(self, patch: pytest.MonkeyPatch, is_abbreviated: bool = False) -> None:
+        """Let the functions that parse command lines raise `Parsed` when they are done.
+
+        An abbreviated command may lack required keys.
+        """
+
+        def validate_and_stop(model, tree, source, secrets=()):
+            try:
+                model.model_validate(tree)
+            except ValidationError as error:
+                kinds = {problem["type"] for problem in error.errors()}
+                if not (is_abbreviated and kinds == {"missing"}):
+                    validate(model, tree, source, secrets)
+            raise Parsed
+
+        def parse_and_stop(parser):
+            parse_arguments(parser)
+            raise Parsed
+
+        def stop(*_):
+            raise Parsed
+
+        parse_arguments = argparse.ArgumentParser.parse_args
+        patch.setattr("fgrlhf.config.validate", validate_and_stop)
+        patch.setattr("fgrlhf.cli.command_line.validate", validate_and_stop)
+        patch.setattr("fgrlhf.report.page.write_report", stop)
+        patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
+
+    def working_folder(self) -> Path:
+        """A repository with a new task and a file of rows."""
+        root = self.folder / "repository"
+        if root.exists():
+            return root
+        (root / "tasks").mkdir(parents=True)
+        (root / "tasks" / "__init__.py").touch()
+        shutil.copytree(ROOT / "scripts", root / "scripts")
+        row = '{"prompt": "Name a prime.", "chosen": "7", "rejected": "8"}\n'
+        (root / "rows.jsonl").write_text(row)
+        return root
+
+
+def _has_required_parameter(function) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(parameter.default is parameter.empty for parameter in parameters)
+
+
+def check_configs(arguments: list[str]) -> None:
+    """The configs of `fgrlhf compare` and `fgrlhf sweep` accept each value of each override."""
+    parsed = split_arguments(arguments, "")
+    model = rl_config(load_task(parsed.task))
+    for config in parsed.configs:
+        load_config(model, config)
+        for override in parsed.overrides:
+            key, _, values = override.partition("=")
+            for value in values.split(","):
+                load_config(model, config, [f"{key}={value}"])
+
+
+COMMANDS_OF_DOCUMENTS = [
+    pytest.param(command, id=f"{name_of(path)}: {command}")
+    for path in DOCUMENTS
+    for command in commands_of(path)
+]
+
+
+def test_commands_are_found():
+    programs = [parameter.values[0].words[0] for parameter in COMMANDS_OF_DOCUMENTS]
+    assert {"fgrlhf", "bash", "make", "python"} == set(programs)
+    assert len(programs) > 60
+
+
+@pytest.mark.parametrize("command", COMMANDS_OF_DOCUMENTS)
+def test_a_command_is_accepted_by_its_program(command, monkeypatch, tmp_path, capsys):
+    Programs(monkeypatch, tmp_path).run(command)
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("fgrlhf generate TASK polcy=... output_dir=...", "polcy"),
+        ("fgrlhf rl TASK config.yml train.lrr=1", "lrr"),
+        ("fgrlhf sweep tasks.hanoi no.yml train.lr=1,2 output_dir=out", "no.yml"),
+        ("python -m tasks.qa_feedback.science sedes=1", "sedes"),
+        ("SCALE=mini bash tasks/qa_feedback/training/train_dpo.sh dpo.betta=1", "betta"),
+        ("SCALE=huge bash tasks/qa_feedback/training/train_dpo.sh", "huge_dpo_config.yml"),
+        ('make faults ARGS="kindz=rows"', "kindz"),
+    ],
+)
+def test_a_wrong_command_is_found(line, message, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=message):
+        Programs(monkeypatch, tmp_path).run(Command.read(line))
+
+
+# ---- paths and snippets --------------------------------------------------------------------------
 
 
 def test_the_folders_of_the_readme_exist():
@@ -51,50 +355,24 @@ def test_the_folders_of_the_readme_exist():
     assert [name for name in shown if not (ROOT / name).is_dir()] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_commands_of_a_document_exist(path):
-    wrong = []
-    for words in commands(path.read_text(encoding="utf-8")):
-        while "=" in words[0]:
-            words = words[1:]
-        if words[0] == "fgrlhf":
-            known = words[1] in COMMANDS or words[1] in ("COMMAND", "--help")
-            exists = known and (
-                words[1] not in COMMANDS
-                or importlib.util.find_spec(COMMANDS[words[1]][0]) is not None
-            )
-        elif words[0] == "bash":
-            exists = "$" in words[1] or "NAME" in words[1] or (ROOT / words[1]).is_file()
-            exists = exists or "colours" in words[1]  # the task that docs/tasks.md makes
-        else:
-            exists = importlib.util.find_spec(words[2]) is not None
-        if not exists:
-            wrong.append(" ".join(words))
-    assert wrong == []
-
-
 def test_the_reward_of_the_guide_runs():
     reward, task = blocks(ROOT / "docs" / "tasks.md", "python")
     names = {
-        "RewardKind": RewardKind,
-        "RewardContext": RewardContext,
-        "SegmentScore": SegmentScore,
         "Task": Task,
-        "re": re,
         "make_prompts": lambda split, seed: [],
         "share_sorted": lambda prompt, text: {},
     }
-    exec("from typing import Literal\n" + reward + task, names)
-    section = {"a": {"kind": "sorted_words", "value": 2}}
+    exec(reward + task, names)
+    (section,) = blocks(ROOT / "docs" / "tasks.md", "yaml")
     tree = {
         "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
-        "reward": section,
         "logging": {"save_dir": "out"},
     }
+    tree |= yaml.safe_load(section)
     config = validate(rl_config(names["TASK"]), tree, "docs/tasks.md")
-    built = config.reward["a"].build(RewardContext(prefix=lambda prompt, with_context: []))
+    built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
     (scores,) = built.segment_scores([], ["a c b"])
-    assert [score.value for score in scores] == [2, 2, -2]
+    assert [score.value for score in scores] == [0.5, 0.5, -0.5]
 
 
 def test_the_yaml_of_the_rewards_is_valid():
@@ -117,7 +395,7 @@ def test_relative_links_lead_somewhere():
     assert not broken
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
 def test_files_named_in_a_document_exist(path):
     folders = "fgrlhf|sft|reward_modeling|interface_html|tasks|scripts|docs"
     text = path.read_text(encoding="utf-8")

@@ -55,11 +55,11 @@ def test_a_task_may_only_compare(tmp_path):
     "change, message",
     [
         (lambda tree: tree["errors"][1].update(key="1"), "two types have the key '1'"),
-        (lambda tree: tree["fields"].update(context=None), "point to sentences"),
+        (lambda tree: tree["fields"].update(context=None), "refer to sentences"),
         (lambda tree: tree["row"].remove("gold"), "`row` lacks gold"),
         (lambda tree: tree["row"].remove("passages"), "`row` lacks passages"),
         (lambda tree: tree["fields"].update(outputs=["prediction 1"]), "two or more `fields.out"),
-        (lambda tree: tree.update(errors=[], missing=[], comparison=None), "nothing is asked"),
+        (lambda tree: tree.update(errors=[], missing=[], comparison=None), "nothing to judge"),
     ],
 )
 def test_mistakes_are_named(tmp_path, change, message):

@@ -253,7 +253,7 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
 
 
 def test_other_machines_need_tokens(tmp_path):
-    with pytest.raises(UserError, match="name the annotators"):
+    with pytest.raises(UserError, match="set annotators=anna,ben"):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
         serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite")))

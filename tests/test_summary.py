@@ -273,8 +273,8 @@ def test_the_table_says_what_was_reached(outputs):
     )
     assert f"3.0 minutes, on {found['processor']}" in text
     missed = missed_targets(found)
-    assert "R2 accuracy: not measured, at least 0.78 is wanted" in missed
-    assert "fine-grained over SFT, relevance: 0.000, above 0 is wanted" in missed
+    assert "R2 accuracy: not measured, the target is at least 0.78" in missed
+    assert "fine-grained over SFT, relevance: 0.000, the target is above 0" in missed
     assert not any(line.startswith("R1 accuracy") for line in missed)
 
 
@@ -414,5 +414,5 @@ def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
         demo.main()
     printed = capsys.readouterr()
     assert "the table" in printed.out and "report.html" in printed.out
-    assert f"1.5 minutes, at most 100 MB at once, on {processor_name()}" in printed.out
+    assert f"1.5 minutes, peak memory 100 MB, on {processor_name()}" in printed.out
     assert ("R1 accuracy" in printed.err) == bool(code)

@@ -133,7 +133,7 @@ def collect(folder, **changes):
     [
         ({"id": 3}, "id", "must be a string, is an integer"),
         ({"id": None}, "id", "must be a string, is null"),
-        ({"id": "0"}, "id", "'0' is the id of line 1 too"),
+        ({"id": "0"}, "id", "'0' is also the id of line 1"),
         ({"question": ["x"]}, "question", "must be a string, is an array"),
         ({"question": " "}, "question", "is blank: it must hold a text"),
         ({"passages": "x"}, "passages", "must be an array, is a string"),
@@ -192,8 +192,7 @@ def test_files_of_the_other_kind_are_named(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "train.json holds questions, not feedback on answers to them. Give"
-            " .*train_feedback.json"
+            "train.json has questions, not feedback on answers to them. Use .*train_feedback.json"
         ),
     ):
         read_feedback(tmp_path / "train.json")
@@ -201,7 +200,7 @@ def test_files_of_the_other_kind_are_named(tmp_path):
     with pytest.raises(
         UserError,
         match=(
-            "train_feedback.json holds feedback, not the questions that it is about. Give"
+            "train_feedback.json has feedback, not the questions that the feedback is about. Use"
             " .*train.json"
         ),
     ):
@@ -217,7 +216,7 @@ def test_samples_of_another_split_or_world_are_refused(world):
     with pytest.raises(
         UserError,
         match=(
-            "samples.jsonl holds no samples: the file is empty. Sample answers with .*generate.sh"
+            "samples.jsonl is empty, so it has no samples. Sample answers with .*generate.sh"
             " num_samples=4"
         ),
     ):
@@ -226,7 +225,7 @@ def test_samples_of_another_split_or_world_are_refused(world):
     with pytest.raises(
         UserError,
         match=(
-            "line 1: the sample's id is 0, but train.json asks another question in that row.*split="
+            "line 1: the sample's id is 0, but train.json has another question in that row.*split="
         ),
     ):
         collect(world)
@@ -454,7 +453,7 @@ def test_sizes_of_the_world_are_positive_and_bounded(value):
 def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
     settings = {"data_dir": str(world), "output_dir": str(tmp_path / "none"), "split": "train"}
     with pytest.raises(
-        UserError, match="none holds none of the reward models rel_rm, .*Train them first"
+        UserError, match="none has none of the reward models rel_rm, .*Train them first"
     ):
         probe.main(probe.Settings(**settings))
     write_json(world / "train.json", [GOOD])
@@ -479,7 +478,7 @@ def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
     )
     with pytest.raises(
         UserError,
-        match="no row of `questions` has .* Give the file that the questions came from: questions=",
+        match="no row of `questions` has .* Set questions=... to the file that the questions came",
     ):
         corrected_program.main()
     monkeypatch.setattr(

@@ -24,7 +24,7 @@
   page.labelOf = labelOf;
   const replaced = (list, i, entry) => list.map((old, k) => (k === i ? entry : old));
 
-  // The document of an item that was not begun: empty, or the feedback in its file.
+  // The document of an item without work on it: empty, or the feedback in its file.
   function fresh(item) {
     const { feedback } = item.row,
       original = item.row[FG.textKey(schema)];
@@ -54,7 +54,7 @@
     return false;
   };
 
-  // Whether the range may be marked as `kind`. It may overlap no error but the one with the index `except`.
+  // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
   function mayMark(range, kind, except) {
     if (work.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first (N).");
     if (!range) return refuse(`Not marked: nothing is selected. ${HINT}`);
@@ -127,7 +127,7 @@
     change({ [list]: replaced(work.doc[list], i, FG.withIds(schema, work.doc[list][i], ids)) }, key);
   };
 
-  // The entry that clicked sentences belong to: the active error that needs some, or the active missing item.
+  // The entry that clicked sentences are added to: the active error that needs evidence, or the active missing item.
   page.target = function () {
     const { active } = page,
       entry = active && work.doc[active.list][active.index];
@@ -244,7 +244,7 @@
     render();
   }
 
-  // ---- what is shown -----------------------------------------------------------------------------------------
+  // ---- rendering ----------------------------------------------------------------------------------------------
   function render() {
     const doc = work.doc,
       { active } = page;

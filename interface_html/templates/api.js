@@ -1,5 +1,5 @@
-// Served pages store their work on the server, and a copy in this browser until the server has it. On pages that are
-// opened from disk this script does nothing.
+// Served pages store work on the server, and keep a copy in this browser until the server has it. On pages opened from
+// disk this script does nothing.
 "use strict";
 (function () {
   const FG = window.FG;
@@ -40,7 +40,7 @@
       }
     }
 
-    // The JSON of the server's answer. Throws an Error with `status` and `problems`; status 0: there was no answer.
+    // The JSON of the server's response. Throws an Error with `status` and `problems`; status 0: no response.
     async call(method, path, body) {
       const token = this.storage.getItem(this.name("token")),
         annotator = this.storage.getItem(this.name("annotator"));
@@ -65,7 +65,7 @@
       return content;
     }
 
-    // Get the item that was begun, or the next one. False: there is none.
+    // Load the unfinished item, or the next one. False: there is none.
     async advance() {
       const answer = await this.call("POST", "/api/next", { page: this.page });
       this.progress = `${answer.annotator}: ${answer.done} of ${answer.total} done`;
@@ -85,7 +85,7 @@
       return this.name(`${this.page}/${this.assignment}`);
     }
 
-    // The draft. Work that was not sent before a reload is newer than the server's draft.
+    // The draft. Work that a reload kept from being sent is newer than the server's draft.
     read() {
       let unsent = null;
       try {
@@ -144,7 +144,7 @@
       return false;
     }
 
-    // The text that was judged, and the document to submit: an annotation with the text of each error, or a comparison.
+    // The judged text, and the document to submit: an annotation with the text of each error, or a comparison.
     content(item, state) {
       if (this.page === "comparison") {
         const outputs = this.schema.fields.outputs.map((key) => item.row[key]);
@@ -161,7 +161,7 @@
 
     async submit(item, state) {
       const [text, doc] = this.content(item, state);
-      // The same work sent again has the same uuid: if only the answer was lost, the server stores no second submission.
+      // A repeated request has the same uuid, so the server does not store a submission twice if a response was lost.
       if (!state.pending || !FG.same(state.pending.doc, doc)) state.pending = { uuid: newUuid(), doc };
       this.save(item, state);
       clearTimeout(this.timer);

@@ -1,4 +1,4 @@
-// The lists beside the text: a card for every error and every missing item, with its evidence.
+// The lists next to the text: a card for each error and each missing item, with its evidence.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -11,7 +11,7 @@ window.FG = window.FG || {};
   // Sentences as they are typed and shown: 2:4,5
   FG.notation = (ids) => (ids && ids.sentences.length ? `${ids.source}:${ids.sentences.join(",")}` : "");
 
-  // The sentences that an entry points to; {source: 0, sentences: []} where there are none yet.
+  // The sentences that an entry refers to; {source: 0, sentences: []} if there are none yet.
   FG.idsOf = function (schema, entry) {
     const ids =
       "explanation" in entry ? FG.evidence(schema, entry.explanation) : FG.missingIds(schema, entry);
@@ -68,7 +68,7 @@ window.FG = window.FG || {};
     return FG.el("div", { class: "evidence" }, FG.el("label", {}, label + " ", input), hint);
   }
 
-  // Show what is wrong with typed evidence, if anything is. Returns the problem, or null.
+  // Show the problem of typed evidence, if there is one. Returns the problem, or null.
   function refuse(schema, input, sources, hint) {
     const text = input.value.trim(),
       problem = text ? FG.parseEvidence(schema, text, sources).problem : null;

@@ -1,5 +1,5 @@
-// The comparison page: the outputs in an order drawn for each item, compared pair by pair or ranked. Choices are stored
-// by the outputs' places in the row.
+// The comparison page: the outputs in a random order, compared pair by pair or ranked. Choices are stored by the
+// outputs' positions in the row.
 "use strict";
 (function () {
   const FG = window.FG,
@@ -44,8 +44,7 @@
     render();
   }
 
-  // The pairs as they are shown: k is the pair's place in the stored preference, turned: whether left and right change
-  // places there.
+  // The pairs as shown. k: the pair's index in the stored preference; turned: whether left and right are swapped there.
   function shown() {
     const list = [];
     for (let i = 0; i < count; i++)
@@ -58,7 +57,7 @@
     return list;
   }
 
-  const turn = (value, turned) => (turned && value ? 3 - value : value); // 1 and 2 change places, 0 and null stay
+  const turn = (value, turned) => (turned && value ? 3 - value : value); // swaps 1 and 2, keeps 0 and null
 
   function choosePair(i, value) {
     const pair = shown()[i],
@@ -175,7 +174,7 @@
     document.querySelector(`[data-card="${i}"] input`).focus();
   };
 
-  // What keeps the comparison from being submitted: [{text, go}].
+  // The problems to fix before the comparison can be submitted: [{text, go}].
   function findProblems() {
     const { preference, ranks, mode } = work.doc,
       problems = [];

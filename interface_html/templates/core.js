@@ -1,4 +1,4 @@
-// Texts in code points, JSON as Python writes it, word diffs and SHA-256. Pure functions.
+// Pure functions: texts as code points, JSON as Python writes it, word diffs and SHA-256.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {

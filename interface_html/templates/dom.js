@@ -62,7 +62,7 @@ window.FG = window.FG || {};
 
   // ---- the texts of an item ----------------------------------------------------------------------------------
   // Show title, context and reference. onPick(source, sentence), numbered as in the data: sources from 1, sentence 0 is
-  // the title; null where sentences cannot be picked.
+  // the title; null if sentences cannot be picked.
   FG.showTexts = function (schema, row, onPick) {
     const { title, context, reference } = schema.fields,
       sources = FG.sources(schema, row);

@@ -1,10 +1,10 @@
-// Parts of the annotation page that only show: the diff, the buttons of the kinds, explained problems, help.
+// Display parts of the annotation page: the diff, the buttons of the error types, explained problems, help.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$;
 
-  // Where the earlier text is that an error repeats: [start, end), or null.
+  // The earlier text that an error repeats: [start, end), or null.
   FG.earlierRange = function (schema, points, error) {
     if (!error || FG.kind(schema, error["error type"]).needs !== "earlier text" || !error.explanation)
       return null;
@@ -15,7 +15,7 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
-  // Show what the correction changes, and warnings about it.
+  // Show the changes of the correction, and warnings about them.
   FG.showDiff = function (page) {
     const { schema, doc, row } = page,
       text = row[FG.textKey(schema)];
@@ -32,7 +32,7 @@ window.FG = window.FG || {};
     $("warnings").replaceChildren(...warnings.map((warning) => FG.el("li", {}, warning)));
   };
 
-  // A broken rule in words for the annotator, and a function that leads to its place.
+  // The text of a broken rule for the annotator, and a function that goes to its place.
   FG.explained = function (page, { field, reason }) {
     const { schema, doc } = page;
     const [, list, number, rest] = /^feedback\.(errors|missing-info)\[(\d+)\]\.?(.*)$/.exec(field) || [];

@@ -12,7 +12,7 @@ window.FG = window.FG || {};
     return keys;
   }
 
-  // The texts to judge: all `responses`, or the one `response`.
+  // The texts to judge: all `responses`, or the single `response`.
   function outputsOf(row) {
     return !("responses" in row) && "response" in row ? [row.response] : row.responses;
   }
@@ -49,14 +49,14 @@ window.FG = window.FG || {};
 
   FG.format = {
     // The row of an item: the texts under the keys of schema.row, earlier feedback under `feedback` and `preference`.
-    // Throws an Error with the reason where a file's row is no item.
+    // Throws an Error with the reason if a file's row is not an item.
     itemRow(schema, row) {
       const { fields } = schema,
         outputs = outputsOf(row),
         count = fields.outputs.length;
       for (const key of Object.keys(row))
         if (!rowKeys(schema).includes(key) && [...schema.row, ...FEEDBACK_KEYS].includes(key))
-          throw new Error(`\`${key}\` has the name of a key that the pages of this task use: rename it`);
+          throw new Error(`\`${key}\` is a key that the pages of this task use for something else: rename it`);
       if (!Array.isArray(outputs) || outputs.length !== count)
         throw new Error(`\`responses\` must be a list of ${count} texts`);
       const texts = { [fields.title]: row.prompt };

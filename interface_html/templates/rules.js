@@ -1,4 +1,4 @@
-// The rules of annotations and comparisons, as in rules.py and with the same fields, so that a page and the server agree.
+// The rules of annotations and comparisons: the same rules and fields as in rules.py, so that page and server agree.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -21,7 +21,7 @@ window.FG = window.FG || {};
     return { source: stored[id], sentences: stored[sentences] };
   }
 
-  // The sentences that an explanation points to, or null.
+  // The sentences that an explanation refers to, or null.
   FG.evidence = function (schema, explanation) {
     if (!schema.fields.context || explanation[0] !== "{") return null;
     try {
@@ -71,7 +71,7 @@ window.FG = window.FG || {};
   }
 
   // ---- annotations -------------------------------------------------------------------------------------------
-  // Whether [start, end) of a text may be marked: the problems of the span alone.
+  // The problems of the span [start, end) alone.
   FG.spanProblems = function (schema, points, start, end, field) {
     const problems = [],
       add = (key, reason) => problems.push({ field: `${field}.${key}`, reason });
@@ -88,8 +88,8 @@ window.FG = window.FG || {};
     }
     if (!problems.length && schema.unit === "sentence") {
       const bounds = FG.sentences(points);
-      if (!bounds.some((b) => b[0] === start)) add("start", `${start} is not where a sentence starts`);
-      if (!bounds.some((b) => b[1] === end)) add("end", `${end} is not where a sentence ends`);
+      if (!bounds.some((b) => b[0] === start)) add("start", `${start} is not the start of a sentence`);
+      if (!bounds.some((b) => b[1] === end)) add("end", `${end} is not the end of a sentence`);
     }
     return problems;
   };
@@ -118,7 +118,7 @@ window.FG = window.FG || {};
   FG.overlapOf = (errors, start, end, except) =>
     errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
 
-  // Every rule that the annotation `doc` of an item's row breaks: [{field, reason}].
+  // All rules that the annotation `doc` of an item's row breaks: [{field, reason}].
   FG.annotationProblems = function (schema, row, doc) {
     const problems = [],
       sources = FG.sources(schema, row),
@@ -167,7 +167,7 @@ window.FG = window.FG || {};
       if (list.length)
         problems.push({
           field: "feedback.missing-info",
-          reason: "must be empty: this task does not ask for it",
+          reason: "must be empty: this task has no missing information",
         });
       return problems;
     }
@@ -203,7 +203,7 @@ window.FG = window.FG || {};
       corrected = doc["corrected-prediction"];
     const isChanged = schema.correction && corrected !== text;
     if (!schema.correction && corrected !== "" && corrected !== text)
-      add("corrected-prediction", "must be empty: this task asks for no correction");
+      add("corrected-prediction", "must be empty: this task has no correction");
     if (none && count) add("no-error", `is ticked, but ${FG.countMarks(count)} marked`);
     if (none && isChanged)
       add("corrected-prediction", "differs from the text although no error is marked");
@@ -214,7 +214,7 @@ window.FG = window.FG || {};
     return problems;
   }
 
-  // Marked text that the correction leaves unchanged, and other text that it changes. Warnings, not errors.
+  // Warnings: marked text that the correction leaves unchanged, and unmarked text that it changes.
   FG.correctionWarnings = function (schema, row, doc) {
     const text = row[FG.textKey(schema)],
       warnings = [];
@@ -294,7 +294,7 @@ window.FG = window.FG || {};
     return null;
   };
 
-  // The preferences of a ranking, 1 the best; null where a rank is missing.
+  // The preferences of a ranking, 1 is best; null if a rank is missing.
   FG.fromRanks = function (pairs, ranks) {
     return pairs.map(([i, j]) => {
       if (ranks[i] === null || ranks[j] === null) return null;

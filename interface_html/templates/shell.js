@@ -1,4 +1,4 @@
-// What both pages share: the bar, moving between items, help, colours, keys and the start.
+// Shared by both pages: the bar, navigation between items, help, colours, keys and the start.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -79,7 +79,7 @@ window.FG = window.FG || {};
     shell.open(0);
   }
 
-  // Save `text` as a file. False: no item is done.
+  // Save `text` as a file. Returns false if no item is done.
   function download(name, text) {
     if (!shell.store.done.length) {
       FG.notice("There is nothing to download yet: submit at least one item.");
@@ -161,7 +161,7 @@ window.FG = window.FG || {};
     if (store.warning) FG.notice(store.warning);
   };
 
-  // List the problems to fix before submitting; each entry leads to its place.
+  // List the problems to fix before submitting; each entry goes to its place.
   FG.showProblems = function (problems) {
     const count = problems.length;
     if (!count) {
@@ -215,7 +215,7 @@ window.FG = window.FG || {};
       ...(served
         ? [
             FG.el("h2", {}, "Nothing left to do"),
-            FG.el("p", {}, `${progress}. Your submissions are stored. Reload to ask for more items.`),
+            FG.el("p", {}, `${progress}. Your submissions are stored. Reload the page to check for new items.`),
           ]
         : [
             FG.el("h2", {}, "No items yet"),

@@ -1,11 +1,11 @@
-// Where items come from and where work is stored: this browser's storage, until it is downloaded. api.js replaces
-// `FG.openStore` on served pages.
+// Items from a file, and work in this browser's storage until it is downloaded. On served pages api.js replaces
+// `FG.openStore`.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
   const HISTORY = 200; // steps that can be undone
 
-  // localStorage, or memory that a reload clears, with the reason.
+  // localStorage; or memory, which a reload clears, with the reason.
   FG.openStorage = function () {
     try {
       const storage = window.localStorage,
@@ -41,7 +41,7 @@ window.FG = window.FG || {};
         Array.isArray(source) && source.length && source.every((sentence) => typeof sentence === "string"),
     );
 
-  // Throws an Error with the reason where the texts or the feedback of an item have the wrong form.
+  // Throws an Error with the reason if the texts or the feedback of an item have the wrong form.
   function checkItemRow(schema, row) {
     const { context, outputs, noun } = schema.fields;
     for (const key of textKeys(schema))
@@ -159,7 +159,7 @@ window.FG = window.FG || {};
       }
     }
 
-    // Open the text of a file. Returns a notice, or null.
+    // Open the content of a file. Returns a notice, or null.
     take(text) {
       this.items = FG.readItems(this.schema, text);
       const rows = this.items.map((item) => ({
@@ -193,7 +193,7 @@ window.FG = window.FG || {};
       this.write(this.name(`${this.page}/position`), String(i));
     }
 
-    // An item with the feedback on it: what either page submitted, or else what the file had.
+    // An item with its feedback: submitted on either page, or else from the file.
     judged(item) {
       const annotation = this.read(item, "annotation"),
         comparison = this.read(item, "comparison"),
@@ -220,7 +220,7 @@ window.FG = window.FG || {};
       );
     }
 
-    // What a feedback file has no place for, for the same rows: the order in which outputs were shown, and active seconds.
+    // Data that the rows of a feedback file cannot hold: the order in which outputs were shown, and active seconds.
     record() {
       const seconds = (state) => (state && state.submitted ? Math.round(state.seconds * 10) / 10 : null);
       const entries = this.done.map((item) => {
@@ -244,7 +244,7 @@ window.FG = window.FG || {};
 
   FG.openStore = (schema, page) => Promise.resolve(new DiskStore(schema, page));
 
-  // The work on one item: the document, steps to undo and redo, active seconds. `doc` is replaced, never changed in place.
+  // The work on one item: document, undo and redo steps, active seconds. `doc` is replaced, never changed in place.
   FG.Work = class {
     constructor(store, item, fresh) {
       const stored = store.read(item) || {},
@@ -260,7 +260,7 @@ window.FG = window.FG || {};
       return !FG.same(this.state.doc, this.state.submitted);
     }
 
-    // Make `after` the document. Changes with the same `key` within a second and a half are one step.
+    // Make `after` the document. Changes with the same `key` within 1.5 seconds are one step.
     commit(after, key) {
       const state = this.state,
         now = Date.now();
@@ -290,7 +290,7 @@ window.FG = window.FG || {};
       return true;
     }
 
-    // Count active time: gaps of more than half a minute do not count.
+    // Count active time; gaps of more than half a minute are left out.
     tick() {
       const now = Date.now(),
         gap = now - (this.moved || now);

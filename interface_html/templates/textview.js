@@ -153,7 +153,7 @@ window.FG = window.FG || {};
       }
     }
 
-    // Whether a native selection holds at least one character of a unit.
+    // Whether a native selection contains at least one character of a unit.
     overlaps(range, span) {
       const text = span.firstChild;
       return (

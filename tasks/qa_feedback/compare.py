@@ -1,11 +1,10 @@
-"""`compare.sh`: algorithms compared on the mini world over several seeds, and which differences are
-significant.
+"""`compare.sh`: compare algorithms on the mini world over several seeds, with significance tests.
 
-    bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] [seeds=0,1,2]
-    [steps=40]
+    bash tasks/qa_feedback/training/compare.sh [algorithms=ppo,grpo,ppo-holistic] \\
+        [seeds=0,1,2] [steps=40]
 
-An algorithm's name alone has the fine-grained rewards, `<name>-holistic` the preference model's
-single score. `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers) and
+`<name>` trains with the fine-grained rewards, `<name>-holistic` with the preference model's single
+score. `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers) and
 `corrected-sft` train on the feedback file for the number of steps in their YAML. Policies,
 questions and reward models are those of `make demo`; mini_compare_config.yml has the settings of
 single algorithms. Writes compare/summary.json and compare/index.html; run it again to continue or
@@ -36,7 +35,7 @@ HOLISTIC_SUFFIX = "-holistic"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
 DPO = {"dpo": "mini_dpo_config.yml", "fine-grained-dpo": "mini_fine_grained_dpo_config.yml"}
 CORRECTED_SFT = "corrected-sft"
-CORRECTED = "corrected.json"  # what it trains on, in the output folder
+CORRECTED = "corrected.json"  # training file of CORRECTED_SFT, in the output folder
 NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CORRECTED_SFT)
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
@@ -45,9 +44,10 @@ class Settings(ExperimentSettings):
     """`compare.sh`."""
 
     algorithms: str = Field(
-        ",".join(DEFAULT), description="with commas; the others are compared with the first"
+        ",".join(DEFAULT),
+        description="separated by commas; the others are compared with the first",
     )
-    steps: Count = Field(40, description="rollouts of 64 answers; the demo's runs have 40")
+    steps: Count = Field(40, description="rollouts of 64 answers; the runs of the demo have 40")
     base_dir: FilePath = Field(
         "outputs/qa_feedback/mini", description="the output folder of `make demo`"
     )
@@ -60,7 +60,7 @@ class Settings(ExperimentSettings):
         unknown = [name for name in names if name not in NAMES]
         if unknown:
             raise UserError(
-                f"algorithms={self.algorithms}: there is no {', '.join(unknown)}; known are"
+                f"algorithms={self.algorithms}: there is no {', '.join(unknown)}; use some of"
                 f" {', '.join(NAMES)}"
             )
         return names
@@ -78,7 +78,7 @@ def experiment_of(base: Path, out: Path) -> Experiment:
 
 
 def run_of(name: str, steps: int, out: Path) -> Run:
-    """The run of a name, with the settings that were tuned for it."""
+    """The run with this name, with its tuned settings."""
     return with_settings(_untuned(name, steps, out), TUNED)
 
 
@@ -117,7 +117,7 @@ def corrected_examples(base: Path, out: Path) -> Stage:
 
 
 def needed_files(base: Path, names: Sequence[str]) -> list[Path]:
-    """The demo's files that these runs read."""
+    """The files of the demo that these runs read."""
     files = [base / "sft" / "model.safetensors"]
     for name in names:
         if name in DPO or name == CORRECTED_SFT:
@@ -130,14 +130,14 @@ def needed_files(base: Path, names: Sequence[str]) -> list[Path]:
 
 
 def compare(settings: Settings) -> None:
-    """Run what is missing, write summary.json and index.html, print the table."""
+    """Run the missing stages, write summary.json and index.html, and print the table."""
     out = settings.folder
     base = Path(settings.base_dir).absolute()
     missing = [str(path) for path in needed_files(base, settings.names) if not path.exists()]
     if missing:
         raise UserError(
-            f"{', '.join(missing)} not found: run `make demo` first, or name its folder with"
-            " OUTPUT_DIR"
+            f"{', '.join(missing)} not found: run `make demo` first, or set OUTPUT_DIR to its"
+            " output folder"
         )
     before = [corrected_examples(base, out)] if CORRECTED_SFT in settings.names else []
     pipeline_compare.compare(

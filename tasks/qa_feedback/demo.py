@@ -1,10 +1,10 @@
-"""`make demo`: the whole pipeline at mini scale, with the same scripts a user runs by hand.
+"""`make demo`: the whole pipeline at mini scale, with the scripts that users run by hand.
 
     python -m tasks.qa_feedback.demo [output_dir=outputs/qa_feedback/mini] [lanes=2]
 
 Run it again to continue after an interruption or a changed setting; unchanged stages are reused.
-Exits with code 1 if a figure misses its target in `summary_table.TARGETS`. All outputs are written
-by then, the report included.
+Exits with code 1 if a figure misses its target in `summary_table.TARGETS`, after all outputs and
+the report are written.
 """
 
 import sys
@@ -26,7 +26,7 @@ TASK_MODULE = TASK.replace("/", ".")
 TRAINING = f"{TASK}/training"
 REWARD_MODELING = f"{TASK}/reward_modeling"
 DATA = f"{TASK}/data"
-FEEDBACK_QUESTIONS = 1500  # of the training set are annotated
+FEEDBACK_QUESTIONS = 1500  # questions of the training set to annotate
 SAMPLES = 4  # answers per test question; intervals are over questions, with less noise in each
 
 
@@ -44,7 +44,7 @@ def script(
     outputs: tuple[str, ...],
     reads: tuple[str, ...] = (),
 ) -> Stage:
-    """A stage that runs a bash script of the task, which counts as a file it reads."""
+    """A stage that runs a bash script of the task. The script is one of the stage's inputs."""
     command = ("bash", path, *arguments)
     return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules)
 
@@ -104,7 +104,7 @@ def sampling(split: str, out: Path) -> Stage:
 
 
 def annotation(split: str, out: Path) -> Stage:
-    """The simulated annotator; for real data, people annotate in the browser."""
+    """The simulated annotator. Real data are annotated in the browser instead."""
     module = "tasks.qa_feedback.data.collect_feedback"
     command = (
         sys.executable,
@@ -146,7 +146,7 @@ def annotation_page(out: Path) -> Stage:
 
 
 def stages(out: Path) -> list[Stage]:
-    """The pipeline, in an order that keeps two lanes busy."""
+    """The stages of the pipeline, in an order that keeps two lanes busy."""
     data = tuple(
         f"data/{name}.json" for name in ("train", "dev", "test", "pretrain", "sft", "train_1k")
     )
@@ -221,9 +221,10 @@ def stages(out: Path) -> list[Stage]:
 
 
 def demo(config: DemoConfig) -> list[str]:
-    """Run everything, then print the summary and the place of the report.
+    """Run all stages, then print the summary and the path of the report.
 
-    Returns a line for each missed target.
+    Returns:
+      A line for each missed target.
     """
     out = Path(config.output_dir).absolute()
     environment = {
@@ -238,7 +239,7 @@ def demo(config: DemoConfig) -> list[str]:
     if pipeline.whole:
         print(
             f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, "
-            f"at most {pipeline.whole['peak_mb']:.0f} MB at once, on {processor_name()}"
+            f"peak memory {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
         )
     print(f"answers to annotate yourself: {out / 'annotate.html'}")
     print(f"report: {out / 'report.html'}")

@@ -1,4 +1,4 @@
-"""How reports show this task: its names, their order and colours, and the parts of a prompt."""
+"""Display settings for reports: names, order, colours, and the parts of a prompt."""
 
 from fgrlhf.report.display import Display, PromptPart, whole_prompt
 

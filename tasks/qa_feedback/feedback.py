@@ -1,8 +1,8 @@
 """The qa-feedback format: questions, feedback, and the words a reward model reads before an answer.
 
-Files are the published ones (github.com/allenai/FineGrainedRLHF): {train,dev,test,train_1k}.json
-hold questions with reference answers, {train,dev}_feedback.json four answers to each question
-and what an annotator said of them.
+The files are those of github.com/allenai/FineGrainedRLHF: {train,dev,test,train_1k}.json have
+questions with reference answers; {train,dev}_feedback.json have four answers to each question and
+an annotator's feedback on them.
 """
 
 import json
@@ -22,14 +22,8 @@ from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.validation import example_problems, feedback_problems, sample_problems
 
-PAIRS = (
-    (0, 1),
-    (0, 2),
-    (0, 3),
-    (1, 2),
-    (1, 3),
-    (2, 3),
-)  # the outputs compared by a row's six preferences
+# the outputs that a row's six preferences compare
+PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def _plain_name(name: str) -> str:
@@ -38,14 +32,13 @@ def _plain_name(name: str) -> str:
     return name
 
 
-SplitName = Annotated[
-    str, AfterValidator(_plain_name)
-]  # <name>.json in a folder, never outside of it
+# A split is the file <name>.json of a folder, never a file outside of it.
+SplitName = Annotated[str, AfterValidator(_plain_name)]
 
 
 @dataclass(frozen=True)
 class ErrorSpan:
-    """Characters [start, end) of prediction 1 that are wrong, and how."""
+    """Characters [start, end) of prediction 1 with an error, and its type."""
 
     type: str
     start: int
@@ -63,8 +56,9 @@ class ErrorSpan:
 
 @dataclass(frozen=True)
 class MissingInfo:
-    """Sentences of a passage (ids from 1; sentence 0 is the title) that the answer should have
-    told.
+    """Sentences of a passage that the answer should contain.
+
+    Passages and sentences are counted from 1; sentence 0 is the title.
     """
 
     type: str
@@ -81,9 +75,7 @@ class MissingInfo:
 
 @dataclass(frozen=True)
 class FeedbackRow:
-    """One row of a feedback file. `raw` is the JSON object as it was read, to be written back
-    unchanged.
-    """
+    """One row of a feedback file. `raw` is its JSON object, which is written back unchanged."""
 
     raw: Mapping[str, Any]
 
@@ -99,8 +91,9 @@ class FeedbackRow:
         corrected: str,
         preference: Sequence[int],
     ) -> "FeedbackRow":
-        """A row with the keys of the published files in their order. `passages`: title, then
-        sentences, each.
+        """A row with the keys of the published files, in their order.
+
+        Each passage is a title followed by sentences.
         """
         return cls(
             {
@@ -160,15 +153,14 @@ class FeedbackRow:
 def _read_rows(path: str | Path) -> list:
     if not os.path.isfile(path):  # False for a name that is too long, where Path.is_file raises
         state = "is a folder" if os.path.isdir(path) else "does not exist"
-        is_feedback = Path(path).name.endswith("_feedback.json")
-        feedback = (
-            "; collect_feedback.py there annotates answers to its questions" if is_feedback else ""
+        message = (
+            f"{path} {state}. Set DATA_DIR=... (data_dir=... of a Python program) to the folder of"
+            " the qa-feedback files. tasks/qa_feedback/data/download.sh downloads the published"
+            " files; make_mini.sh in the same folder writes the files of a small world"
         )
-        raise UserError(
-            f"{path} {state}. Give the folder of the qa-feedback files with DATA_DIR=..."
-            " (data_dir=... of a Python program). tasks/qa_feedback/data/download.sh fetches the"
-            f" published files, make_mini.sh beside it writes those of a small world{feedback}"
-        )
+        if Path(path).name.endswith("_feedback.json"):
+            message += ", and collect_feedback.py annotates answers to its questions"
+        raise UserError(message)
     return read_rows(path)
 
 
@@ -178,7 +170,7 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     for path, rows in zip(paths, files):
         if _has_keys(rows[0], "text", "answer") and not _has_keys(rows[0], "feedback"):
             raise UserError(
-                f"{path} holds questions, not feedback on answers to them. Give a file such as"
+                f"{path} has questions, not feedback on answers to them. Use a file such as"
                 " train_feedback.json"
             )
     problems = [
@@ -201,11 +193,11 @@ def read_feedback(path: str | Path) -> list[FeedbackRow]:
 
 
 def read_samples(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `samples.jsonl` of generate.sh: {id, question, passages, predictions}, four
-    predictions each.
+    """The lines of a `samples.jsonl` from generate.sh: {id, question, passages, predictions}.
 
-    Raises `DataError` with every malformed line, `UserError` where the file cannot be read or is
-    empty.
+    Raises:
+      DataError: malformed lines, all of them. Each must have four predictions.
+      UserError: the file cannot be read or is empty.
     """
     way_out = (
         "Sample answers with tasks/qa_feedback/training/generate.sh num_samples=4, which writes"
@@ -215,7 +207,7 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} does not exist. {way_out}")
     rows = read_jsonl(path)
     if not rows:
-        raise UserError(f"{path} holds no samples: the file is empty. {way_out}")
+        raise UserError(f"{path} is empty, so it has no samples. {way_out}")
     problems = sample_problems(rows, str(path))
     if problems:
         raise DataError(problems)
@@ -223,13 +215,15 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
 
 
 def feedback_text(rows: Iterable[FeedbackRow]) -> str:
-    """A feedback file's text; for the rows of a published file its very bytes."""
+    """The text of a feedback file; rows of a published file give exactly its bytes."""
     return json.dumps([row.raw for row in rows], indent=2)
 
 
 def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
-    """Write a feedback file, whole or not at all. Raises `DataError` for rows that could not be
-    read back.
+    """Write a feedback file, whole or not at all.
+
+    Raises:
+      DataError: rows that could not be read back.
     """
     rows = list(rows)
     problems = feedback_problems([row.raw for row in rows], str(path))
@@ -239,16 +233,18 @@ def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
 
 
 def load_examples(path: str | Path) -> list[Prompt]:
-    """The rows of {train,dev,test,train_1k}.json as prompts. Raises `DataError` with every
-    malformed row.
+    """The rows of {train,dev,test,train_1k}.json as prompts.
 
-    id: the row's index; references: its `answer` texts; meta: its other keys (`question`,
-      `passages`, ...).
+    A prompt's id is the row's index, its references are the `answer` texts, and its meta has the
+    other keys (`question`, `passages`, ...).
+
+    Raises:
+      DataError: malformed rows, all of them.
     """
     rows = _read_rows(path)
     if _has_keys(rows[0], "feedback", "prediction 1") and not _has_keys(rows[0], "text"):
         raise UserError(
-            f"{path} holds feedback, not the questions that it is about. Give a file such as"
+            f"{path} has feedback, not the questions that the feedback is about. Use a file such as"
             " train.json"
         )
     problems = example_problems(rows, str(path))
@@ -268,11 +264,12 @@ def load_examples(path: str | Path) -> list[Prompt]:
 def rm_words_prefix(
     question: str, passages: Sequence[Sequence[str] | Mapping[str, str]] | None
 ) -> list[str]:
-    """The words before an answer: `question:` Q [`context:` `wikipage:` TITLE `text:` ... ]
-    `answer:`.
+    """The words before an answer.
 
-    A passage is a title followed by sentences, or `{wikipage, content}`. None leaves the passages
-    out; a question without any has no `context:` either.
+        question: Q [context: wikipage: TITLE text: SENTENCES ...] answer:
+
+    A passage is a title followed by sentences, or `{wikipage, content}`. Without passages there is
+    no `context:`.
     """
     words = ["question:", *question.split()]
     if passages:
@@ -289,9 +286,10 @@ def rm_words_prefix(
 
 
 def rm_prefix_of_words(words: Sequence[str]) -> Prefix:
-    """A prefix in words as a reward model reads it: the passages may be cut, `answer:` is the mark.
+    """The prefix of a reward model's input from its words.
 
-    The passages begin with `context: wikipage:` and go up to the final `answer:`.
+    The passages, from `context: wikipage:` to the final `answer:`, may be cut. `answer:` marks the
+    response.
     """
     end = len(words)
     if end and words[-1] == "answer:":
@@ -305,9 +303,11 @@ def rm_prefix_of_words(words: Sequence[str]) -> Prefix:
 
 
 def rm_prefix(prompt: Prompt, with_context: bool) -> Prefix:
-    """What a reward model reads before the answer, as in its training files.
+    """The prefix of an answer in a reward model's input, as in its training files.
 
-    `with_context`: whether the passages are included.
+    Args:
+      prompt: of the task.
+      with_context: whether to include the passages.
     """
     passages = prompt.meta["passages"] if with_context else None
     return rm_prefix_of_words(rm_words_prefix(prompt.meta["question"], passages))

@@ -1,7 +1,7 @@
-"""The files of qa-feedback as the feedback programs read and write them.
+"""The `FeedbackFormat` of qa-feedback.
 
-Feedback files, samples of generate.sh, and the published annotation pages (.html, or the JSON
-inside one) become items. interface_html/format.js of this task has the same for the browser.
+Items come from feedback files, from samples of generate.sh, and from the published annotation pages
+(.html, or the JSON inside one). interface_html/format.js of this task is the same for the browser.
 """
 
 import json
@@ -23,7 +23,7 @@ from tasks.qa_feedback.validation import feedback_problems
 
 ANNOTATION_KEYS = ("errors", "missing-info", "corrected-prediction")
 MISSING_KEYS = ("error type", "passage_id", "sentence_id")
-NO_ANSWER = "No answer."  # a policy may answer nothing, and that is judged too
+NO_ANSWER = "No answer."  # the text to judge if a policy's response is blank
 
 
 class QAFeedbackFormat:
@@ -41,12 +41,12 @@ class QAFeedbackFormat:
         try:
             row = _row_of_payload(row)
         except (ValueError, RecursionError) as error:
-            reason = f"is not what a published page holds: {error}"
+            reason = f"is not the content of a published page: {error}"
             raise ItemError([("question", reason)]) from None
         return _row_of_sample(schema, row, reference) if "predictions" in row else dict(row)
 
     def feedback_problems(self, schema: Schema, row: Mapping[str, Any]) -> Iterable[Complaint]:
-        """Only rows with both judgements are complete, so only those are checked."""
+        """Problems of complete rows; rows without both judgements are not checked."""
         if not set(FEEDBACK_KEYS) <= set(row):
             return []
         return [(problem.field, problem.reason) for problem in feedback_problems([row], "")]
@@ -83,7 +83,7 @@ def _segmenter() -> Segmenter:
 
 
 def _published(annotation: Mapping[str, Any]) -> dict[str, Any]:
-    """An annotation without what only the server needs."""
+    """An annotation without the keys that only the server needs."""
     feedback = _ordered(annotation, ANNOTATION_KEYS, leave_out="no-error")
     feedback["errors"] = [
         _ordered(error, ERROR_KEYS, leave_out="quote") for error in annotation["errors"]
@@ -128,8 +128,8 @@ def _row_of_page(path: str | Path) -> Any:
 def _row_of_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row of a published page's payload, `{question: "{JSON of the texts}"}`.
 
-    Other rows are returned as they are. A payload holds five answers, the fifth the same as the
-    fourth, and the page shows four.
+    Other rows are returned unchanged. A payload has five answers, of which the page shows four; the
+    fifth repeats the fourth.
     """
     question = row.get("question")
     if set(row) != {"question"} or not isinstance(question, str) or not question.startswith("{"):
@@ -162,7 +162,7 @@ def _row_of_sample(schema: Schema, sample: Mapping[str, Any], reference: str) ->
 
 
 def _passages(passages: Any) -> Any:
-    """Passages as `[title, sentence, ...]`; `{wikipage, content}` is cut into sentences."""
+    """Passages as `[title, sentence, ...]`; `{wikipage, content}` is split into sentences."""
     if not isinstance(passages, list):
         return passages
     return [_passage(passage) if isinstance(passage, dict) else passage for passage in passages]

@@ -1,12 +1,12 @@
 """`make science`: several seeds of reward models and PPO on the mini world, with paired intervals.
 
-    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/qa_feedback/mini]
-    [output_dir=outputs/science]
+    python -m tasks.qa_feedback.science [seeds=0,1,2,3,4] [base_dir=outputs/qa_feedback/mini] \\
+        [output_dir=outputs/science]
 
-Two questions. Is fine-grained better than holistic feedback on the true score, at equal episodes?
-Is the same true reward better given after every segment than as a scalar at the end? Data, SFT
-policy and feedback are those of `make demo`; every seed trains its own reward models and its own
-policies. Run it again to continue or to add seeds.
+It answers two questions. With the same number of episodes, does fine-grained feedback give a higher
+true score than holistic feedback? Does the same true reward work better after every segment than as
+one scalar at the end? Data, SFT policy and feedback are those of `make demo`; every seed trains its
+own reward models and policies. Run it again to continue or to add seeds.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ REWARD_MODELS = {
     "comp_rm": "run_pref_rm",
     "baseline_rm": "run_pref_rm",
 }
-# lambda 1 is the better one on dev for a single scalar, 0.95 for dense rewards
+# on dev, lambda 1 is better for a single scalar, 0.95 for dense rewards
 END = ("reward.gold.place=end", "algorithm.lam=1.0")
 # run -> (its config, overrides, the reward models it needs under their names in the config)
 RUNS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
@@ -75,7 +75,7 @@ class Settings(ExperimentSettings):
 
 
 def plan_of(base: Path) -> EvaluationPlan:
-    """Sampled answers to the test questions, judged by the oracle alone."""
+    """Sampled answers to the test questions, judged only by the oracle."""
     config = f"{TRAINING}/mini_fine_grained_config.yml"
     return EvaluationPlan(config, str(base / "data"), num_samples=SAMPLES, reward=False)
 
@@ -188,14 +188,14 @@ def table(result: dict) -> str:
 
 
 def science(settings: Settings) -> None:
-    """Run everything, write science.json and science.md, print the table."""
+    """Run all stages, write science.json and science.md, and print the table."""
     out = settings.folder
     base = Path(settings.base_dir).absolute()
     needed = (base / "sft" / "model.safetensors", base / "data" / "COMP_sequence")
     if not all(path.exists() for path in needed):
         raise UserError(
-            f"{base} has no SFT policy or reward-model files: run `make demo` first, or name its"
-            " folder with base_dir=..."
+            f"{base} has no SFT policy or reward-model files: run `make demo` first, or set"
+            " base_dir=... to its output folder"
         )
     experiment = experiment_of(base, out)
     plan = plan_of(base)

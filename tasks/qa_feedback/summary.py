@@ -1,10 +1,10 @@
-"""The result of a whole pipeline on this task: `summary.json`, and the same as a table.
+"""The results of a pipeline on this task: `summary.json`, also printed as a table.
 
-    python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini
-    data_dir=outputs/qa_feedback/mini/data [split=test]
+    python -m tasks.qa_feedback.summary output_dir=outputs/qa_feedback/mini \\
+        data_dir=outputs/qa_feedback/mini/data [split=test]
 
-Like `fgrlhf.pipeline.summary`, but in the mini world the reward models are compared with the
-oracle, on the SFT policy's answers to questions they never saw.
+As `fgrlhf.pipeline.summary`. In the mini world, it also compares the reward models with the oracle,
+on the SFT policy's answers to questions that the reward models were not trained on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ TASK_NAME = "qa_feedback"
 
 
 class Settings(StrictModel):
-    """Which outputs to summarise."""
+    """The outputs to summarise."""
 
     output_dir: str
     data_dir: str
@@ -76,7 +76,7 @@ def policy_rows(settings: Settings) -> dict[str, Rows]:
     """The evaluation rows of the policies that were evaluated on the split.
 
     Raises:
-      UserError: there is none.
+      UserError: no policy was.
     """
     output = Path(settings.output_dir)
     evaluated = evaluated_policies(output, settings.split, DISPLAY)
@@ -102,11 +102,13 @@ def segment_metrics(
     texts: Sequence[str],
     wrong: Sequence[Mapping[tuple[int, int], bool]],
 ) -> dict:
-    """Accuracy, AUC and F1 of "has an error" over the segments that both the model and the oracle
-    judge.
+    """Accuracy, AUC and F1 of error detection, over segments judged by both model and oracle.
 
     Args:
-      wrong: per text, the true answer by the segment's characters.
+      scorer: the reward model.
+      prompts: the prompt of each text.
+      texts: the responses.
+      wrong: for each text, whether a segment (its characters) has an error.
     """
     predicted = []
     true = []
@@ -172,15 +174,13 @@ TRUTH: dict[str, Callable[[Judgement], float | dict]] = {
 def reward_models_against_oracle(
     folders: Mapping[str, Path], prompts: Sequence[Prompt], rows: Sequence[Mapping]
 ) -> dict[str, dict]:
-    """Score sampled answers with every reward model and compare with the oracle's judgement of
-    them.
-    """
+    """Score sampled answers with every reward model; compare the scores with the oracle's."""
     prompt_of = {prompt.id: prompt for prompt in prompts}
-    asked = [prompt_of[row["id"]] for row in rows]
+    row_prompts = [prompt_of[row["id"]] for row in rows]
     texts = [row["response"] for row in rows]
     judgements = [
         judge(prompt.meta["question"], prompt.meta["passages"], text)
-        for prompt, text in zip(asked, texts)
+        for prompt, text in zip(row_prompts, texts)
     ]
     result = {}
     for name, folder in folders.items():
@@ -188,16 +188,14 @@ def reward_models_against_oracle(
         truth: list[Any] = [TRUTH[name](judgement) for judgement in judgements]
         is_segment = scorer.spec.kind == "segment"
         metrics: Callable[..., dict] = segment_metrics if is_segment else pair_metrics
-        result[name] = metrics(scorer, asked, texts, truth)
+        result[name] = metrics(scorer, row_prompts, texts, truth)
     return result
 
 
 def reward_models(
     settings: Settings, prompts: Sequence[Prompt], rows: Sequence[Mapping] | None
 ) -> dict[str, dict]:
-    """Metrics of the existing reward models; kept in eval/reward_models until one of them
-    changes.
-    """
+    """Metrics of the existing reward models, stored in eval/reward_models until a model changes."""
     output = Path(settings.output_dir)
     folders = {}
     for name, folder in REWARD_MODELS.items():
@@ -218,11 +216,11 @@ def reward_models(
     return metrics
 
 
-# ---- the whole -----------------------------------------------------------------------------------
+# ---- the summary ---------------------------------------------------------------------------------
 
 
 def summarise(settings: Settings) -> dict:
-    """Read everything, write <output_dir>/summary.json and return it.
+    """Summarise the outputs in <output_dir>/summary.json, and return the summary.
 
     Raises:
       UserError: nothing was evaluated on the split, or a file is missing or broken.
@@ -249,7 +247,7 @@ def summarise(settings: Settings) -> dict:
 
 
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:
-    """Sub-sentences of the reference answers, on average."""
+    """The mean number of sub-sentences of the reference answers."""
     segmenter = load_segmenter()
     counts = [
         len(segmenter.segments(prompt.references[0], "subsentence"))

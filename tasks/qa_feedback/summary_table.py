@@ -1,4 +1,4 @@
-"""The targets of `make demo`, and `summary.json` as a table with them."""
+"""The targets of `make demo`, and the table of `summary.json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,9 @@ from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, grid, number
 from tasks.qa_feedback.display import DISPLAY
 
-ABOVE_ZERO = 1e-9  # a lower bound that zero itself does not pass
+ABOVE_ZERO = 1e-9  # a lower bound that excludes zero
 
-# what, its place in the summary, lowest and highest value
+# name, path in the summary, lowest and highest value
 TARGETS = (
     ("SFT relevance", "policies.sft.oracle.relevance.mean", 0.5, 0.85),
     ("SFT factuality", "policies.sft.oracle.factuality.mean", 0.5, 0.85),
@@ -52,55 +52,56 @@ TARGETS = (
 
 
 def look_up(tree: Any, path: str) -> Any:
-    """The value at a dotted path of nested dicts, None where there is none."""
+    """The value at a dotted path of nested dicts; None if the path does not exist."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 
 def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
-    """(what, value, wanted, reached) for all of `TARGETS` that were measured.
+    """(name, value, target, reached) of all `TARGETS` that were measured.
 
-    Time is no target: it depends on the machine.
+    There is no target for time, which depends on the machine.
     """
     if summary["stages"]:
         peak_mb = max(stage["peak_mb"] for stage in counted(summary["stages"]))
         summary = {**summary, "peak_gb": peak_mb / 1024}
     results = []
-    for what, path, low, high in TARGETS:
+    for name, path, low, high in TARGETS:
         value = look_up(summary, path)
         if value is not None:
             reached = (low is None or value >= low) and (high is None or value <= high)
-            results.append((what, value, _wanted(low, high), reached))
+            results.append((name, value, _target_text(low, high), reached))
     return results
 
 
 def missed_targets(summary: Mapping) -> list[str]:
-    """A line for each target that was not reached or could not be measured."""
-    measured = {what: (value, wanted, reached) for what, value, wanted, reached in targets(summary)}
+    """A line for each target that was not reached or not measured."""
+    measured = {name: (value, reached) for name, value, _, reached in targets(summary)}
     lines = []
-    for what, _, low, high in TARGETS:
-        if what not in measured:
-            lines.append(f"{what}: not measured, {_wanted(low, high)} is wanted")
+    for name, _, low, high in TARGETS:
+        target = _target_text(low, high)
+        if name not in measured:
+            lines.append(f"{name}: not measured, the target is {target}")
             continue
-        value, wanted, reached = measured[what]
+        value, reached = measured[name]
         if not reached:
-            lines.append(f"{what}: {number(value)}, {wanted} is wanted")
+            lines.append(f"{name}: {number(value)}, the target is {target}")
     return lines
 
 
 def table(summary: Mapping) -> str:
-    """Policies, gains, reward models and stages; in the mini world the targets as well."""
+    """Policies, gains, reward models and stages; in the mini world also the targets."""
     text = pipeline_summary.table(summary, DISPLAY)
     if not any("oracle" in metrics for metrics in summary["policies"].values()):
         return text
     cells = []
-    for what, value, wanted, reached in targets(summary):
-        cells.append([what, number(value), wanted, "reached" if reached else "MISSED"])
+    for name, value, target, reached in targets(summary):
+        cells.append([name, number(value), target, "reached" if reached else "MISSED"])
     return "\n".join([text, "", "Targets of the demo", *grid(cells)])
 
 
-def _wanted(low: float | None, high: float | None) -> str:
+def _target_text(low: float | None, high: float | None) -> str:
     if low is None:
         return f"at most {high}"
     if high is None:

@@ -16,7 +16,7 @@ from tasks.qa_feedback.training.reward import KINDS, REWARD_KINDS
 
 
 def up_to_question(prompt: Prompt) -> str:
-    """The text up to the end of its question, or the question alone where the text rewords it."""
+    """The text up to the end of its question; only the question if the text does not contain it."""
     question = prompt.meta.get("question", "")
     start = prompt.text.find(question)
     return prompt.text[: start + len(question)] if start >= 0 else question

@@ -1,4 +1,4 @@
-"""Malformed rows of the qa-feedback format: every problem as file, row, field and reason."""
+"""Validation of qa-feedback rows. A problem has a file, a row, a field and a reason."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,20 +35,17 @@ PASSAGE_SENTENCES = SentenceKeys(id="passage_id", sentences="sentence_id", noun=
 
 
 def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
-    """Everything wrong with the rows of a feedback file, in order; [] if they can be used."""
+    """All problems of the rows of a feedback file, in order; [] if they can be used."""
     return row_problems(rows, file, _feedback_row)
 
 
 def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
-    """Everything wrong with the rows of a prompts file, in order; [] if they can be used.
-
-    Those files are {train,dev,test,train_1k}.json.
-    """
+    """All problems of the rows of {train,dev,test,train_1k}.json, in order; [] if none."""
     return row_problems(rows, file, _example_row)
 
 
 def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Problem]:
-    """Everything wrong with the lines of a `samples.jsonl`, in order; [] if they can be used.
+    """All problems of the lines of a `samples.jsonl`, in order; [] if they can be used.
 
     Args:
       rows: the values of the lines.
@@ -62,7 +59,8 @@ def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Pr
         name = row.get("id") if isinstance(row, dict) else None
         if isinstance(name, str):
             if name in line_of_id:
-                complaints.append(("id", f"{shown(name)} is the id of line {line_of_id[name]} too"))
+                line_of_first = line_of_id[name]
+                complaints.append(("id", f"{shown(name)} is also the id of line {line_of_first}"))
             line_of_id.setdefault(name, line)
         problems += [Problem(file, line, *complaint, place="line") for complaint in complaints]
     return problems

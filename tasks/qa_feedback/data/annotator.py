@@ -1,9 +1,9 @@
 """A simulated annotator: marks answers of the mini world as the paper's annotators mark real ones.
 
-It knows the truth (oracle.py) but errs: every judgement of a sub-sentence and every missing fact is
-overlooked or made up with probability `noise`, and preferences follow a Bradley-Terry model on the
-gold score. Everything it says goes into a row of the feedback format; nothing else of the truth
-leaves this module.
+It knows the truth (oracle.py) but makes mistakes. Each judgement of a sub-sentence is wrong, and
+each missing fact is overlooked, with probability `noise`. Preferences follow a Bradley-Terry model
+on the gold score. The output is a row of the feedback format and contains nothing else of the
+truth.
 """
 
 import json
@@ -22,26 +22,26 @@ from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInf
 class Habits:
     """How reliable the annotator is, and how many answers are perturbed before it sees them."""
 
-    noise: float = 0.05  # chance that a judgement is the opposite of the truth
-    temperature: float = (
-        0.05  # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
-    )
-    perturbed: float = (
-        0.25  # chance that an answer is spoilt first, so that rewards know what PPO will try
-    )
+    # probability that a judgement is the opposite of the truth
+    noise: float = 0.05
+    # of preferences: P(i over j) = sigmoid((gold_i - gold_j) / temperature)
+    temperature: float = 0.05
+    # probability that an answer is perturbed first, so that reward models see what PPO will try
+    perturbed: float = 0.25
 
 
 @dataclass
 class _Marks:
-    """What is said of prediction 1, and the corrected answer built from it sentence by sentence."""
+    """Annotations of prediction 1, and the corrected answer built from it sentence by sentence."""
 
     errors: list[ErrorSpan] = field(default_factory=list)
-    kept: list[list[Claim | str]] = field(default_factory=list)
+    corrected: list[list[Claim | str]] = field(default_factory=list)
 
 
 def perturb(rng: random.Random, answer: str) -> str:
-    """Repeat a sentence, drop one, or say one several times: what a policy may try and an SFT model
-    never says.
+    """Repeat a sentence, drop one, or keep only one, up to four times.
+
+    A policy may try such answers during RL, but the SFT model never samples them.
     """
     sentences = [sentence for sentence in answer.replace(". ", ".\n").split("\n") if sentence]
     if not sentences:
@@ -64,15 +64,16 @@ def _error_of(
     facts: Facts,
     habits: Habits,
 ) -> ErrorSpan | None:
-    """The error the annotator sees in a sub-sentence; types by the paper's priority. `earliest`:
-    see `_earliest`.
+    """The error that the annotator marks in a sub-sentence; types by the paper's priority.
+
+    `earliest` is the result of `_earliest`.
     """
-    bad = part.label != "ok" or not part.supported
+    is_wrong = part.label != "ok" or not part.supported
     if rng.random() < habits.noise:
-        if bad:
+        if is_wrong:
             return None
         return ErrorSpan(rng.choice(("Irrelevant", "Unverifiable")), part.start, part.end)
-    if not bad:
+    if not is_wrong:
         return None
     claim = part.claim
     if part.label == "irrelevant":
@@ -91,7 +92,7 @@ def _error_of(
 
 
 def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
-    """For every fact that the answer speaks of, the first sub-sentence that does."""
+    """For every fact that the answer states, the first sub-sentence that states it."""
     texts: dict[tuple[str, str], str] = {}
     for part in truth.subsentences:
         if part.claim:
@@ -99,12 +100,10 @@ def _earliest(truth: Judgement, answer: str) -> dict[tuple[str, str], str]:
     return texts
 
 
-def _mended(
+def _corrected_part(
     part: SubSentence, error: ErrorSpan | None, answer: str, facts: Facts
 ) -> Claim | str | None:
-    """What of a sub-sentence stays in the corrected answer: all, the claim with its true value, or
-    nothing.
-    """
+    """A sub-sentence in the corrected answer: as it is, with the true value, or None (left out)."""
     if error is None:
         return part.claim or answer[part.start : part.end].rstrip(".;")
     if error.type == "Wrong-Grounding" and part.claim is not None:
@@ -116,36 +115,36 @@ def _mended(
 def _mark(
     rng: random.Random, answer: str, truth: Judgement, facts: Facts, habits: Habits
 ) -> _Marks:
-    marks, earliest = _Marks(), _earliest(truth, answer)
+    marks = _Marks()
+    earliest = _earliest(truth, answer)
     starts = [part.start for part in truth.subsentences]  # in order
     for sentence in truth.sentences:
-        kept: list[Claim | str] = []
-        first, stop = bisect_left(starts, sentence.start), bisect_left(starts, sentence.end)
+        corrected: list[Claim | str] = []
+        first = bisect_left(starts, sentence.start)
+        stop = bisect_left(starts, sentence.end)
         for part in truth.subsentences[first:stop]:
             error = _error_of(rng, part, earliest, facts, habits)
             if error is not None:
                 marks.errors.append(error)
-            mended = _mended(part, error, answer, facts)
-            if mended is not None:
-                kept.append(mended)
-        if kept:
-            marks.kept.append(kept)
+            corrected_part = _corrected_part(part, error, answer, facts)
+            if corrected_part is not None:
+                corrected.append(corrected_part)
+        if corrected:
+            marks.corrected.append(corrected)
     return marks
 
 
 def _missing(
     rng: random.Random, marks: _Marks, facts: Facts, habits: Habits
 ) -> list[tuple[str, str]]:
-    """Needed facts that the corrected answer would still lack, less those the annotator
-    overlooks.
-    """
-    said = {
+    """Needed facts that the corrected answer still lacks, without those the annotator overlooks."""
+    stated = {
         (claim.kind, claim.verb)
-        for kept in marks.kept
-        for claim in kept
+        for sentence in marks.corrected
+        for claim in sentence
         if isinstance(claim, Claim)
     }
-    return [key for key in facts.needed if key not in said and rng.random() >= habits.noise]
+    return [key for key in facts.needed if key not in stated and rng.random() >= habits.noise]
 
 
 def annotate(
@@ -156,7 +155,7 @@ def annotate(
     predictions: Sequence[str],
     habits: Habits = Habits(),
 ) -> FeedbackRow:
-    """One feedback row on four answers to a question of the world; spans are on the first."""
+    """The feedback row for four answers to a question of the world; spans are in the first."""
     facts = Facts.read(question, passages)
     predictions = [
         perturb(rng, text) if rng.random() < habits.perturbed else text for text in predictions
@@ -165,9 +164,9 @@ def annotate(
     marks = _mark(rng, predictions[0], truths[0], facts, habits)
     missing = _missing(rng, marks, facts, habits)
     added = [Claim(kind, verb, facts.sources[kind, verb].value) for kind, verb in missing]
-    sentences = marks.kept + [added[at : at + 2] for at in range(0, len(added), 2)]
+    sentences = marks.corrected + [added[at : at + 2] for at in range(0, len(added), 2)]
     corrected = compose(sentences) if marks.errors or added else predictions[0]
-    where = [facts.sources[key] for key in missing]
+    sources = [facts.sources[key] for key in missing]
     return FeedbackRow.make(
         question=question,
         passages=[[title, *sentences] for title, sentences in map(page_sentences, passages)],
@@ -176,7 +175,7 @@ def annotate(
         errors=marks.errors,
         missing=[
             MissingInfo("Missing-Answer", source.passage_id, (source.sentence_id,))
-            for source in where
+            for source in sources
         ],
         corrected=corrected,
         preference=_preferences(rng, [truth.gold for truth in truths], habits.temperature),
@@ -184,16 +183,17 @@ def annotate(
 
 
 def _preferences(rng: random.Random, golds: Sequence[float], temperature: float) -> list[int]:
-    """Six noisy comparisons: 0 where two answers are equally good, else 1 (first) or 2 by Bradley
-    and Terry's model.
+    """Six noisy comparisons, one for each of `PAIRS`.
+
+    0 if both answers are equally good, else 1 (the first is better) or 2, drawn from a
+    Bradley-Terry model.
     """
-    chosen = []
+    preferences = []
     for i, j in PAIRS:
         if golds[i] == golds[j]:
-            chosen.append(0)
+            preferences.append(0)
         else:
-            first = 0.5 * (
-                1 + math.tanh((golds[i] - golds[j]) / (2 * temperature))
-            )  # the logistic, without overflow
-            chosen.append(1 if rng.random() < first else 2)
-    return chosen
+            # the logistic function, without overflow
+            p_first = 0.5 * (1 + math.tanh((golds[i] - golds[j]) / (2 * temperature)))
+            preferences.append(1 if rng.random() < p_first else 2)
+    return preferences

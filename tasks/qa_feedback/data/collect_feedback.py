@@ -26,18 +26,18 @@ from tasks.qa_feedback.feedback import (
 
 
 class Settings(StrictModel):
-    """Which answers are annotated, and how reliably."""
+    """The answers to annotate, and how reliable the annotator is."""
 
     data_dir: str
-    samples: str = Field(description="samples.jsonl of generate.sh, four predictions a row")
+    samples: str = Field(description="samples.jsonl from generate.sh, four predictions per row")
     split: SplitName = Field(
         "train",
-        description="the split the questions are of; writes <data_dir>/<split>_feedback.json",
+        description="split of the questions; the output is <data_dir>/<split>_feedback.json",
     )
-    noise: float = Field(0.05, ge=0, le=1, description="chance that a judgement is flipped")
+    noise: float = Field(0.05, ge=0, le=1, description="probability that a judgement is flipped")
     temperature: float = Field(0.05, gt=0, description="of preferences, in units of the gold score")
     perturbed: float = Field(
-        0.25, ge=0, le=1, description="share of answers spoilt before they are annotated"
+        0.25, ge=0, le=1, description="share of answers perturbed before they are annotated"
     )
     seed: int = 0
 
@@ -49,43 +49,37 @@ def collect(settings: Settings) -> Path:
       DataError: a line of the samples is malformed.
       UserError: a file is missing, or a sample does not belong to a question of this world's split.
     """
-    prompts = {
-        prompt.id: prompt
-        for prompt in load_examples(Path(settings.data_dir) / f"{settings.split}.json")
-    }
+    folder = Path(settings.data_dir)
+    prompts = {prompt.id: prompt for prompt in load_examples(folder / f"{settings.split}.json")}
     samples = read_samples(settings.samples)
     for line, sample in enumerate(samples, 1):
-        _check_world(
-            sample, prompts.get(sample["id"]), f"{settings.samples}, line {line}", settings.split
-        )
+        place = f"{settings.samples}, line {line}"
+        _check_world(sample, prompts.get(sample["id"]), place, settings.split)
     rows = [_annotated(sample, prompts[sample["id"]], settings) for sample in samples]
-    path = Path(settings.data_dir) / f"{settings.split}_feedback.json"
+    path = folder / f"{settings.split}_feedback.json"
     write_feedback(path, rows)
-    marked = sum(len(row.errors) for row in rows)
+    n_errors = sum(len(row.errors) for row in rows)
+    n_missing = sum(len(row.missing) for row in rows)
     print(
-        f"{path}: {len(rows)} rows, {marked} error spans, {sum(len(row.missing) for row in rows)}"
-        " missing facts",
-        flush=True,
+        f"{path}: {len(rows)} rows, {n_errors} error spans, {n_missing} missing facts", flush=True
     )
     return path
 
 
 def _check_world(sample: dict[str, Any], prompt: Prompt | None, place: str, split: str) -> None:
-    """Raise `UserError` unless the sample answers `prompt`, and that is a question of the mini
-    world.
-    """
+    """Raise `UserError` unless the sample answers `prompt`, a question of the mini world."""
     if not Facts.read(sample["question"], sample["passages"]).needed:
         raise UserError(
             f"{place}: the question is not of the mini world, the only one that the simulated"
-            " annotator can judge. Have people annotate these answers: see"
+            " annotator can judge. Other answers need human annotators: see"
             " interface_html/README.md"
         )
     if prompt is None or prompt.meta["question"] != sample["question"]:
         name = shorten(sample["id"], 80)
-        lacking = "has no such row" if prompt is None else "asks another question in that row"
+        problem = "has no such row" if prompt is None else "has another question in that row"
         raise UserError(
-            f"{place}: the sample's id is {name}, but {split}.json {lacking}. "
-            "Give the split that the answers were sampled for: split=..."
+            f"{place}: the sample's id is {name}, but {split}.json {problem}. "
+            "Set split=... to the split that the answers were sampled for"
         )
 
 

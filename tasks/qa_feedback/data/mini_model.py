@@ -1,11 +1,11 @@
-"""The tokenizer and the tiny T5 with which the mini world starts, made from a data folder alone.
+"""The tokenizer and the tiny T5 that the mini world starts from, built from a data folder alone.
 
     python -m tasks.qa_feedback.data.mini_model data_dir=... output_dir=...
 
 The tokenizer has one token per word if the texts have few words, as in the mini world, else 4,000
 Unigram pieces. The model is that of fgrlhf/models/tiny.py. Two more heads of its decoder look 6 and
-8 tokens back, at the verb and the kind of the previous statement in the mini world. No gain from
-them was measured.
+8 tokens back, at the verb and the kind of the previous statement in the mini world. Their benefit
+was not measured.
 """
 
 import os
@@ -33,7 +33,7 @@ FEW_WORDS = 2000  # up to this many words, the words themselves are the vocabula
 
 
 def texts_of(rows: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    """What a model of these rows will read and write."""
+    """All texts that a model of these rows reads and writes."""
     for row in rows:
         yield row["text"]
         yield from row["answer"]
@@ -63,7 +63,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> T5ForCondit
 
 
 class Settings(StrictModel):
-    """Where the rows are and where the model goes."""
+    """The folder of the rows and the folder of the model."""
 
     data_dir: str
     output_dir: str
@@ -72,7 +72,7 @@ class Settings(StrictModel):
 
 
 def write_model(settings: Settings) -> None:
-    """Make tokenizer and model from every *.json of rows in `data_dir`, save both to `output_dir`.
+    """Build tokenizer and model from every *.json of rows in `data_dir`; save to `output_dir`.
 
     Raises:
       DataError: a row is malformed.

@@ -1,12 +1,11 @@
 """A small world with known truth, written in the qa-feedback JSON format.
 
-A topic is an invented two-word title that names two or three works of different kinds (the
-ambiguity of ASQA's questions). Every work has its own page, `TITLE (KIND)`, with one fact per
-sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attributes of the title,
-  so the complete answer needs them for every work. The other
-sentences of the pages, and now and then a page about another title, are distractors. Four
-attributes share the pool of person names and four the pool of place names, so the type of a value
-does not give the attribute away.
+A topic is an invented two-word title that names two or three works of different kinds, so that
+questions are ambiguous, as those of ASQA are. Every work has its own page, `TITLE (KIND)`, with one
+fact per sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attributes of
+the title, so the complete answer has them for every work. The other sentences of the pages, and
+sometimes a page about another title, are distractors. Four attributes share the pool of person
+names and four the pool of place names, so the type of a value does not reveal the attribute.
 
 Every row is a pure function of (seed, split, index).
 """
@@ -24,6 +23,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 
+# verb -> preposition: persons or places
 VERBS = {
     "created": "by",
     "revised": "by",
@@ -33,7 +33,7 @@ VERBS = {
     "shown": "in",
     "banned": "in",
     "sold": "in",
-}  # verb -> preposition: persons or places
+}
 KINDS = (
     "film",
     "novel",
@@ -48,11 +48,12 @@ KINDS = (
     "game",
     "essay",
 )
+# (works, requested attributes) and its share of the questions
 SHAPES = (
     ((2, 3), 0.4),
     ((3, 2), 0.3),
     ((3, 3), 0.3),
-)  # (works, asked attributes) and its share of the questions
+)
 DISTRACTOR_PAGE = 0.2
 EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
 
@@ -60,7 +61,8 @@ EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
 def _names(
     syllables: Sequence[str], lengths: Sequence[int], count: int, seed: str
 ) -> tuple[str, ...]:
-    rng, names = random.Random(seed), []
+    rng = random.Random(seed)
+    names = []
     while len(names) < count:
         name = "".join(rng.choice(syllables) for _ in range(rng.choice(lengths))).capitalize()
         if name not in names:
@@ -117,44 +119,42 @@ class Page:
 
 @dataclass(frozen=True)
 class Item:
-    """A question of the world: `pages` are about `title`, `distractors` are not."""
+    """A question of the world. `pages` are about `title`; `distractors` are not."""
 
     title: str
     asked: tuple[str, ...]
     pages: tuple[Page, ...]
     distractors: tuple[Page, ...]
-    order: tuple[Page, ...]  # all pages as they are shown
+    order: tuple[Page, ...]  # all pages, as shown
 
     @property
     def needed(self) -> tuple[Claim, ...]:
-        """The complete answer: every work in page order, every asked attribute in the question's
-        order.
-        """
+        """The complete answer: works in page order, attributes in the question's order."""
         return tuple(
-            next(c for c in page.claims if c.verb == verb)
+            next(claim for claim in page.claims if claim.verb == verb)
             for page in self.pages
             for verb in self.asked
         )
 
 
 def compose(sentences: Sequence[Sequence[Claim | str]]) -> str:
-    """Claims as text: sentences of claims joined by semicolons."""
+    """The text of sentences; the claims of a sentence are joined by semicolons."""
     texts = ("; ".join(str(claim) for claim in claims) for claims in sentences if claims)
     return " ".join(text[0].upper() + text[1:] + "." for text in texts)
 
 
 def question(title: str, asked: Sequence[str]) -> str:
-    """`Where or by whom was Xx Yy created, sold and banned?`"""
+    """A question such as `Where or by whom was Xx Yy created, sold and banned?`."""
     listed = ", ".join(asked[:-1]) + " and " + asked[-1] if len(asked) > 1 else asked[0]
     return f"Where or by whom was {title} {listed}?"
 
 
 def in_order(verbs: Sequence[str]) -> list[str]:
-    """Verbs in the fixed order in which pages, questions and answers name them.
+    """Sort verbs into the fixed order that pages, questions and answers use.
 
-    With it, and pages in alphabetical order, what comes next in an answer is local and a repeat
-    goes backwards: a two-layer decoder can keep track of where it is. In random order its answers
-    run in circles.
+    With this order, and with pages in alphabetical order, the next claim of an answer depends on
+    the previous one only, so a two-layer decoder can track its position. With a random order its
+    answers repeat themselves.
     """
     return sorted(verbs, key=list(VERBS).index)
 
@@ -162,19 +162,19 @@ def in_order(verbs: Sequence[str]) -> list[str]:
 def _page(
     rng: random.Random, title: str, kind: str, verbs: Sequence[str], values: dict[str, list[str]]
 ) -> Page:
-    return Page(
-        title, kind, tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs))
-    )
+    claims = tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs))
+    return Page(title, kind, claims)
 
 
 def make_item(seed: int, split: str, index: int) -> Item:
-    """The item at `index` of a split. No value occurs twice in an item, so a value in the wrong
-    place is wrong.
+    """The item at `index` of a split.
+
+    No value occurs twice in an item, so a value in the wrong place is an error.
     """
     rng = random.Random(f"{seed}/{split}/{index}")
-    works, attributes = rng.choices([shape for shape, _ in SHAPES], [share for _, share in SHAPES])[
-        0
-    ]
+    shapes = [shape for shape, _ in SHAPES]
+    shares = [share for _, share in SHAPES]
+    works, attributes = rng.choices(shapes, shares)[0]
     title = " ".join(rng.choice(words) for words in TITLES)
     kinds = rng.sample(KINDS, works + 1)
     asked = tuple(in_order(rng.sample(list(VERBS), attributes)))
@@ -213,42 +213,49 @@ def gold_sentences(item: Item) -> list[list[Claim]]:
 
 @dataclass(frozen=True)
 class ErrorRates:
-    """Chances of independent local errors in a demonstration."""
+    """Probabilities of independent local errors in a demonstration."""
 
-    drop_work: float = 0.12  # a work is left out (never the last one left)
+    drop_work: float = 0.12  # a work is left out; at least one work stays
     drop_claim: float = 0.15
-    irrelevant: float = 0.45  # after a claim's sentence: a fact nobody asked for
+    irrelevant: float = 0.45  # a fact that the question does not ask for is added to a sentence
     wrong_value: float = 0.32  # a value of the same pool from elsewhere on the pages
-    repeat: float = 0.04  # a sentence said again
+    repeat: float = 0.04  # an earlier sentence is repeated
 
 
 def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
-    """The claim with the value of a fact easily mistaken for it: the same verb of another work, or
-    this work's other facts.
+    """The claim with the value of a fact that is easily confused with it.
+
+    That is a fact with the same verb about another work, or another fact about the same work.
     """
-    facts = [
-        c
-        for page in item.pages
-        for c in page.claims
-        if c.value != claim.value and VERBS[c.verb] == VERBS[claim.verb]
-    ]
-    near = [c for c in facts if (c.verb == claim.verb) != (c.kind == claim.kind)]
-    return Claim(claim.kind, claim.verb, rng.choice(near or facts or [claim]).value)
+    facts = []
+    for page in item.pages:
+        for fact in page.claims:
+            if fact.value != claim.value and VERBS[fact.verb] == VERBS[claim.verb]:
+                facts.append(fact)
+    similar = [fact for fact in facts if (fact.verb == claim.verb) != (fact.kind == claim.kind)]
+    return Claim(claim.kind, claim.verb, rng.choice(similar or facts or [claim]).value)
 
 
 def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[list[Claim]]:
     """The gold answer with independent local errors."""
-    kept = [page.kind for page in item.pages if rng.random() >= rates.drop_work] or [
-        rng.choice(item.pages).kind
-    ]
+    kinds = [page.kind for page in item.pages if rng.random() >= rates.drop_work]
+    if not kinds:
+        kinds = [rng.choice(item.pages).kind]
     sentences: list[list[Claim]] = []
     for sentence in gold_sentences(item):
         kind = sentence[0].kind
-        claims = [c for c in sentence if kind in kept and rng.random() >= rates.drop_claim]
-        if kind in kept and rng.random() < rates.irrelevant:
+        claims = []
+        if kind in kinds:
+            claims = [claim for claim in sentence if rng.random() >= rates.drop_claim]
+        if kind in kinds and rng.random() < rates.irrelevant:
             page = next(page for page in item.pages if page.kind == kind)
-            claims.append(rng.choice([c for c in page.claims if c.verb not in item.asked]))
-        claims = [_wrong(rng, item, c) if rng.random() < rates.wrong_value else c for c in claims]
+            claims.append(
+                rng.choice([claim for claim in page.claims if claim.verb not in item.asked])
+            )
+        claims = [
+            _wrong(rng, item, claim) if rng.random() < rates.wrong_value else claim
+            for claim in claims
+        ]
         sentences += [claims[at : at + 2] for at in range(0, len(claims), 2)]
         if sentences and rng.random() < rates.repeat:
             sentences.append(rng.choice(sentences))
@@ -256,8 +263,9 @@ def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[lis
 
 
 def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
-    """Every fact on the pages about the title in random order: each value must be looked up by kind
-    and verb.
+    """Every fact on the pages about the title, in random order.
+
+    Each value must be looked up by kind and verb.
     """
     claims = [claim for page in item.pages for claim in page.claims]
     rng.shuffle(claims)
@@ -280,8 +288,10 @@ def to_row(item: Item, asked: str, sentences: Sequence[Sequence[Claim]]) -> dict
 
 
 def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()) -> dict:
-    """Row `index` of split `pretrain` (recitals), `sft` (imperfect demonstrations) or any other
-    (gold answers).
+    """Row `index` of a split.
+
+    The answers of `pretrain` are recitals, those of `sft` imperfect demonstrations, and those of
+    all other splits gold answers.
     """
     item = make_item(seed, split, index)
     rng = random.Random(f"{seed}/{split}/{index}/answer")
@@ -291,15 +301,15 @@ def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()
     return to_row(item, question(item.title, item.asked), sentences)
 
 
-# Test rows begin here: settings were still being chosen while figures on rows 0 to 399 were seen.
+# Index of the first test row. Rows 0 to 399 were evaluated while settings were still being chosen.
 FIRST_TEST_ROW = 1000
 
 
-Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # a file without rows is refused by every reader
+Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # every reader refuses a file without rows
 
 
 class Settings(StrictModel):
-    """Where to write and how many rows."""
+    """The output folder and the number of rows per file."""
 
     data_dir: str
     seed: int = 0
@@ -311,8 +321,9 @@ class Settings(StrictModel):
 
 
 def write_world(settings: Settings) -> None:
-    """Write {train,dev,test,pretrain,sft,train_1k}.json; `train_1k` is the first thousand of
-    `sft`.
+    """Write {train,dev,test,pretrain,sft,train_1k}.json.
+
+    `train_1k` has the first thousand rows of `sft`.
     """
     folder = Path(settings.data_dir)
     for split in ("train", "dev", "test", "pretrain", "sft"):

@@ -1,5 +1,4 @@
-"""Reads any answer to a question of the mini world and says what is right about it, from text
-alone.
+"""The true judgement of any answer to a question of the mini world, from its text alone.
 
 For every sub-sentence: ok, irrelevant, repeated or incoherent, and whether the pages support it.
 For every sentence: supported or not. For the answer: which of the needed facts it covers.
@@ -20,15 +19,14 @@ Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
 _CLAIM = re.compile(
     rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?"
 )
-_QUESTION = re.compile(
-    r"Where or by whom was (.+?) ([a-z].*)\?"
-)  # `title_and_asked` says when to try it
+# `title_and_asked` first excludes texts on which this expression is slow
+_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")
 _SENTENCE = re.compile(r"\S[^.]*\.")
 _PAGE = re.compile(rf"(.+) \(({'|'.join(KINDS)})\)")
 
 
 def read_claim(text: str) -> Claim | None:
-    """The claim a sub-sentence makes, None where it is not exactly one well-formed claim."""
+    """The claim of a sub-sentence; None unless it is exactly one well-formed claim."""
     match = _CLAIM.fullmatch(text.strip())
     if not match or VERBS[match[2]] != match[3]:
         return None
@@ -36,9 +34,7 @@ def read_claim(text: str) -> Claim | None:
 
 
 def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
-    """Title and sentences of a passage in either form of the data: {content, wikipage} or [title,
-    sentence, ...].
-    """
+    """Title and sentences of a passage: {content, wikipage} or [title, sentence, ...]."""
     if isinstance(passage, Mapping):
         title, content = passage.get("wikipage"), passage.get("content")
         return str(title or ""), full_sentences(content if isinstance(content, str) else "")
@@ -48,31 +44,27 @@ def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def full_sentences(text: str) -> tuple[str, ...]:
-    """The stretches of `text` that end in a full stop, without the white space before them.
+    """The parts of `text` that end in a full stop, without leading white space.
 
-    What follows the last full stop is cut off before the search: from every character of it the
-    expression would run to the end of the text in vain, in time that grows with the square of its
-    length.
+    The text after the last full stop is removed before the search. It cannot match, and the
+    expression would take quadratic time to find that out.
     """
     return tuple(_SENTENCE.findall(text[: text.rfind(".") + 1]))
 
 
 def title_and_asked(question: str) -> tuple[str, str] | None:
-    """The title a question of the world is about and the words that name what it asks for; None for
-    any other text.
-    """
+    """The title of a question of the world and the text after it; None for any other text."""
     if "\n" in question or not question.endswith("?"):
-        # it cannot match, and finding that out would take time that grows with the square of its
-        # length
-        return None
+        return None  # it cannot match, and the expression would take quadratic time to find out
     match = _QUESTION.fullmatch(question)
     return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fact stands: the ids of the feedback format (both from 1; sentence 0 is the
-    title).
+    """The value of a fact and its place.
+
+    Passages and sentences are counted from 1, as in the feedback format; sentence 0 is the title.
     """
 
     value: str
@@ -82,27 +74,23 @@ class Source:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a row states: `sources` maps (kind, verb) to its value, `needed` lists the (kind, verb)
-    of the answer.
-    """
+    """The facts of a row. A fact is named by (kind, verb)."""
 
     sources: Mapping[tuple[str, str], Source]
-    topic: frozenset[str]  # kinds of the works the question is about
-    needed: tuple[tuple[str, str], ...]
+    topic: frozenset[str]  # kinds of the works that the question is about
+    needed: tuple[tuple[str, str], ...]  # facts of the complete answer
 
     @classmethod
     def read(cls, question: Any, passages: Any) -> "Facts":
-        """Parse a row. Anything that is not of the world gives no facts; nothing raises."""
+        """Parse a row. Rows that are not of the world give no facts. Never raises."""
         question = question if isinstance(question, str) else ""
         title, asked_words = title_and_asked(question) or (None, "")
-        asked = [
-            verb for verb in dict.fromkeys(re.findall(r"[a-z]+", asked_words)) if verb in VERBS
-        ]
+        words = dict.fromkeys(re.findall(r"[a-z]+", asked_words))
+        asked = [word for word in words if word in VERBS]
         sources: dict[tuple[str, str], Source] = {}
         topic = []
-        passages = (
-            passages if isinstance(passages, Sequence) and not isinstance(passages, str) else ()
-        )
+        if not isinstance(passages, Sequence) or isinstance(passages, str):
+            passages = ()
         for passage_id, passage in enumerate(passages, 1):
             name, sentences = page_sentences(passage)
             page = _PAGE.fullmatch(name)
@@ -129,15 +117,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class SubSentence:
-    """A sub-sentence of an answer: characters [start, end), its label, its claim and whether the
-    pages support it.
-    """
+    """Characters [start, end) of an answer and their judgement."""
 
     start: int
     end: int
     label: Label
     claim: Claim | None
-    supported: bool
+    supported: bool  # by the pages
 
     @property
     def right(self) -> bool:
@@ -166,43 +152,41 @@ class Judgement:
 
     @property
     def relevance(self) -> float:
-        """Sub-sentences that are relevant, new and well-formed / all."""
+        """The share of sub-sentences that are relevant, new and well-formed."""
         return _ratio(sum(s.label == "ok" for s in self.subsentences), len(self.subsentences))
 
     @property
     def factuality(self) -> float:
-        """Supported sentences / all."""
+        """The share of sentences that the pages support."""
         return _ratio(sum(s.supported for s in self.sentences), len(self.sentences))
 
     @property
     def completeness(self) -> float:
-        """Needed facts covered / needed."""
+        """The share of needed facts that are covered."""
         return _ratio(len(self.covered), len(self.needed))
 
     @property
     def precision(self) -> float:
-        """Sub-sentences that are ok and supported / all."""
+        """The share of sub-sentences that are ok and supported."""
         return _ratio(sum(s.right for s in self.subsentences), len(self.subsentences))
 
     @property
     def gold(self) -> float:
-        """Fact-level F1, 2 P R / (P + R) with P = precision and R = completeness; 0 where both
-        are.
-        """
-        both = self.precision + self.completeness
-        return 2 * self.precision * self.completeness / both if both else 0.0
+        """Fact-level F1, 2 P R / (P + R), of precision P and completeness R; 0 if both are 0."""
+        total = self.precision + self.completeness
+        return 2 * self.precision * self.completeness / total if total else 0.0
 
 
 @lru_cache(maxsize=1)
 def _segmenter() -> Segmenter:
-    return load_segmenter(BLANK)  # the truth must not depend on which spaCy pipelines are installed
+    return load_segmenter(BLANK)  # the truth must not depend on the installed spaCy pipelines
 
 
 def judge(question: Any, passages: Any, answer: str) -> Judgement:
-    """The truth about `answer`, however odd it is. Never raises.
+    """The truth about `answer`, which can be any text. Never raises.
 
-    A second claim about the same (kind, verb) is repeated whatever its value, so listing guesses
-    does not pay.
+    A second claim about the same (kind, verb) counts as repeated, whatever its value. Listing
+    guesses is therefore not rewarded.
     """
     facts = Facts.read(question, passages)
     stated: set[tuple[str, str]] = set()
@@ -210,19 +194,16 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
     subsentences = []
     for start, end in _segmenter().segments(answer, "subsentence"):
         claim = read_claim(answer[start:end])
-        label: Label = "incoherent"
-        if claim:
-            key = (claim.kind, claim.verb)
-            label = (
-                "irrelevant" if key not in facts.needed else "repeated" if key in stated else "ok"
-            )
-            stated.add(key)
+        label = _label(claim, facts, stated)
         supported = claim is not None and facts.supports(claim)
-        if label == "ok" and supported:
-            covered.add(key)
+        if claim is not None:
+            key = (claim.kind, claim.verb)
+            stated.add(key)
+            if label == "ok" and supported:
+                covered.add(key)
         subsentences.append(SubSentence(start, end, label, claim, supported))
     sentences = []
-    # both kinds of segments stand in order, so one walk finds the sub-sentences of every sentence
+    # sentences and sub-sentences are in order, so one pass finds the sub-sentences of each sentence
     first = 0
     for start, end in _segmenter().segments(answer, "sentence"):
         while first < len(subsentences) and subsentences[first].end <= start:
@@ -233,6 +214,16 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
         inside = subsentences[first:stop]
         sentences.append(Sentence(start, end, bool(inside) and all(s.supported for s in inside)))
     return Judgement(tuple(subsentences), tuple(sentences), facts.needed, frozenset(covered))
+
+
+def _label(claim: Claim | None, facts: Facts, stated: set[tuple[str, str]]) -> Label:
+    """The label of a sub-sentence; `stated` are the facts stated before it."""
+    if claim is None:
+        return "incoherent"
+    key = (claim.kind, claim.verb)
+    if key not in facts.needed:
+        return "irrelevant"
+    return "repeated" if key in stated else "ok"
 
 
 def relevance(question: Any, passages: Any, answer: str) -> float:
@@ -253,10 +244,10 @@ def gold(question: Any, passages: Any, answer: str) -> float:
 
 def oracle_metrics(prompt: Prompt, text: str) -> dict[str, float]:
     """The oracle as a metric of `fgrlhf.evaluation`."""
-    found = judge(prompt.meta["question"], prompt.meta["passages"], text)
+    truth = judge(prompt.meta["question"], prompt.meta["passages"], text)
     return {
-        "oracle/gold": found.gold,
-        "oracle/relevance": found.relevance,
-        "oracle/factuality": found.factuality,
-        "oracle/completeness": found.completeness,
+        "oracle/gold": truth.gold,
+        "oracle/relevance": truth.relevance,
+        "oracle/factuality": truth.factuality,
+        "oracle/completeness": truth.completeness,
     }

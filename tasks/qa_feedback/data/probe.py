@@ -1,13 +1,12 @@
-"""Asks reward models, next to the oracle, about answers that policies are known to find when they
-game a reward.
+"""`make probe`: score answers that exploit typical weaknesses of reward models.
 
-    python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data
-    output_dir=outputs/qa_feedback/mini
+    python -m tasks.qa_feedback.data.probe data_dir=outputs/qa_feedback/mini/data \\
+        output_dir=outputs/qa_feedback/mini
 
-Each question of the mini world is answered by its gold answer, the gold answer's first sentence,
-the gold answer with a repeat, one sentence said two, four and six times, and every fact of its
-pages. A model that scores a worse answer above the gold one will be found out by PPO: that is a
-warning here, in seconds, before any training.
+For each question of the mini world, the reward models and the oracle score the gold answer, its
+first sentence, the gold answer with a repeat, one sentence two, four and six times, and a list of
+all facts of the pages. PPO would exploit a model that scores a worse answer above the gold answer.
+The probe shows that as a warning, in seconds, before any training.
 """
 
 import os
@@ -33,7 +32,7 @@ REWARD_MODELS = ("rel_rm", "fact_rm", "comp_rm", "baseline_rm")
 
 
 def probes(prompt: Prompt) -> dict[str, str]:
-    """The answers to one question, by name."""
+    """The probe answers to a question, by name."""
     gold = prompt.references[0]
     first = gold.split(". ")[0].rstrip(".") + "."
     facts = [
@@ -50,10 +49,11 @@ def probes(prompt: Prompt) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Probe:
-    """`scores[judge][answer]`: means over the questions. Judges are the oracle's measures and the
-    models.
+    """The results of a probe.
 
-    A segment model's entry is its share of error-free segments, a sequence model's its z-score.
+    `scores[judge][answer]` is a mean over the questions. Judges are the oracle's metrics and the
+    reward models: the share of error-free segments for a segment model, the z-score for a sequence
+    model.
     """
 
     scores: Mapping[str, Mapping[str, float]]
@@ -76,11 +76,13 @@ def _scores(
     return ((scorer.score(prompts, texts) - scorer.mean) / scorer.std).tolist()
 
 
-def _warnings(name: str, sequence: bool, scores: Mapping[str, float]) -> list[str]:
-    """What PPO would exploit. A segment model may like the parts of a worse answer, but not a
-    repeat.
+def _warnings(name: str, is_sequence_model: bool, scores: Mapping[str, float]) -> list[str]:
+    """Weaknesses that PPO would exploit.
+
+    A segment model may score the segments of a worse answer higher, but the relevance model must
+    notice a repeat.
     """
-    if sequence:
+    if is_sequence_model:
         return [
             f"{name} scores `{answer}` {score - scores[GOLD]:+.2f} std above the gold answer"
             for answer, score in scores.items()
@@ -101,24 +103,26 @@ def run_probe(
     answers = [probes(prompt) for prompt in prompts]
     scores: dict[str, dict[str, float]] = {}
     warnings: list[str] = []
-    for measure in ("gold", "relevance", "factuality", "completeness"):
-        scores[f"oracle {measure}"] = {
-            name: mean(
-                getattr(judge(p.meta["question"], p.meta["passages"], a[name]), measure)
-                for p, a in zip(prompts, answers)
-            )
-            for name in answers[0]
-        }
+    names = list(answers[0])
+    for metric in ("gold", "relevance", "factuality", "completeness"):
+        scores[f"oracle {metric}"] = {}
+        for name in names:
+            values = []
+            for prompt, texts in zip(prompts, answers):
+                truth = judge(prompt.meta["question"], prompt.meta["passages"], texts[name])
+                values.append(getattr(truth, metric))
+            scores[f"oracle {metric}"][name] = mean(values)
     for model_name, scorer in models.items():
-        scores[model_name] = {
-            name: mean(_scores(scorer, prompts, [a[name] for a in answers])) for name in answers[0]
-        }
+        scores[model_name] = {}
+        for name in names:
+            texts_of_name = [texts[name] for texts in answers]
+            scores[model_name][name] = mean(_scores(scorer, prompts, texts_of_name))
         warnings += _warnings(model_name, isinstance(scorer, SequenceScorer), scores[model_name])
     return Probe(scores, tuple(warnings))
 
 
 def table(probe: Probe) -> str:
-    """Answers down, judges across."""
+    """The scores as text: one row per answer, one column per judge; then the warnings."""
     names = list(next(iter(probe.scores.values())))
     width = max(map(len, names))
     lines = [" " * width + "".join(f"{column:>{len(column) + 2}}" for column in probe.scores)]
@@ -131,13 +135,13 @@ def table(probe: Probe) -> str:
 
 
 class Settings(StrictModel):
-    """Which questions and which reward models."""
+    """The questions and the reward models."""
 
     data_dir: str
     output_dir: str = Field(
         description=(
-            "folder that holds rel_rm, fact_rm, comp_rm, baseline_rm (those there are); gets"
-            " probe.json"
+            "folder with one or more of rel_rm, fact_rm, comp_rm and baseline_rm; probe.json is"
+            " written there"
         )
     )
     split: SplitName = "dev"
@@ -155,24 +159,27 @@ def main(settings: Settings) -> Path:
     if not all(judge(p.meta["question"], p.meta["passages"], "").needed for p in prompts):
         raise UserError(
             f"{settings.data_dir}/{settings.split}.json has questions that are not of the mini"
-            " world, and the probe makes its answers from the pages of that world. Give a folder"
-            " that make_mini.sh wrote: data_dir=..."
+            " world, but the probe builds its answers from the pages of that world. Set"
+            " data_dir=... to a folder that make_mini.sh wrote"
         )
     folders = [Path(settings.output_dir) / name for name in REWARD_MODELS]
     trained = [folder for folder in folders if os.path.isfile(folder / "config.json")]
     if not trained:
         raise UserError(
-            f"{settings.output_dir} holds none of the reward models {', '.join(REWARD_MODELS)}, so"
+            f"{settings.output_dir} has none of the reward models {', '.join(REWARD_MODELS)}, so"
             " there is nothing to probe. Train them first, with `make demo` or"
-            " tasks/qa_feedback/reward_modeling/train_*_rm.sh, or give another output_dir=..."
+            " tasks/qa_feedback/reward_modeling/train_*_rm.sh, or set another output_dir=..."
         )
     models = {folder.name: load_reward_model(folder, rm_prefix) for folder in trained}
     probe = run_probe(prompts, models)
     print(table(probe), flush=True)
     path = Path(settings.output_dir) / "probe.json"
-    write_json(
-        path, {"scores": probe.scores, "warnings": list(probe.warnings), "questions": len(prompts)}
-    )
+    content = {
+        "scores": probe.scores,
+        "warnings": list(probe.warnings),
+        "questions": len(prompts),
+    }
+    write_json(path, content)
     return path
 
 

@@ -1,4 +1,4 @@
-"""Which of the needed passage sentences an answer covers: preferences without new annotation.
+"""Coverage of the needed passage sentences: completeness preferences without new annotation.
 
 Each sub-sentence of a text is matched to the passage sentence it is most similar to. The sentences
 matched by the annotator's corrected answer are needed; an output's score is the share of them that
@@ -26,10 +26,10 @@ class PassageMatcher:
 
     similarity(x, sentence) = 1 if the sentence contains x, else the greatest
     difflib.SequenceMatcher(None, gram, x).quick_ratio() = 2 |chars(gram) & chars(x)| / (|gram| +
-    |x|) over the sentence's word n-grams of n + int(0.05 n) words, n the words of x; & is the
-    intersection of multisets. The counts of every n-gram's characters are differences of running
-    sums over the passages' words, so the ratios of all n-grams are a few array operations; they are
-    the very floats that difflib gives.
+    |x|) over the sentence's word n-grams of n + int(0.05 n) words, where n is the number of words
+    of x and & is the intersection of multisets. The character counts of an n-gram are differences
+    of running sums over the passages' words, so a few array operations give the ratios of all
+    n-grams. They equal difflib's floats exactly.
     """
 
     def __init__(self, passages: list[list[str]]):
@@ -50,10 +50,12 @@ class PassageMatcher:
         self._matches: dict[str, SentenceId | None] = {}
 
     def match(self, subsentence: str) -> SentenceId | None:
-        """The most similar sentence, the first on equal values; None if none reaches
-        `MIN_SIMILARITY`.
+        """The most similar sentence; None if no sentence reaches `MIN_SIMILARITY`.
 
-        `subsentence`: words joined by single spaces.
+        Of equally similar sentences it is the first.
+
+        Args:
+          subsentence: words joined by single spaces.
         """
         if subsentence not in self._matches:
             self._matches[subsentence] = self._match(subsentence) if self.ids else None
@@ -82,18 +84,25 @@ class PassageMatcher:
         return similarity
 
     def _grams_of(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All n-grams of `size` words: character counts [characters, grams], lengths, sentences'
-        first n-grams.
+        """All n-grams of `size` words.
 
-        A sentence of no more than `size` words is padded with `#` words to size + 1: it has two
-        n-grams.
+        A sentence of no more than `size` words is padded with `#` words to size + 1 words, so it
+        has two n-grams.
+
+        Returns:
+          Character counts [characters, grams], lengths [grams], and the index of each sentence's
+          first n-gram.
         """
         if size not in self._grams:
             grams = np.maximum(self._lengths - size, 1) + 1
             firsts = np.cumsum(grams) - grams
+            # for each n-gram: its first and last word, within its sentence
             offset = np.arange(grams.sum()) - np.repeat(firsts, grams)
-            length, start = np.repeat(self._lengths, grams), np.repeat(self._firsts, grams)
-            begin, end = np.minimum(offset, length), np.minimum(offset + size, length)
+            length = np.repeat(self._lengths, grams)
+            begin = np.minimum(offset, length)
+            end = np.minimum(offset + size, length)
+            # first word of its sentence among all words
+            start = np.repeat(self._firsts, grams)
             counts = self._running[:, start + end] - self._running[:, start + begin]
             counts[self._characters[PAD]] += (size - (end - begin)).astype(counts.dtype)
             self._grams[size] = counts, counts.sum(0, dtype=np.int64) + (size - 1), firsts
@@ -101,7 +110,7 @@ class PassageMatcher:
 
 
 def _running_counts(words: list[str]) -> tuple[dict[str, int], np.ndarray]:
-    """Characters -> row, and running counts [characters, words + 1] over the words before."""
+    """The row of each character, and counts [characters, words + 1] over all earlier words."""
     text = "".join(words) + PAD
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     unique_points, row = np.unique(points, return_inverse=True)
@@ -132,9 +141,9 @@ def needed_sentences(
 ) -> set[SentenceId]:
     """The sentences that the corrected answer matches, without those of minor information.
 
-    Minor information stays needed if prediction 1 has it already: if the sub-sentence that matches
-    it, in lower case, is part of prediction 1. Where several sub-sentences match one sentence the
-    last decides, as in the published files.
+    Minor information stays needed if prediction 1 already has it, that is, if the sub-sentence that
+    matches it, in lower case, is part of prediction 1. If several sub-sentences match a sentence,
+    the last one decides, as in the published files.
     """
     minor_infos = [info for info in row.missing if info.type == MINOR_INFO]
     minor = {(info.passage_id, i) for info in minor_infos for i in info.sentence_ids}
@@ -162,7 +171,7 @@ def coverage(row: FeedbackRow, texts: list[str], segmenter: Segmenter) -> list[f
 
 
 def completeness_preference(row: FeedbackRow, segmenter: Segmenter) -> list[int] | None:
-    """For each of `PAIRS`: 1 the first output covers more, 2 the second, 0 neither.
+    """For each of `PAIRS`: 1 if the first output covers more, 2 if the second does, else 0.
 
     None if nothing is needed.
     """

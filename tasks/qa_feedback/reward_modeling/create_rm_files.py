@@ -6,7 +6,7 @@ Reads {train,dev}_feedback.json in `data_dir` and writes there
     F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
     COMP_sequence/{train,dev}.json        R3 completeness: feedback rows with other preferences
 
-and in each of these folders `segmenter.json`, which names the segmenter of the answers: a reward
+and, in each of these folders, `segmenter.json`, which names the segmenter of the answers. A reward
 model must score the same segments.
 """
 
@@ -81,7 +81,7 @@ def _counted_spans(row: FeedbackRow) -> Iterator[LabelledSpan]:
 
 
 def relevance_example(row: FeedbackRow, segmenter: Segmenter) -> TaggedWords | None:
-    """A line of NF-ERR_subsentence: question and answer. None if there is nothing to learn."""
+    """A line of NF-ERR_subsentence: question and answer. None without any tag to learn from."""
     answer = row.predictions[0]
     prefix = rm_words_prefix(row.question, None)
     return tagged_words(
@@ -90,7 +90,7 @@ def relevance_example(row: FeedbackRow, segmenter: Segmenter) -> TaggedWords | N
 
 
 def factuality_example(row: FeedbackRow, segmenter: Segmenter) -> TaggedWords | None:
-    """A line of F-ERR_sentence: question, passages, answer. None if there is nothing to learn."""
+    """A line of F-ERR_sentence: question, passages, answer. None without any tag to learn from."""
     answer = row.predictions[0]
     prefix = rm_words_prefix(row.question, row.passages)
     return tagged_words(
@@ -113,7 +113,7 @@ def completeness_file(
 
 
 def create_rm_files(settings: Settings) -> None:
-    """Make every file, then write them.
+    """Create all files, then write them.
 
     Raises:
       DataError: malformed rows, all of them; nothing is written.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Feedback -> training files of the relevance, factuality and completeness reward models.
+# Training files of the relevance, factuality and completeness reward models, from the feedback.
 # Reads $DATA_DIR/{train,dev}_feedback.json, writes $DATA_DIR/{NF-ERR_subsentence,F-ERR_sentence,COMP_sequence}/{train,dev}.json
 # Arguments: key=value, e.g. segmenter=blank_en_sentencizer
 set -euo pipefail

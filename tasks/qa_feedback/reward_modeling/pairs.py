@@ -14,10 +14,10 @@ ANSWERS = 4
 
 
 def read_pairs(path: str | Path) -> list[Comparison]:
-    """The rows of a pair file, those without a decided pair included.
+    """The rows of a pair file, including those without a decided pair.
 
-    The same row may be there more than once, and answers may be blank: policies write blank
-    answers, so a reward model has to learn what they are worth.
+    Rows may repeat. Answers may be blank: policies write blank answers, so a reward model has to
+    learn to score them.
 
     Raises:
       UserError: malformed rows, each with file, row (from 0), field and reason.
@@ -25,7 +25,7 @@ def read_pairs(path: str | Path) -> list[Comparison]:
     content = read_json(path)
     if not isinstance(content, list):
         raise UserError(
-            f"{path} must be a JSON array of feedback rows, it is a {type(content).__name__}"
+            f"{path} must be a JSON array of feedback rows, not a {type(content).__name__}"
         )
     comparisons = []
     problems = []
@@ -45,7 +45,7 @@ def read_pairs(path: str | Path) -> list[Comparison]:
 
 
 def _problem(row: Any) -> str | None:
-    """What is wrong with a row; None for a sound one."""
+    """The first problem of a row; None for a valid row."""
     if not isinstance(row, dict):
         return "`question`: a row must be an object with the keys of a feedback row"
     problem = text_problem(row.get("question"))

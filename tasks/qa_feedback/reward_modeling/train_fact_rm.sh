@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# R2, the factuality reward model, from F-ERR_sentence (create_rm_train_files.sh makes it). Extra arguments: key=value overrides of the YAML.
+# R2, the factuality reward model, from F-ERR_sentence (written by create_rm_train_files.sh).
+# Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m reward_modeling.run_fg_rm "$TASK" "$(config_for reward_modeling/fact_rm_config.yml)" "$@"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# R1, the relevance reward model, from NF-ERR_subsentence (create_rm_train_files.sh makes it). Extra arguments: key=value overrides of the YAML.
+# R1, the relevance reward model, from NF-ERR_subsentence (written by create_rm_train_files.sh).
+# Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m reward_modeling.run_fg_rm "$TASK" "$(config_for reward_modeling/rel_rm_config.yml)" "$@"

@@ -1,8 +1,8 @@
 """Feedback rows for offline training: compared answers, and corrected answers to imitate.
 
-corrected     the annotator's corrected answer is better than prediction 1. Marked are the
-              error spans of the prediction and the new words of the corrected answer.
-preference    the decided ones of the six comparisons of the four predictions. Nothing is marked.
+corrected     the annotator's corrected answer is better than prediction 1. The error spans of the
+              prediction and the new words of the corrected answer are marked.
+preference    the decided pairs of the six comparisons of the four predictions, without marks.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ from tasks.qa_feedback.feedback import FeedbackRow, read_feedback
 
 
 def corrected_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
-    """None where there is no corrected answer, or nothing to correct."""
+    """The corrected answer over prediction 1; None if nothing was corrected."""
     wrong = [(error.start, error.end) for error in row.errors]
     return correction(prompt, row.predictions[0], row.corrected, wrong)
 
 
 def preference_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
-    """None where all six comparisons are ties."""
+    """The decided pairs of the four predictions; None if all six comparisons are ties."""
     pairs = pairs_of_outcomes(len(row.predictions), row.preference)
     if not pairs:
         return None
@@ -50,7 +50,7 @@ def make_comparisons(
     """The comparisons of a feedback file.
 
     Raises:
-      UserError: there is none; or a question is not among `prompts`.
+      UserError: there are none, or a question is not among `prompts`.
     """
     comparisons = []
     for prompt, row in zip(prompts_of(rows, prompts, file), rows):
@@ -61,7 +61,7 @@ def make_comparisons(
         other = next(name for name in _COMPARISON_OF if name != source)
         raise UserError(
             f"{file} has no pairs to learn from: it has {len(rows)} rows, and {_WHY_NONE[source]}. "
-            f"Give another file with data.feedback_file=..., or set data.pairs={other}"
+            f"Set data.feedback_file=... to another file, or set data.pairs={other}"
         )
     return comparisons
 
@@ -85,11 +85,12 @@ SOURCES: dict[str, ComparisonSource] = {
 def corrected_examples(
     rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str
 ) -> list[dict[str, Any]]:
-    """{text, answer} rows for supervised fine-tuning on the corrected answers, those without any
-    error included.
+    """{text, answer} rows for supervised fine-tuning on the corrected answers.
+
+    Answers without an error are included; their correction is the answer itself.
 
     Raises:
-      UserError: no row has a corrected answer; or a question is not among `prompts`.
+      UserError: no row has a corrected answer, or a question is not among `prompts`.
     """
     examples = []
     for prompt, row in zip(prompts_of(rows, prompts, file, setting="questions"), rows):
@@ -99,7 +100,7 @@ def corrected_examples(
     if not examples:
         raise UserError(
             f"{file} has no corrected answer in any of its {len(rows)} rows, so there is nothing to"
-            " imitate. Give another file"
+            " imitate. Use another file"
         )
     return examples
 
@@ -110,12 +111,15 @@ def prompts_of(
     file: str,
     setting: str = "data.train_file",
 ) -> list[Prompt]:
-    """The prompt of each row: what the policy read when it answered. A feedback row has the
-    question and its passages, not their text.
+    """The policy's prompt for each row.
+
+    A feedback row has the question and its passages, but not the prompt's text.
 
     Args:
       rows: of the feedback file named `file`.
-      prompts: of the file that the user gave with `setting`.
+      prompts: of the prompts file in the setting `setting`.
+      file: the name of the feedback file, for messages.
+      setting: the name of the setting, for messages.
 
     Raises:
       UserError: some rows have a question that no prompt has.
@@ -134,15 +138,13 @@ def prompts_of(
             f"{file}: {len(unknown)} of {len(rows)} rows have a question or passages that no row of"
             f" `{setting}` has (the first is row {unknown[0]},"
             f" {shorten(repr(rows[unknown[0]].question))}), so the policy's prompt is not known."
-            f" Give the file that the questions came from: {setting}=..."
+            f" Set {setting}=... to the file that the questions came from"
         )
     return matches
 
 
 def _content(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Question and passages without white space: the same whether sentences are apart, as in
-    feedback, or joined.
-    """
+    """Question and passages without white space, which differs between the two kinds of files."""
     texts = [row["question"]]
     for passage in row["passages"]:
         if isinstance(passage, Mapping):

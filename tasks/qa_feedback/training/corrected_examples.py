@@ -18,7 +18,7 @@ from tasks.qa_feedback.training.comparisons import corrected_examples
 
 class Settings(StrictModel):
     feedback: str
-    questions: str = Field(description="the questions of the feedback, as the policy reads them")
+    questions: str = Field(description="the prompts file that the feedback's questions come from")
     out: str
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     inputs = (Path(settings.feedback).resolve(), Path(settings.questions).resolve())
     if Path(settings.out).resolve() in inputs:
         raise UserError(
-            f"{settings.out} is read by this program, so it cannot be its output too: give another"
+            f"{settings.out} is read by this program, so it cannot be its output too: set another"
             " out=..."
         )
     rows = corrected_examples(

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Evaluate any policy checkpoint: all metrics with 95% intervals, and one JSON line per response.
 #   evaluate.sh policy=$OUTPUT_DIR/fine_grained/best split=test [num_samples=4 do_sample=true ...]
-# Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. Rewards are those of config=... (an RL run's YAML);
-# reward=false does without reward models.
+# Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. The rewards are those of config=..., the YAML of an
+# RL run; reward=false leaves them out.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # One row of the paper's tables: train it, then evaluate it on dev and test.
-#   experiments.sh NAME [key=value ...]      NAME as below; SCALE=mini runs the same row in minutes,
-#                                            VARIANT=published the RL rows with every switch as published
-# Needs the SFT policy and the reward models (see tasks/qa_feedback/README.md for the order).
+#   experiments.sh NAME [key=value ...]      NAME is one of the cases below. SCALE=mini runs the row in minutes;
+#                                            VARIANT=published runs the RL rows with all published switches
+# Requires the SFT policy and the reward models (tasks/qa_feedback/README.md has the order).
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 
 here=tasks/qa_feedback/training
@@ -25,7 +25,7 @@ case "$name" in
     dpo) script=train_dpo.sh ;;
     fine_grained_dpo) script=train_finegrained_dpo.sh ;;
     corrected_sft) script=train_corrected_sft.sh ;;
-    *) fail "\`$name\` is not an experiment; take one of: sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
+    *) fail "\`$name\` is not an experiment; use one of: sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
 esac
 case "$name" in
     fine_grained | holistic | without_* | relevance_*) if [ "${VARIANT:-default}" = published ]; then prefix=published_; fi ;;

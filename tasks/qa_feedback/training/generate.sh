@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sample four answers to every question of a split, to collect feedback on.
+# Sample four answers to every question of a split, to collect feedback on them.
 #   generate.sh policy=$OUTPUT_DIR/sft split=train [max_examples=1500 ...]
 # Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
 set -euo pipefail

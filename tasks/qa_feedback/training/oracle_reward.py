@@ -1,6 +1,6 @@
-"""The mini world's truth as a reward: the upper bound of what a reward model can give.
+"""The true gold score of the mini world as a reward: an upper bound for reward models.
 
-The pipeline itself never uses it: its reward models see the feedback file alone.
+The pipeline never uses it. Its reward models are trained on the feedback file alone.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,26 @@ from tasks.qa_feedback.data.oracle import Judgement, judge
 
 
 def gold_by_segment(truth: Judgement, scale: float = 1.0) -> list[SegmentScore]:
-    """What each sub-sentence adds to the gold score of the answer so far; the sum is scale * gold
-    of the whole.
+    """The increase of the gold score with each sub-sentence, times `scale`.
 
-    With c right ones among n sub-sentences and N needed facts, precision is c / n, recall c / N,
-    and gold = 2 c / (n + N).
+    With c right sub-sentences among n, and N needed facts, precision is c / n, recall is c / N,
+    and gold = 2 c / (n + N). The sum of all values is scale * gold of the whole answer.
     """
-    scores, right, needed, before = [], 0, len(truth.needed), 0.0
+    scores = []
+    needed = len(truth.needed)
+    right = 0
+    gold_before = 0.0
     for n, segment in enumerate(truth.subsentences, start=1):
         right += segment.right
-        now = 2 * right / (n + needed)
-        scores.append(
-            SegmentScore(segment.start, segment.end, scale * (now - before), segment.label)
-        )
-        before = now
+        gold = 2 * right / (n + needed)
+        value = scale * (gold - gold_before)
+        scores.append(SegmentScore(segment.start, segment.end, value, segment.label))
+        gold_before = gold
     return scores
 
 
 class OracleGoldReward:
-    """scale * gold score, segment by segment."""
+    """The gold score times `scale`, segment by segment."""
 
     def __init__(self, scale: float):
         self.scale = scale

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# $OUTPUT_DIR/report.html: the results of the stages so far in one self-contained file.
+# Write $OUTPUT_DIR/report.html: the results of all finished stages in one self-contained file.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 python -m fgrlhf.report.page "$OUTPUT_DIR" task=tasks.qa_feedback "$@"

@@ -1,11 +1,11 @@
-"""The rewards of long-form QA, under the paper's names, and what those names imply.
+"""The rewards of long-form QA under the paper's names, and the kinds that the names imply.
 
     relevance_model      R1, per sub-sentence   SubSentenceVerbosityReward
     factuality_model     R2, per sentence       FactualityReward
     completeness_model   R3, whole answer       PreferenceReward
     baseline_model       holistic preference    PreferenceReward
 
-The published YAML files name no kind: `REWARD_KINDS` fills it in from the reward's name.
+The published YAML files have no `kind`; `REWARD_KINDS` gives the kind of a reward's name.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -52,7 +52,7 @@ class PreferenceReward(SequenceScorerReward):
 
 
 # The paper's names for the two combinations: several rewards, each on its own segments, and one
-# holistic score at the end of the answer. They differ by their YAML alone.
+# holistic score at the end of the answer. Only their YAML differs.
 FineGrainedReward = CombinedReward
 BaselineReward = CombinedReward
 
@@ -61,7 +61,8 @@ class _SegmentKind(RewardKind):
     """Keys of the published segment rewards."""
 
     reward: ClassVar[type[_OneLevelReward]]
-    published: ClassVar[dict[str, Any]]  # facts about a published checkpoint, which holds none
+    # facts about a published checkpoint, which does not store them
+    published: ClassVar[dict[str, Any]]
 
     ckpt: FilePath = Field(description="folder of the reward model")
     positive_reward: Amount = Field(description="of a segment without the error")
@@ -69,15 +70,17 @@ class _SegmentKind(RewardKind):
     level: Literal["subsentence", "sentence"] | None = Field(
         None, description="only for a folder without reward_model.json"
     )
-    error_label: str | None = Field(None, description="likewise")
-    with_context: bool | None = Field(None, description="likewise")
+    error_label: str | None = Field(None, description="only for a folder without reward_model.json")
+    with_context: bool | None = Field(
+        None, description="only for a folder without reward_model.json"
+    )
 
     @model_validator(mode="after")
     def _some_value(self):
         if self.positive_reward == self.negative_reward == 0 and self.weight:
             text = (
-                "it and negative_reward are 0, so the reward is always 0: give one of them a value,"
-                " or weight=0 to leave it out"
+                "it and negative_reward are 0, so the reward is always 0: set one of them, or set"
+                " weight=0 to leave the reward out"
             )
             refuse([("positive_reward", text)])
         return self
@@ -110,7 +113,9 @@ class Factuality(_SegmentKind):
 
 
 class Preference(SequenceScorer):
-    kind: Literal["preference"] = "preference"  # pyright: ignore[reportIncompatibleVariableOverride]
+    kind: Literal["preference"] = (  # pyright: ignore[reportIncompatibleVariableOverride]
+        "preference"
+    )
 
     def build(self, context: RewardContext) -> PreferenceReward:
         scorer = load_reward_model(

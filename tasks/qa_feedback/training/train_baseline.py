@@ -1,7 +1,8 @@
-"""Holistic RLHF: `python -m tasks.qa_feedback.training.train_baseline baseline_config.yml
-[key=value ...]`.
+"""Holistic RLHF under the paper's name; the same as `fgrlhf rl tasks.qa_feedback`.
 
-The paper's name for `fgrlhf rl tasks.qa_feedback`; the YAML decides which rewards there are.
+    python -m tasks.qa_feedback.training.train_baseline baseline_config.yml [key=value ...]
+
+The YAML decides which rewards there are.
 """
 
 import sys

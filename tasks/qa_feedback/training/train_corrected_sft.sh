@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Supervised fine-tuning, from the SFT policy on, on the corrected answers of the feedback file: $OUTPUT_DIR/corrected_sft.
-# Extra arguments: key=value overrides of the YAML.
+# Continue the SFT policy's training on the corrected answers of the feedback file: $OUTPUT_DIR/corrected_sft.
+# Further arguments: key=value overrides of the YAML.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 python -m tasks.qa_feedback.training.corrected_examples feedback="$DATA_DIR/train_feedback.json" questions="$DATA_DIR/train.json" \

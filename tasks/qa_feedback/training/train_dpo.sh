@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# DPO from the SFT policy on the preferences of the feedback file, without reward models. Extra arguments: key=value overrides of the YAML.
+# DPO from the SFT policy on the preferences of the feedback file, without reward models.
+# Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m fgrlhf.cli.dpo "tasks.$TASK" "$(config_for training/dpo_config.yml)" "$@"

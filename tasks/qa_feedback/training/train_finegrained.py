@@ -1,7 +1,8 @@
-"""Fine-grained RLHF: `python -m tasks.qa_feedback.training.train_finegrained
-fine_grained_config.yml [key=value ...]`.
+"""Fine-grained RLHF under the paper's name; the same as `fgrlhf rl tasks.qa_feedback`.
 
-The paper's name for `fgrlhf rl tasks.qa_feedback`; the YAML decides which rewards there are.
+    python -m tasks.qa_feedback.training.train_finegrained fine_grained_config.yml [key=value ...]
+
+The YAML decides which rewards there are.
 """
 
 import sys

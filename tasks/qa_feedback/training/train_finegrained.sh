@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# Fine-grained RLHF from the SFT policy and the reward models. Extra arguments: key=value overrides of the YAML.
+# Fine-grained RLHF from the SFT policy and the reward models.
+# Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m tasks.qa_feedback.training.train_finegrained "$(config_for training/fine_grained_config.yml)" "$@"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# DPO from the SFT policy on corrected over predicted answers, marked spans weighted. Extra arguments: key=value overrides of the YAML.
+# DPO from the SFT policy on corrected over predicted answers, marked spans weighted.
+# Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m fgrlhf.cli.dpo "tasks.$TASK" "$(config_for training/fine_grained_dpo_config.yml)" "$@"

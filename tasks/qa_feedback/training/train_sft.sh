@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Supervised fine-tuning of the policy: $OUTPUT_DIR/sft. Extra arguments: key=value overrides of the YAML.
+# Supervised fine-tuning of the policy: $OUTPUT_DIR/sft. Further arguments: key=value overrides of the YAML.
 # SFT-full: train_sft.sh data.train_file=$DATA_DIR/train.json logging.save_dir=$OUTPUT_DIR/sft_full
-# At mini scale $OUTPUT_DIR/base_model stands in for t5-large; it is made first where it is missing.
+# At mini scale $OUTPUT_DIR/base_model replaces t5-large; the script creates it if it is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 
 here=tasks/qa_feedback/training
 data=()
 if [ "$SCALE" = mini ]; then
-    # pages to recite come with the mini world; on other rows the base model stays untrained
+    # only the mini world has pages to recite; with other rows the base model stays untrained
     if [ -f "$DATA_DIR/pretrain.json" ]; then base="$OUTPUT_DIR/base_model_init"; else base="$OUTPUT_DIR/base_model"; fi
     if ! [ -f "$base/tokenizer_config.json" ]; then
         python -m tasks.qa_feedback.data.mini_model data_dir="$DATA_DIR" output_dir="$base"
