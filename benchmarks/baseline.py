@@ -1,15 +1,15 @@
-"""The other side: one PPO step written as the published code writes it, over the same networks.
+"""The baseline: one PPO step written as the published code writes it, on the same networks.
 
-What it does with every sample, and we do not: prompts stand padded to the limit, responses to
-theirs; the prompt is encoded again for each sample and in each of policy, reference and critic; a
-forward pass gives the whole log-softmax, the entropy and transformers' own loss, and policy and
-reference keep their logits; the critic computes logits too; attention is transformers' eager one,
-all that T5 had then; a segment's rewards need its text tokenised prefix by prefix, and reward
-inputs are tokenised twice, then scored in one batch in the order given.
+It repeats work for every sample that the library avoids: prompts and responses are padded to their
+limits; each sample's prompt is encoded again in the policy, the reference and the critic; a forward
+pass computes the whole log-softmax, the entropy and transformers' own loss, and the logits of
+policy and reference are kept; the critic computes logits too; attention is transformers' eager
+implementation, the only one T5 had at the time; segment rewards tokenise the text prefix by prefix;
+reward inputs are tokenised twice and scored in one unsorted batch.
 
-What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and
-losses. `generate` encodes a prompt once for its K samples, because transformers'
-`num_return_sequences`, which is published, does so.
+Both sides share the hyper-parameters, the sampled tokens and the pure functions for advantages and
+losses. `generate` encodes a prompt once for its K samples, because the published code also uses
+transformers' `num_return_sequences`.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts and responses padded to their limits, one row a sample."""
+    """Prompts and responses padded to their limits, one row per sample."""
 
     prompt_ids_BP: Tensor
     prompt_mask_BP: Tensor
@@ -80,7 +80,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Forward:
-    """What one forward pass of a policy keeps."""
+    """The tensors kept from one forward pass of a policy."""
 
     logits_BTV: Tensor
     logprobs_BT: Tensor
@@ -96,7 +96,7 @@ class Scored:
 
 
 class Forced(LogitsProcessor):
-    """Leaves one token to each row, so that sampling draws the recorded responses."""
+    """Masks all but one token per row, so that sampling draws the recorded responses."""
 
     def __init__(self, forced_BT: Tensor):
         self.forced_BT = forced_BT
@@ -109,7 +109,7 @@ class Forced(LogitsProcessor):
 
 
 def build(size: Size, responses: list[list[int]] | None = None) -> State:
-    """Networks and optimiser at step 0; `responses` are those our side sampled."""
+    """Networks and optimiser at step 0; `responses` are the ones our side sampled."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = workload.config(size)
     policy, reference = (
@@ -144,8 +144,9 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
 
 @torch.no_grad()
 def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
-    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the
-    tokens.
+    """Sample with transformers' `generate`; `processor` picks the tokens.
+
+    Prompts are padded to the limit.
     """
     size, tokenizer = state.size, state.tokenizer
     prompts = tokenizer(
@@ -205,7 +206,7 @@ def policy_forward(model: nn.Module, batch: Batch) -> Forward:
 
 
 def value_forward(state: State, batch: Batch) -> Tensor:
-    """values_BT, 0 on padding."""
+    """Return values_BT, with 0 on padding."""
     return (
         state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
     )
@@ -227,7 +228,7 @@ def score(state: State, batch: Batch) -> Scored:
 
 
 def rewards(state: State, scored: Scored) -> Tensor:
-    """rewards_BT, all aspects added up."""
+    """Return rewards_BT, summed over all aspects."""
     rewards_BT = torch.zeros(scored.values_BT.shape)
     lengths = scored.batch.response_mask_BT.sum(1).tolist()
     prompts = [prompt for prompt in state.prompts for _ in range(state.size.samples)]
@@ -262,7 +263,7 @@ def _logits(state: State, name: str, inputs: list[list[str]]) -> Tensor:
 def _segment_rewards(
     state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
 ):
-    """(row, (token, +1 or -1)) for every segment."""
+    """Yield (row, (token, +1 or -1)) for every segment."""
     spec, _ = ASPECTS[name]
     segmenter, inputs, tokens = load_segmenter("auto"), [], []
     for prompt, text, length in zip(prompts, texts, lengths):
@@ -271,7 +272,7 @@ def _segment_rewards(
         counts = [len(state.tokenizer.tokenize(text[:end])) for _, end in spans]
         tokens.append([min(count, length) - 1 for count in counts])
     logits_BTL = _logits(state, name, inputs)
-    for row, words in enumerate(inputs):  # tokenised again to find the marks
+    for row, words in enumerate(inputs):  # tokenised again to find the separators
         ids = state.tokenizer(
             words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH
         )["input_ids"]
@@ -284,7 +285,7 @@ def _segment_rewards(
 def _sequence_rewards(
     state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
 ):
-    """(row, (last token, z-score))."""
+    """Yield (row, (last token, z-score))."""
     spec, _ = ASPECTS[name]
     inputs = [
         rm_prefix(prompt, spec.with_context).all_words + text.split()
@@ -298,8 +299,9 @@ def _sequence_rewards(
 
 
 def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]:
-    """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the
-    epochs.
+    """All epochs, with one optimiser step each over micro-batches.
+
+    Returns the losses' mean over the epochs.
     """
     ppo, train = state.config.algorithm, state.config.train
     assert isinstance(ppo, PPOConfig)
@@ -357,5 +359,5 @@ def _micro_batch(
 
 
 def modules(state: State) -> dict[str, nn.Module]:
-    """What training changes: the same names and weights on both sides."""
+    """The trained modules: same names and weights on both sides."""
     return {"policy": state.policy, "value": state.value, "head": state.head}

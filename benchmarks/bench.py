@@ -1,10 +1,9 @@
-"""`make bench`: seconds, tokens per second and peak memory of a step, ours beside the published
-way, on equal work.
+"""`make bench`: time, throughput and peak memory of one step, compared with the published code.
 
     make bench ARGS="sizes=tiny reps=5"       python -m benchmarks.bench --help lists the keys
 
-Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps; they take
-turns in one process, and what they compute is equal to 1e-4 before anything is timed. Writes
+Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps. They
+alternate in one process, and their results must agree to 1e-4 before anything is timed. Writes
 `bench.json` and `bench.md`.
 """
 
@@ -105,7 +104,7 @@ class Settings(StrictModel):
 
 
 class Progress:
-    """Lines with the seconds since the start."""
+    """Prints lines with the seconds since the start."""
 
     def __init__(self):
         self.started = perf_counter()
@@ -118,7 +117,7 @@ class Progress:
 
 
 def checked(size: Size, say: Progress) -> Equality:
-    """The equality of both sides in fp32 without dropout. Raises `UserError` where they differ."""
+    """Compare both sides in fp32 without dropout. Raises `UserError` if they differ."""
     prompts, epochs = min(size.prompts, CHECKED_PROMPTS), min(size.epochs, CHECKED_EPOCHS)
     equality = check(replace(size, prompts=prompts, epochs=epochs))
     differences = ", ".join(f"{name} {value:.1e}" for name, value in equality.differences.items())
@@ -130,11 +129,10 @@ def checked(size: Size, say: Progress) -> Equality:
 def timed(
     size: Size, say: Progress
 ) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
-    """Steps of both sides in turn, each from the same weights.
+    """Run both sides alternately, each step from the same weights.
 
     Returns:
-      side -> one {phase: seconds} per repetition; the responses; tokens of the reward models'
-      inputs.
+      side -> {phase: seconds} per repetition; the responses; tokens of the reward models' inputs.
     """
     trainer = ours.build(size)
     generated = ours.generate(trainer)
@@ -169,7 +167,7 @@ def timed(
 def memory_of(
     size: Size, responses: list[list[int]], threads: int, say: Progress
 ) -> dict[str, dict[str, float]]:
-    """`peak_mb` and each phase's peaks, every side in a fresh process."""
+    """`peak_mb` and the peaks of each phase, with every side in a fresh process."""
     enough = replace(
         size, epochs=min(size.epochs, 2)
     )  # from the second epoch on Adam's moments are there too
@@ -200,9 +198,7 @@ def memory_of(
 
 
 def _free() -> None:
-    """Give memory back: another process needs it now. glibc keeps what was freed until it is
-    asked.
-    """
+    """Release memory for the next process; glibc keeps freed memory until `malloc_trim`."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -211,8 +207,9 @@ def _free() -> None:
 
 
 def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
-    """One size: `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload`,
-    `equality`.
+    """Benchmark one size.
+
+    Returns `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload` and `equality`.
     """
     prompts = workload.prompt_lengths(size)
     say(
@@ -275,7 +272,7 @@ def _row(name: str, row: dict[str, float]) -> list[str]:
 
 
 def size_table(name: str, result: dict[str, dict]) -> str:
-    """One size's phases, and in words what they were measured on."""
+    """The table of one size's phases, under a description of its workload."""
     header = [
         "phase",
         "baseline s",

@@ -1,5 +1,6 @@
-"""One side in a fresh process: seconds and peak memory of its steps. JSON in on stdin, JSON out on
-stdout.
+"""Steps of one side in a fresh process: seconds and peak memory.
+
+The process reads JSON on stdin and writes JSON to stdout.
 """
 
 import json
@@ -21,12 +22,12 @@ ROOT = Path(__file__).parents[1]
 def measured(
     size: Size, side: str, threads: int, responses: list[list[int]] | None = None, reps: int = 1
 ) -> dict:
-    """Run this file on `size` and return what it says.
+    """Run this file on `size` and return its results.
 
     Returns:
-      imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per
-        repetition, each
-      from the weights the one before left; peak_mb: {phase: MB}.
+      imports_mb, built_mb: before and after the models are built.
+      seconds: {phase: s} per repetition; a repetition starts from the weights of the one before.
+      peak_mb: {phase: MB}.
 
     Raises:
       UserError: the process failed or was killed.

@@ -1,6 +1,4 @@
-"""One step of either side in its four phases: what it takes, and whether both sides compute the
-same.
-"""
+"""One step of either side in four phases: its cost, and whether both sides compute the same."""
 
 import contextlib
 import statistics
@@ -29,8 +27,9 @@ MB = 2**20
 
 @dataclass
 class Step:
-    """One step's outputs, and what each phase took. `peak_mb` is filled where memory is
-    measured.
+    """One step's outputs and the cost of each phase.
+
+    `peak_mb` is filled only if memory is measured.
     """
 
     generated: object = None
@@ -47,9 +46,7 @@ def _synchronize() -> None:
 
 
 def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
-    """Generation, scoring, rewards, updates, one after the other; the clock stops for nothing in
-    between.
-    """
+    """Generation, scoring, rewards, updates; nothing between the phases is timed."""
     step = Step()
 
     def phase(name: str, function: Callable, *arguments):
@@ -72,9 +69,7 @@ def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
 
 
 class Weights:
-    """The trained weights as they were: every repetition starts from them and samples the same
-    tokens.
-    """
+    """A copy of the trained weights, to start every repetition from the same point."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]):
         self.modules = modules
@@ -95,11 +90,10 @@ class Weights:
 
 
 class PeakMemory:
-    """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's
-    resident set.
+    """Peak memory since `reset` in MB: GPU memory if there is a GPU, else the resident set.
 
-    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`.
-    Where that is not allowed the mark is that of the whole life of the process.
+    Linux resets the peak of the resident set when 5 is written to `clear_refs`. If that is not
+    allowed, the peak covers the whole life of the process.
     """
 
     def reset(self) -> None:
@@ -123,9 +117,7 @@ class PeakMemory:
 
 
 class Compared(LogitsProcessor):
-    """Draws the recorded responses, and counts how often our sampler would have drawn the same
-    token here.
-    """
+    """Draws the recorded responses and counts how often our sampler would draw the same token."""
 
     def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
         self.draw, self.force = draw, baseline.Forced(forced_BT)
@@ -156,8 +148,9 @@ def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
 def gradients(
     modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer
 ) -> dict[str, Tensor]:
-    """Adam's running mean of each parameter's gradients over the steps made; no entry where there
-    were none.
+    """Adam's running mean of each parameter's gradients over the steps so far.
+
+    Parameters without optimiser state have no entry.
     """
     return {
         f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
@@ -168,10 +161,10 @@ def gradients(
 
 
 def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """|g - g'| / |g| over all parameters; one without an entry has gradient 0.
+    """|g - g'| / |g| over all parameters; a missing entry counts as gradient 0.
 
-    Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding
-    decides the step.
+    Gradients are compared instead of parameters, because Adam divides a gradient by its size: where
+    it is almost 0, rounding decides the step.
     """
     zero = torch.zeros(())
     names = set(mine) | set(other)
@@ -183,7 +176,7 @@ def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
 
 @dataclass(frozen=True)
 class Equality:
-    """How far apart the sides are: largest differences; for gradients see `gradients_apart`."""
+    """How far the sides are apart: largest differences; for gradients see `gradients_apart`."""
 
     differences: dict[str, float]
     sampled_alike: float
@@ -210,7 +203,7 @@ class Equality:
 
 
 def check(size: Size) -> Equality:
-    """One fp32 step without dropout on both sides, on the same tokens."""
+    """Run one fp32 step without dropout on both sides, on the same tokens."""
     size = replace(size, bf16=False, dropout=0.0)
     state = ours.build(size)
     mine = run_step(ours, state)
@@ -245,7 +238,7 @@ def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    """Medians of both, and the median of the ratios of what was measured one after the other."""
+    """Medians of both, and the median ratio of consecutive measurements."""
     return {
         "baseline_s": statistics.median(first),
         "ours_s": statistics.median(second),
@@ -258,7 +251,7 @@ def response_tokens(responses: Sequence[Sequence[int]]) -> int:
 
 
 def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
-    """What a table of timings has to say of its workload."""
+    """The facts about the workload that the tables print."""
     return {
         "prompt_tokens": workload.prompt_lengths(size),
         "answer_tokens": [len(row) for row in responses],

@@ -1,5 +1,6 @@
-"""Our side: the library's own step in the four phases that are timed. All calls into the loop are
-here.
+"""Our side: the library's step in the four timed phases.
+
+All calls into the training loop are here.
 """
 
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class Generated:
 
 
 def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
-    """A trainer at step 0. `responses` is for the other side: here they are sampled."""
+    """A trainer at step 0. `responses` is ignored: only the baseline needs them."""
     AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
     torch.backends.mkldnn.set_flags(size.onednn)
     accelerator = Accelerator(
@@ -67,7 +68,7 @@ def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
 
 
 def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
-    """The reward models are saved and loaded, as a run loads them."""
+    """The combined reward; its reward models are saved and loaded, as in a real run."""
     aspects = {}
     for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
         with TemporaryDirectory() as folder:
@@ -89,7 +90,7 @@ def _sampling(config: RLConfig) -> Sampling:
 
 
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
-    """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
+    """A function (step t, logits_BV) -> ids_B that draws with our sampler from any logits."""
     uniform_BT = uniform_rows(
         response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens
     )
@@ -100,7 +101,7 @@ def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
 
 
 def generate(trainer: PPOTrainer) -> Generated:
-    """As `fgrlhf.rollout.collect` begins."""
+    """The first half of `fgrlhf.rollout.collect`."""
     config, policy = trainer.config, trainer.actor_critic.policy
     samples = config.env.train_num_samples_per_input
     seeds = response_seeds(0, 0, 0, len(trainer.prompts), samples)
@@ -116,7 +117,7 @@ def generate(trainer: PPOTrainer) -> Generated:
 
 
 def score(trainer: PPOTrainer, generated: Generated) -> Rollout:
-    """As `fgrlhf.rollout.collect` ends."""
+    """The second half of `fgrlhf.rollout.collect`."""
     config = trainer.config
     with trainer.accelerator.autocast():
         return score_responses(
@@ -142,7 +143,7 @@ def update(trainer: PPOTrainer, rollout: Rollout, token_rewards: TokenReward) ->
 
 
 def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:
-    """Tokens of every input of every reward model."""
+    """The length of every reward-model input."""
     scorers = [aspect.scorer for aspect in trainer.reward.aspects.values()]
     return [
         read.length for scorer in scorers for read in scorer.encode(rollout.prompts, rollout.texts)
@@ -150,7 +151,7 @@ def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:
 
 
 def modules(trainer: PPOTrainer) -> dict[str, nn.Module]:
-    """What training changes: the same names and weights on both sides."""
+    """The trained modules: same names and weights on both sides."""
     critic = trainer.actor_critic.value
     return {
         "policy": trainer.actor_critic.policy.model,

@@ -1,6 +1,4 @@
-"""What several rows of the comparison need: made-up texts, a small GPT-2 with its tokenizer, a
-clock.
-"""
+"""Shared by several comparisons: made-up texts, a small GPT-2 with its tokenizer, a timer."""
 
 import random
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ SPECIAL = ("<pad>", "</s>", "<unk>")
 
 
 class ModelSize(Protocol):
-    """What of a row's sizes decides its model. `words` is the number of different ones."""
+    """The fields of a size that define its model. `words` is the number of distinct words."""
 
     vocab: int
     width: int
@@ -29,9 +27,7 @@ class ModelSize(Protocol):
 
 
 class Words:
-    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and
-    pieces.
-    """
+    """Made-up words with Zipf frequencies, so that the tokenizer has whole words and pieces."""
 
     def __init__(self, size: ModelSize, draw: random.Random):
         syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
@@ -66,8 +62,9 @@ def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
 
 
 def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
-    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint
-    says.
+    """A random GPT-2 and a tokenizer.
+
+    Dropout is 0, because TRL turns it off and ours uses the checkpoint's value.
     """
     words = Words(size, random.Random(derive_seed("peers", "rows")))
     tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
@@ -93,9 +90,7 @@ def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
 
 
 class Clock(TrainerCallback):
-    """Seconds from the end of the first optimiser step to the end of the last: wall's,
-    processor's.
-    """
+    """Wall and CPU seconds from the end of the first optimiser step to the end of the last."""
 
     def __init__(self):
         self.ends: list[tuple[float, float]] = []

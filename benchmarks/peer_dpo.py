@@ -1,11 +1,9 @@
-"""TRL's DPOTrainer beside `fgrlhf/dpo.py`: pairs of answers to a prompt, the reference's
-log-probabilities computed before.
+"""TRL's DPOTrainer compared with `fgrlhf/dpo.py`, with precomputed reference log-probabilities.
 
 Both train the same GPT-2 in fp32 on the same texts, with the same optimiser settings and the same
-pairs in every step, in an order that puts pairs of like length together. Neither has dropout,
-evaluation, logging or activation checkpointing here, and no second model is held. TRL reads prompt
-and answer twice, once for each answer of a pair; ours reads the prompt once and both answers after
-it.
+pairs in every step, ordered so that pairs of similar length are together. Dropout, evaluation,
+logging and activation checkpointing are off, and no second model is held. TRL reads prompt and
+answer once for each answer of a pair; ours reads the prompt once, followed by both answers.
 """
 
 import random
@@ -40,7 +38,9 @@ BETA, LR = 0.1, 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `pairs` are those of one optimiser step;
+    """Sizes of the workload.
+
+    `prompt_words` and `answer_words` are bounds of a length. `pairs` belong to one optimiser step;
     the first of `steps` is not timed.
     """
 
@@ -57,7 +57,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given: the checkpoint, and the pairs in the order of the steps."""
+    """The input of both sides: the checkpoint, and the pairs in training order."""
 
     folder: Path
     size: Size
@@ -69,8 +69,9 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Checkpoint and texts. An answer begins with a space, so that it is the same tokens alone and
-    after its prompt.
+    """Write the checkpoint and draw the texts.
+
+    An answer begins with a space, so that it has the same tokens alone and after its prompt.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -96,7 +97,7 @@ def prepare(folder: Path, size: Size) -> Work:
 
 
 class _Ours(DPOTrainer):
-    """The library's trainer on the pairs as they come, with a clock."""
+    """The library's trainer, with pairs in their given order and a timer."""
 
     clock: Clock
     losses: list[float]
@@ -112,11 +113,11 @@ class _Ours(DPOTrainer):
 
 
 def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
-    """micro: pairs of one forward pass."""
+    """`choice["micro"]`: pairs per forward pass."""
     size = work.size
     shutil.rmtree(
         work.folder / "ours", ignore_errors=True
-    )  # else the run before would be continued
+    )  # otherwise the previous run would be continued
     tree = {
         "model": {"policy_model": {"ckpt": work.ckpt}},
         "dpo": {"beta": BETA},
@@ -143,7 +144,7 @@ def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
-    """micro: pairs of one forward pass."""
+    """`choice["micro"]`: pairs per forward pass."""
     from trl import DPOConfig as TRLConfig
     from trl import DPOTrainer as TRLTrainer
 
@@ -209,9 +210,7 @@ def run_trl(work: Work, choice: Choice) -> Measured:
 
 
 def check(work: Work) -> dict[str, Any]:
-    """Both read the same tokens, give them the same reference log-probabilities, and have learned
-    the same after all steps.
-    """
+    """Check that tokens, reference log-probabilities and the loss over all steps agree."""
     ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1})
     rows, reference = list(peer.train_dataset), ours.reference_logprobs()
     for row, mine, logprobs in zip(rows, ours.comparisons, reference, strict=True):

@@ -1,12 +1,11 @@
-"""TRL's GRPOTrainer beside our on-policy loop with `algorithm.name: grpo`: K responses to each
-prompt, one update on them.
+"""TRL's GRPOTrainer compared with our on-policy loop (`algorithm.name: grpo`).
 
-Both train the same GPT-2 in fp32 on the same prompts in the same order, sample as many tokens (the
-end of sequence is never among the `TOP_K` allowed), ask the same cheap reward function, hold the
-same reference for the KL, and make one optimiser step per rollout. TRL samples by transformers'
-generate, without vLLM. All prompts are as long, for TRL numbers a GPT-2's positions from the
-padding on. Samples differ, their number of tokens does not; to see that both compute the same,
-`check` lets TRL learn from our samples.
+Both train the same GPT-2 in fp32 on the same prompts in the same order with K responses to each
+prompt. They sample the same number of tokens (the end of sequence is never among the `TOP_K`), use
+the same cheap reward function and the same reference for the KL, and make one optimiser step per
+rollout. TRL samples with transformers' `generate`, without vLLM. All prompts have the same length,
+because TRL counts padding in a GPT-2's position ids. The samples differ, but not their number of
+tokens; to show that both sides compute the same, `check` trains TRL on our samples.
 """
 
 import random
@@ -36,14 +35,16 @@ from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
-TOLERANCE = 1e-4  # of the gradients, as a part of them
+TOLERANCE = 1e-4  # relative difference of the gradients
 TOP_K, BETA, LR = 20, 0.04, 1e-4
 
 
 @dataclass(frozen=True)
 class Size:
-    """`prompts` of one step, each with `samples` responses of `tokens` tokens. The first of `steps`
-    is not timed.
+    """Sizes of the workload.
+
+    A step has `prompts`, each with `samples` responses of `tokens` tokens. The first of `steps` is
+    not timed.
     """
 
     vocab: int = 8192
@@ -64,7 +65,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given: the checkpoint, and the prompts in the order of the steps."""
+    """The input of both sides: the checkpoint, and the prompts in training order."""
 
     folder: Path
     size: Size
@@ -76,8 +77,10 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """A model whose special tokens have the logit 0, which is never among the largest: every
-    response has all its tokens.
+    """Write the model and draw the prompts.
+
+    Special tokens have the logit 0, which is never among the largest, so every response has its
+    full length.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -100,7 +103,7 @@ def prepare(folder: Path, size: Size) -> Work:
 
 
 def reward_of(text: str) -> float:
-    """Costs nothing, and differs from response to response."""
+    """A reward that costs nothing and differs between responses."""
     return sum(map(ord, text)) % 101 / 10
 
 
@@ -113,8 +116,9 @@ class _Letters:
 
 
 class _Ours(OnPolicyTrainer):
-    """The library's loop on the prompts as they come, with a clock. `sampled` keeps each step's
-    response ids.
+    """The library's loop, with prompts in their given order and a timer.
+
+    `sampled` keeps the response ids of each step.
     """
 
     clock: Clock
@@ -142,7 +146,7 @@ def our_config(work: Work, micro: int) -> RLConfig:
     tree = {
         "model": {
             "policy_model": {"ckpt": work.ckpt, "train_generation_kwargs": {"top_k": TOP_K}},
-            "value_model": {"policy_value_sharing": True},  # not read: grpo has no critic
+            "value_model": {"policy_value_sharing": True},  # unused: grpo has no critic
         },
         "reward": {"letters": {"kind": "letters"}},
         "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
@@ -158,10 +162,10 @@ def our_config(work: Work, micro: int) -> RLConfig:
 
 
 def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
-    """micro: responses of one forward pass."""
+    """`choice["micro"]`: responses per forward pass."""
     shutil.rmtree(
         work.folder / "ours", ignore_errors=True
-    )  # else the run before would be continued
+    )  # otherwise the previous run would be continued
     config = our_config(work, choice["micro"])
     policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -173,8 +177,9 @@ def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
 
 
 def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> Trainer:
-    """micro: responses of one forward pass. replay: response ids of every step, instead of
-    sampling.
+    """`choice["micro"]`: responses per forward pass.
+
+    replay: response ids of every step, used instead of sampling.
     """
     from trl import GRPOConfig, GRPOTrainer
 
@@ -190,7 +195,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
         temperature=1.0,
         top_k=TOP_K,
         beta=BETA,
-        loss_type="dapo",  # the mean over all tokens, as ours
+        loss_type="dapo",  # the mean over all tokens, like ours
         learning_rate=LR,
         lr_scheduler_type="linear",
         warmup_steps=0,
@@ -240,11 +245,10 @@ def run_trl(work: Work, choice: Choice) -> Measured:
 
 
 def check(work: Work) -> dict[str, Any]:
-    """From the same samples both learn the same: the gradients of the first step (see
-    `gradients_apart`).
+    """Check that both sides compute the same gradients in the first step from the same samples.
 
-    Of the first only: advantages of a group sum to 0, so words that nobody said have gradients of
-    rounding alone, which Adam makes as large as any. After three steps that is 0.3 % of the
+    Only the first step is compared: the advantages of a group sum to 0, so the gradients of unused
+    words are rounding errors, which Adam scales up. After three steps this amounts to 0.3 % of the
     gradients.
     """
     work = replace(work, size=replace(work.size, steps=1))

@@ -1,11 +1,10 @@
-"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers
-each.
+"""TRL's RewardTrainer compared with `reward_modeling/run_pref_rm.py` on all pairs of four answers.
 
-Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL,
-cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. What
-neither does here: dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads
-both texts of every pair, 12 of a question; ours reads the question's four and takes the six
-differences of their scores.
+Both train the same GPT-2 with a linear head in fp32 on the same token ids (pretokenised for TRL,
+cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. Dropout,
+evaluation, checkpoints, logging and activation checkpointing are off. TRL reads both texts of every
+pair, 12 per question; ours reads the question's four answers and uses all six differences of their
+scores.
 """
 
 import random
@@ -38,7 +37,9 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser
+    """Sizes of the workload.
+
+    `prompt_words` and `answer_words` are bounds of a length. `questions` belong to one optimiser
     step; the first of `steps` is not timed.
     """
 
@@ -56,7 +57,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given. examples: (four RMInputs, six pairs) of every question."""
+    """The input of both sides. examples: (four RMInputs, six pairs) of every question."""
 
     folder: Path
     size: Size
@@ -66,7 +67,7 @@ class Work:
 
     @property
     def pairs(self) -> int:
-        """Of one optimiser step."""
+        """Pairs per optimiser step."""
         return self.size.questions * len(PAIRS)
 
 
@@ -74,7 +75,7 @@ class Work:
 
 
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
-    """Rows of a pair file, every pair decided: question, passages, four answers of random merit."""
+    """Rows of a pair file with every pair decided by random merits of the four answers."""
     draw = random.Random(derive_seed("peers", "rows"))
     words, rows = Words(size, draw), []
     for _ in range(size.questions * size.steps):
@@ -99,7 +100,7 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Checkpoint and pair file in `folder`, read as run_pref_rm.py reads them."""
+    """Write checkpoint and pair file, and read them as run_pref_rm.py does."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     file = folder / "pairs.json"
@@ -125,14 +126,15 @@ def prepare(folder: Path, size: Size) -> Work:
 
 
 def _network(work: Work):
-    """Ours with its fresh head, the same at every call."""
+    """Our network with a fresh head, the same at every call."""
     with seeded(work.config.train.seed, "head"):
         return load_network(work.config.model, "sequence")
 
 
 def _arguments(work: Work, micro: int):
-    """run_pref_rm.py's, less evaluation, checkpoints and logging. micro: questions of one forward
-    pass.
+    """The arguments of run_pref_rm.py without evaluation, checkpoints and logging.
+
+    micro: questions per forward pass.
     """
     train = work.config.train.model_copy(update={"micro_batch_size": micro})
     arguments = trainer_arguments(work.config.model_copy(update={"train": train}))
@@ -140,7 +142,7 @@ def _arguments(work: Work, micro: int):
         IntervalStrategy.NO
     )
     arguments.load_best_model_at_end = False
-    arguments.train_sampling_strategy = "sequential"  # the pairs of a step are those of the peer's
+    arguments.train_sampling_strategy = "sequential"  # the same pairs per step as TRL
     return arguments
 
 
@@ -157,8 +159,9 @@ def our_trainer(work: Work, choice: Choice) -> Trainer:
 
 
 def trl_rows(work: Work) -> list[dict[str, Any]]:
-    """TRL's pretokenised form, question by question; its collator reads the ids, its sampler the
-    length.
+    """The examples in TRL's pretokenised form, question by question.
+
+    TRL's collator reads the ids, its sampler the lengths.
     """
     rows = []
     for read, pairs in work.examples:
@@ -174,7 +177,7 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
 
 
 def _same_start(work: Work) -> GPT2ForSequenceClassification:
-    """transformers' own network, the one TRL would load, with the weights ours starts from."""
+    """The transformers network that TRL would load, with the same initial weights as ours."""
     network, _ = _network(work)
     peer = GPT2ForSequenceClassification.from_pretrained(work.config.model.ckpt, num_labels=1)
     peer.transformer.load_state_dict(network.trunk.state_dict())
@@ -183,8 +186,9 @@ def _same_start(work: Work) -> GPT2ForSequenceClassification:
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
-    """micro: pairs of one forward pass. sampling: their order, `sequential` is question by
-    question.
+    """`choice["micro"]`: pairs per forward pass; `choice["sampling"]`: their order.
+
+    The order `sequential` is question by question.
     """
     from trl import RewardConfig, RewardTrainer
 
@@ -200,10 +204,10 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
         per_device_train_batch_size=choice["micro"],
         gradient_accumulation_steps=work.pairs // choice["micro"],
         train_sampling_strategy=choice["sampling"],
-        remove_unused_columns=False,  # else the sampler finds no lengths
-        max_length=None,  # TRL drops what is longer; ours has cut the prompts already
+        remove_unused_columns=False,  # the sampler needs the lengths
+        max_length=None,  # TRL drops longer texts; our prompts are already cut
         bf16=False,
-        # `gradient_checkpointing` until 5.22; TRL turns it on by default
+        # Called `gradient_checkpointing` before 5.23. TRL turns it on by default.
         activation_checkpointing=False,
         dataloader_num_workers=0,
         report_to="none",
@@ -231,7 +235,7 @@ def _run(trainer: Trainer, work: Work) -> Measured:
 
 
 def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
-    """Loss of the first step's rows in one forward pass; tokens in it, padding included and not."""
+    """Loss of the first step's rows in one forward pass; its tokens with and without padding."""
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
     batch = trainer._prepare_inputs(batch)
     padded, real = batch["input_ids"].numel(), int(batch["attention_mask"].sum())
@@ -240,9 +244,7 @@ def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
 
 
 def check(work: Work) -> dict[str, Any]:
-    """The loss of one step's pairs is the same on both sides, and so it is when all steps are
-    done.
-    """
+    """Check that the losses agree before training and over all steps."""
     size = work.size
     ours, peer = (
         our_trainer(work, {"micro": 1}),

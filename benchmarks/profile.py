@@ -1,5 +1,4 @@
-"""`make profile`: where our step's time goes: seconds of the phases, then the operators with the
-largest shares.
+"""`make profile`: seconds per phase of our step, and the operators with the largest shares.
 
 make profile ARGS="size=t5_small prompts=1 top=20"
 """
@@ -49,7 +48,7 @@ class Settings(StrictModel):
 
 
 class _Recorded:
-    """A side whose phases carry their names in the profile."""
+    """A side whose phases are labelled in the profile."""
 
     def __init__(self, side):
         self.side = side
@@ -66,9 +65,7 @@ class _Recorded:
 
 
 def _phase_of(event) -> str | None:
-    """The phase an event ran in, by the events around it. None: a backward pass runs in another
-    thread.
-    """
+    """The phase an event ran in, or None for a backward pass, which runs in another thread."""
     while event is not None:
         if event.name.startswith("phase/"):
             return event.name.removeprefix("phase/")
@@ -77,15 +74,13 @@ def _phase_of(event) -> str | None:
 
 
 def operators(events) -> dict[str, dict[str, tuple[float, int]]]:
-    """phase -> operator -> (its own seconds, calls). What is in no phase is the updates' backward
-    pass.
-    """
+    """Sum (own seconds, calls) by phase and operator; other events are the backward pass."""
     found: dict[str, dict[str, tuple[float, int]]] = {phase: {} for phase in PHASES}
     gpu = torch.cuda.is_available()
     for event in events:
         if (
             event.name.startswith("phase/") or event.device_type != DeviceType.CPU
-        ):  # an operator has its kernels' time
+        ):  # an operator includes the time of its kernels
             continue
         own = (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1e6
         row = found[_phase_of(event) or "updates"]
@@ -107,7 +102,7 @@ def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
 
 
 def run(settings: Settings) -> str:
-    """One step to warm up, one timed, one profiled. Returns the text that is printed."""
+    """Warm up with one step, time one and profile one. Returns the printed text."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)

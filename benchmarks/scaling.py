@@ -1,11 +1,10 @@
-"""How our step's cost grows: seconds and memory against prompt length, answer length, K, batch and
-model size.
+"""Growth of cost: time and memory against prompt length, answer length, K, batch and model size.
 
     python -m benchmarks.scaling axes=prompt_tokens,samples reps=3        --help lists the keys
 
-One axis at a time around one base; every point is a process of its own. The slope of log(cost)
-against log(x), fitted over the largest points of an axis, says how cost grows there: 1 is linear.
-Writes `scaling.json`, one picture an axis.
+One axis varies at a time around a common base; every point runs in a separate process. The slope of
+log(cost) against log(x), fitted over the largest points of an axis, is the order of growth: 1 is
+linear. Writes `scaling.json` and one plot per axis.
 """
 
 import math
@@ -58,7 +57,7 @@ BASE = _sized(
     128,
 )
 
-# axis -> what it is called, and its points
+# axis -> label and points
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompt_tokens": ("tokens of a prompt", (128, 256, 512, 1024)),
     "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
@@ -66,11 +65,11 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompts": ("prompts in a batch", (1, 2, 4, 8, 16)),
     "width": ("weights of the policy", (64, 128, 256, 512)),
 }
-FITTED = 3  # points at the end of an axis: small ones are all fixed cost
+FITTED = 3  # points at the end of an axis; fixed cost dominates small ones
 
 
 class Settings(StrictModel):
-    """How cost grows."""
+    """Settings of `python -m benchmarks.scaling`."""
 
     axes: str = Field("all", description=f"of {', '.join(AXES)}, with commas")
     points: PositiveInt | None = Field(
@@ -94,7 +93,7 @@ class Settings(StrictModel):
 
 
 def at(axis: str, value: int) -> Size:
-    """The base with one thing changed."""
+    """The base size with one value changed."""
     if axis == "width":
         return _sized(BASE, value)
     size = replace(BASE, **{axis: value})
@@ -109,7 +108,7 @@ def weights_of(dims: T5Dims) -> int:
 
 
 def measure_point(axis: str, value: int, settings: Settings) -> dict[str, float]:
-    """x, median seconds of every phase, and the peak in MB above what importing takes."""
+    """x, the median seconds of every phase, and the peak in MB without imports."""
     size = at(axis, value)
     found = measured(size, "ours", settings.threads, reps=settings.reps)
     steps = [with_total(seconds) for seconds in found["seconds"]]
@@ -120,14 +119,14 @@ def measure_point(axis: str, value: int, settings: Settings) -> dict[str, float]
 
 
 def slope(points: Sequence[Mapping[str, float]], name: str) -> float:
-    """Of the least-squares line through (log x, log y) of the last FITTED points."""
+    """Slope of the least-squares line through (log x, log y) of the last FITTED points."""
     last = points[-FITTED:]
     xs, ys = [math.log(p["x"]) for p in last], [math.log(max(p[name], 1e-9)) for p in last]
     return statistics.linear_regression(xs, ys).slope if len(last) > 1 else math.nan
 
 
 def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Seconds of the phases and memory against x, both logarithmic, with a line of slope 1."""
+    """Plot time per phase and memory against x on log axes, with a line of slope 1."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     import matplotlib.pyplot as plt
 
@@ -161,7 +160,7 @@ def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
 
 
 def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """A row an axis: cost at its ends, and the slopes."""
+    """One row per axis: the cost at both ends, and the slopes."""
     rows = []
     for axis, points in results.items():
         ends = [points[0], points[-1]]
@@ -191,7 +190,7 @@ def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 def document(
     results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path
 ) -> str:
-    """Table and pictures, their links relative to `folder`."""
+    """Table and plots, with links relative to `folder`."""
     pictures = [
         f"![cost against {AXES[axis][0]}]({os.path.relpath(plots / f'{axis}.svg', folder)})"
         for axis in results

@@ -1,4 +1,4 @@
-"""Markdown tables, and their place in a document."""
+"""Markdown tables, and inserting them into a document."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, no exponent."""
+    """A number with three significant digits and no exponent."""
     if value == 0:
         return "0"
     if value >= 1000:
