@@ -17,7 +17,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    T5ForConditionalGeneration,
+)
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, RM_LENGTH, Size
@@ -28,6 +33,7 @@ from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import masked_sum, whiten
+from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_prefix
 
 
@@ -35,12 +41,12 @@ from tasks.qa_feedback.feedback import rm_prefix
 class State:
     size: Size
     config: RLConfig
-    tokenizer: object
+    tokenizer: PreTrainedTokenizerFast
     prompts: list[Prompt]
-    policy: nn.Module
-    reference: nn.Module
-    value: nn.Module
-    head: nn.Module
+    policy: T5ForConditionalGeneration
+    reference: T5ForConditionalGeneration
+    value: T5ForConditionalGeneration
+    head: ValueHead
     reward_models: dict[str, nn.Module]
     optimizer: torch.optim.Optimizer
     forced_BT: Tensor  # the responses to sample, padded to the limit
@@ -69,13 +75,13 @@ class Batch:
         return [row[:length] for row, length in zip(self.response_ids_BT.tolist(), lengths)]
 
     def rows(self, part: slice) -> "Batch":
-        tensors = (
-            self.prompt_ids_BP,
-            self.prompt_mask_BP,
-            self.response_ids_BT,
-            self.response_mask_BT,
+        return Batch(
+            self.prompt_ids_BP[part],
+            self.prompt_mask_BP[part],
+            self.response_ids_BT[part],
+            self.response_mask_BT[part],
+            self.texts[part],
         )
-        return Batch(*(tensor[part] for tensor in tensors), self.texts[part])
 
 
 @dataclass(frozen=True)
@@ -103,22 +109,21 @@ class Forced(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - 1  # the decoder starts from one start token
-        return torch.full_like(scores, -torch.inf).scatter(
-            -1, self.forced_BT[:, step : step + 1], 0.0
-        )
+        ids_B1 = self.forced_BT[:, step : step + 1]
+        return torch.full_like(scores, -torch.inf).scatter(-1, ids_B1, 0.0)
 
 
-def build(size: Size, responses: list[list[int]] | None = None) -> State:
+def build(size: Size, responses: list[list[int]]) -> State:
     """Networks and optimiser at step 0; `responses` are the ones our side sampled."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = workload.config(size)
-    policy, reference = (
-        workload.policy_model(size).to(device),
-        workload.reference_model(size).to(device),
-    )
-    value, head = (module.to(device) for module in workload.value_model(size))
+    policy = workload.policy_model(size)
+    reference = workload.reference_model(size)
+    value, head = workload.value_model(size)
     for model in (policy, reference, value):
         model.set_attn_implementation(size.baseline_attention)
+    for module in (policy, reference, value, head):
+        nn.Module.to(module, device)
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
     return State(
@@ -148,7 +153,8 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
 
     Prompts are padded to the limit.
     """
-    size, tokenizer = state.size, state.tokenizer
+    size = state.size
+    tokenizer = state.tokenizer
     prompts = tokenizer(
         [prompt.text for prompt in state.prompts],
         padding="max_length",
@@ -159,7 +165,7 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
     _train(state, False)
     sampling = state.config.model.policy_model.train_generation_kwargs
     with state.precision():
-        output = state.policy.generate(
+        output = state.policy.generate(  # pyright: ignore[reportAttributeAccessIssue]
             input_ids=prompts["input_ids"],
             attention_mask=prompts["attention_mask"],
             do_sample=True,
@@ -170,13 +176,16 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
             logits_processor=LogitsProcessorList([processor or Forced(state.forced_BT)]),
             pad_token_id=tokenizer.pad_token_id,
         )
+    assert isinstance(output, Tensor)
     ids_BT = output[:, 1:]
-    ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=tokenizer.pad_token_id)
+    pad_id = tokenizer.pad_token_id
+    assert isinstance(pad_id, int)
+    ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=pad_id)
     return Batch(
         prompts["input_ids"].repeat_interleave(size.samples, 0),
         prompts["attention_mask"].repeat_interleave(size.samples, 0),
         ids_BT,
-        (ids_BT != tokenizer.pad_token_id).long(),
+        (ids_BT != pad_id).long(),
         tokenizer.batch_decode(ids_BT, skip_special_tokens=True),
     )
 
@@ -207,9 +216,8 @@ def policy_forward(model: nn.Module, batch: Batch) -> Forward:
 
 def value_forward(state: State, batch: Batch) -> Tensor:
     """Return values_BT, with 0 on padding."""
-    return (
-        state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
-    )
+    hidden_BTD = _outputs(state.value, batch).decoder_hidden_states[-1]
+    return state.head(hidden_BTD) * batch.response_mask_BT
 
 
 @torch.no_grad()
@@ -265,7 +273,10 @@ def _segment_rewards(
 ):
     """Yield (row, (token, +1 or -1)) for every segment."""
     spec, _ = ASPECTS[name]
-    segmenter, inputs, tokens = load_segmenter("auto"), [], []
+    assert spec.level != "sequence"
+    segmenter = load_segmenter("auto")
+    inputs = []
+    tokens = []
     for prompt, text, length in zip(prompts, texts, lengths):
         spans = segmenter.segments(text, spec.level)
         inputs.append(rm_words(rm_prefix(prompt, spec.with_context).all_words, text, spans)[0])
@@ -303,7 +314,8 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
 
     Returns the losses' mean over the epochs.
     """
-    ppo, train = state.config.algorithm, state.config.train
+    ppo = state.config.algorithm
+    train = state.config.train
     assert isinstance(ppo, PPOConfig)
     mask_BT = scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
@@ -340,10 +352,12 @@ def _micro_batch(
     returns_BT: Tensor,
     n_tokens: Tensor,
 ) -> dict[str, float]:
-    ppo, batch = state.config.algorithm, scored.batch.rows(part)
+    ppo = state.config.algorithm
     assert isinstance(ppo, PPOConfig)
+    batch = scored.batch.rows(part)
     with state.precision():
-        new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
+        new = policy_forward(state.policy, batch)
+        values_BT = value_forward(state, batch)
     policy_BT, _, _ = clipped_policy_loss(
         new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
     )

@@ -48,14 +48,12 @@ def measured(
     )
     if done.returncode == -SIGKILL:
         raise UserError(
-            f"{size.name}: the process of {side} was killed, most likely for want of memory: free"
-            " some, or take a smaller size or fewer prompts; make bench also runs without it"
+            f"{size.name}: the process of {side} was killed, most likely because memory ran out:"
+            " free some, choose a smaller size or fewer prompts, or skip this measurement"
             " (memory=false)"
         )
     if done.returncode:
-        raise UserError(
-            f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}"
-        )
+        raise UserError(f"{size.name}: the process of {side} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -71,7 +69,8 @@ def _size(tree: dict) -> Size:
 def main() -> None:
     spec = json.load(sys.stdin)
     torch.set_num_threads(spec["threads"])
-    side, memory = SIDES[spec["side"]], PeakMemory()
+    side = SIDES[spec["side"]]
+    memory = PeakMemory()
     memory.reset()
     imports_mb = memory.peak_mb()
     state = side.build(_size(spec["size"]), spec["responses"])

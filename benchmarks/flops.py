@@ -30,8 +30,9 @@ def decoder_flops(dims: T5Dims, tokens: int, prompt: int, cached: bool = False) 
     to the tokens before it: 2 t (t + 1) i in place of 4 t^2 i.
     """
     linear = 6 * dims.d_model * dims.inner + 2 * dims.d_model * dims.d_ff
-    own = 2 * tokens * (tokens + 1) if cached else 4 * tokens**2
-    return dims.layers * (2 * tokens * linear + own * dims.inner + 4 * tokens * prompt * dims.inner)
+    attention = 2 * tokens * (tokens + 1) if cached else 4 * tokens**2
+    attention += 4 * tokens * prompt
+    return dims.layers * (2 * tokens * linear + attention * dims.inner)
 
 
 def logits_flops(dims: T5Dims, tokens: int) -> float:
@@ -54,9 +55,9 @@ def forward_flops(
     for prompt, lengths in zip(prompts, answers, strict=True):
         total += encoder_flops(dims, prompt) + cross_flops(dims, prompt)
         for length in lengths:
-            total += decoder_flops(dims, length, prompt, cached) + (
-                logits_flops(dims, length) if logits else 0.0
-            )
+            total += decoder_flops(dims, length, prompt, cached)
+            if logits:
+                total += logits_flops(dims, length)
     return total
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
+from typing import Any
 
 import psutil
 import torch
@@ -17,11 +19,10 @@ from benchmarks.workload import Size
 from fgrlhf.errors import UserError
 
 PHASES = ("generation", "scoring", "rewards", "updates")
-SIDES = {"baseline": baseline, "ours": ours}
+SIDES: dict[str, ModuleType] = {"baseline": baseline, "ours": ours}
 TOLERANCE = 1e-4
-SAMPLED_ALIKE = (
-    0.99  # of the tokens: where two are almost as probable, rounding may order them otherwise
-)
+# Fraction of tokens; rounding may swap two that are almost equally probable.
+SAMPLED_ALIKE = 0.99
 MB = 2**20
 
 
@@ -32,9 +33,9 @@ class Step:
     `peak_mb` is filled only if memory is measured.
     """
 
-    generated: object = None
-    scored: object = None
-    rewards: object = None
+    generated: Any = None
+    scored: Any = None
+    rewards: Any = None
     losses: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
@@ -120,8 +121,11 @@ class Compared(LogitsProcessor):
     """Draws the recorded responses and counts how often our sampler would draw the same token."""
 
     def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
-        self.draw, self.force = draw, baseline.Forced(forced_BT)
-        self.real_BT, self.alike, self.drawn = forced_BT != 0, 0, 0
+        self.draw = draw
+        self.force = baseline.Forced(forced_BT)
+        self.real_BT = forced_BT != 0
+        self.alike = 0
+        self.drawn = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         forced = self.force(input_ids, scores)
@@ -139,10 +143,10 @@ class Compared(LogitsProcessor):
 def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     """The largest difference; `b_BT` may have more columns of padding, which must hold zeros."""
     T = a_BT.shape[1]
-    return max(
-        float((a_BT - b_BT[:, :T]).abs().max()),
-        float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0,
-    )
+    apart = float((a_BT - b_BT[:, :T]).abs().max())
+    if b_BT.shape[1] == T:
+        return apart
+    return max(apart, float(b_BT[:, T:].abs().max()))
 
 
 def gradients(
@@ -183,22 +187,20 @@ class Equality:
     responses: list[list[int]]
 
     def failures(self) -> list[str]:
-        found = [
+        failures = [
             f"{name} differ by {value:.2g}"
             for name, value in self.differences.items()
             if not value <= TOLERANCE
         ]
-        return found + (
-            [f"only {self.sampled_alike:.2%} of the tokens are drawn alike"]
-            if self.sampled_alike < SAMPLED_ALIKE
-            else []
-        )
+        if self.sampled_alike < SAMPLED_ALIKE:
+            failures.append(f"only {self.sampled_alike:.2%} of the sampled tokens agree")
+        return failures
 
     def require(self, name: str) -> None:
         if self.failures():
             raise UserError(
                 f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}),"
-                " so there is nothing to time"
+                " so their times cannot be compared"
             )
 
 

@@ -19,11 +19,16 @@ SPECIAL = ("<pad>", "</s>", "<unk>")
 class ModelSize(Protocol):
     """The fields of a size that define its model. `words` is the number of distinct words."""
 
-    vocab: int
-    width: int
-    layers: int
-    heads: int
-    words: int
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def words(self) -> int: ...
 
 
 class Words:
@@ -31,10 +36,11 @@ class Words:
 
     def __init__(self, size: ModelSize, draw: random.Random):
         syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
-        found: set[str] = set()
-        while len(found) < size.words:
-            found.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
-        self.words, self.draw = sorted(found, key=lambda word: (len(word), word)), draw
+        words: set[str] = set()
+        while len(words) < size.words:
+            words.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
+        self.words = sorted(words, key=lambda word: (len(word), word))
+        self.draw = draw
         self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
 
     def text(self, words: int) -> str:
@@ -43,19 +49,15 @@ class Words:
 
 def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
     model = Tokenizer(models.BPE())
-    model.pre_tokenizer, model.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    model.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=vocab,
-            special_tokens=list(SPECIAL),
-            show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        ),
-    )
+    model.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
@@ -101,4 +103,6 @@ class Clock(TrainerCallback):
         self.ends.append((perf_counter(), process_time()))
 
     def seconds(self) -> tuple[float, float]:
-        return tuple(last - first for first, last in zip(self.ends[0], self.ends[-1]))
+        first_wall, first_cpu = self.ends[0]
+        last_wall, last_cpu = self.ends[-1]
+        return last_wall - first_wall, last_cpu - first_cpu

@@ -33,7 +33,8 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 
 TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
-BETA, LR = 0.1, 1e-4
+BETA = 0.1
+LR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,18 @@ def prepare(folder: Path, size: Size) -> Work:
     datasets.disable_progress_bars()
     gpt2_checkpoint(folder / "start", size)
     draw = random.Random(derive_seed("peers", "dpo"))
-    words, made = Words(size, draw), []
+    words = Words(size, draw)
+    comparisons = []
     for i in range(size.pairs * size.steps):
-        prompt, *answers = (
-            words.text(draw.randint(*bounds))
-            for bounds in (size.prompt_words, size.answer_words, size.answer_words)
-        )
-        made.append(
+        prompt = words.text(draw.randint(*size.prompt_words))
+        answers = [words.text(draw.randint(*size.answer_words)) for _ in range(2)]
+        comparisons.append(
             Compared(
                 Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)
             )
         )
-    made.sort(key=lambda c: len(c.prompt.text))
-    return Work(folder, size, made)
+    comparisons.sort(key=lambda c: len(c.prompt.text))
+    return Work(folder, size, comparisons)
 
 
 # ---- the two trainers ----------------------------------------------------------------------------
@@ -112,12 +112,11 @@ class _Ours(DPOTrainer):
         self.losses.append(metrics["loss/total"])
 
 
-def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
+def our_trainer(work: Work, choice: Choice) -> _Ours:
     """`choice["micro"]`: pairs per forward pass."""
     size = work.size
-    shutil.rmtree(
-        work.folder / "ours", ignore_errors=True
-    )  # otherwise the previous run would be continued
+    # otherwise the previous run would be continued
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)
     tree = {
         "model": {"policy_model": {"ckpt": work.ckpt}},
         "dpo": {"beta": BETA},
@@ -138,15 +137,16 @@ def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
     config = validate(DPOConfig, tree, "the benchmark's settings")
     policy = load_policy(work.ckpt)
     encoded = encode_comparisons(policy, work.comparisons, config.env.max_generated_len)
-    made = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
-    made.clock, made.losses = Clock(), []
-    return made
+    trainer = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
+    trainer.clock = Clock()
+    trainer.losses = []
+    return trainer
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
     """`choice["micro"]`: pairs per forward pass."""
-    from trl import DPOConfig as TRLConfig
-    from trl import DPOTrainer as TRLTrainer
+    from trl import DPOConfig as TRLConfig  # pyright: ignore[reportMissingImports]
+    from trl import DPOTrainer as TRLTrainer  # pyright: ignore[reportMissingImports]
 
     size = work.size
     arguments = TRLConfig(
@@ -188,22 +188,23 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 
 
 def run_ours(work: Work, choice: Choice) -> Measured:
-    made = our_trainer(work, choice)
-    made.train()
+    trainer = our_trainer(work, choice)
+    trainer.train()
     return Measured(
         work.size.pairs * (work.size.steps - 1),
-        *made.clock.seconds(),
-        sum(made.losses) / len(made.losses),
+        *trainer.clock.seconds(),
+        loss=sum(trainer.losses) / len(trainer.losses),
     )
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    made, clock = trl_trainer(work, choice), Clock()
-    made.add_callback(clock)
-    made.remove_callback(PrinterCallback)
-    loss = made.train().training_loss
+    trainer = trl_trainer(work, choice)
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    loss = trainer.train().training_loss
     assert len(clock.ends) == work.size.steps
-    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss=loss)
 
 
 # ---- equal work ----------------------------------------------------------------------------------
@@ -211,30 +212,35 @@ def run_trl(work: Work, choice: Choice) -> Measured:
 
 def check(work: Work) -> dict[str, Any]:
     """Check that tokens, reference log-probabilities and the loss over all steps agree."""
-    ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1})
-    rows, reference = list(peer.train_dataset), ours.reference_logprobs()
-    for row, mine, logprobs in zip(rows, ours.comparisons, reference, strict=True):
-        if (row["prompt_ids"], [row["chosen_ids"], row["rejected_ids"]]) != (
-            mine.prompt_ids,
-            mine.answer_ids,
-        ):
-            raise UserError("the sides read other tokens: nothing to time")
+    ours = our_trainer(work, {"micro": 1})
+    peer = trl_trainer(work, {"micro": 1})
+    assert isinstance(peer.train_dataset, datasets.Dataset)
+    rows = peer.train_dataset.to_list()
+    reference = ours.reference_logprobs()
+    for row, comparison, logprobs in zip(rows, ours.comparisons, reference, strict=True):
+        same_prompt = row["prompt_ids"] == comparison.prompt_ids
+        same_answers = [row["chosen_ids"], row["rejected_ids"]] == comparison.answer_ids
+        if not (same_prompt and same_answers):
+            raise UserError("the sides read different tokens, so their rates cannot be compared")
         for name, logprobs_T in zip(("ref_chosen_logps", "ref_rejected_logps"), logprobs):
             if abs(row[name] - float(logprobs_T.sum())) > TOLERANCE * len(logprobs_T):
                 raise UserError(
-                    f"{name} differ, ours {float(logprobs_T.sum()):.6f} and TRL's {row[name]:.6f}:"
-                    " nothing to time"
+                    f"{name} differ (ours {float(logprobs_T.sum()):.6f}, TRL {row[name]:.6f}), so"
+                    " the rates cannot be compared"
                 )
-    learned = {"ours": run_ours(work, {"micro": 1}).loss, "peer": run_trl(work, {"micro": 1}).loss}
-    if not abs(learned["ours"] - learned["peer"]) <= TOLERANCE:
+    our_loss = run_ours(work, {"micro": 1}).loss
+    peer_loss = run_trl(work, {"micro": 1}).loss
+    assert our_loss is not None and peer_loss is not None
+    if not abs(our_loss - peer_loss) <= TOLERANCE:
         raise UserError(
-            f"the losses over {work.size.steps} steps differ, {learned}: nothing to time"
+            f"the losses over {work.size.steps} steps differ (ours {our_loss:.6f}, TRL"
+            f" {peer_loss:.6f}), so the rates cannot be compared"
         )
     answers = [ids for c in ours.comparisons for ids in c.answer_ids]
     prompts = sum(len(c.prompt_ids) for c in ours.comparisons)
     return {
         **asdict(work.size),
-        "loss_over_steps": learned,
+        "loss_over_steps": {"ours": our_loss, "peer": peer_loss},
         "prompt_tokens_mean": prompts / len(ours.comparisons),
         "answer_tokens_mean": sum(map(len, answers)) / len(answers),
         "parameters": sum(p.numel() for p in ours.policy.parameters()),

@@ -18,6 +18,7 @@ from typing import Any
 import datasets
 import torch
 from accelerate import Accelerator
+from torch import nn
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
 from transformers.utils import logging as transformers_logging
 
@@ -36,7 +37,9 @@ from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
 TOLERANCE = 1e-4  # relative difference of the gradients
-TOP_K, BETA, LR = 20, 0.04, 1e-4
+TOP_K = 20
+BETA = 0.04
+LR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -88,18 +91,19 @@ def prepare(folder: Path, size: Size) -> Work:
     gpt2_checkpoint(folder / "start", size)
     model = AutoModelForCausalLM.from_pretrained(folder / "start")
     with torch.no_grad():
-        model.get_input_embeddings().weight[:3] = 0
+        embeddings = model.get_input_embeddings()
+        assert isinstance(embeddings, nn.Embedding)
+        embeddings.weight[:3] = 0
     model.save_pretrained(folder / "start")
     draw = random.Random(derive_seed("peers", "grpo"))
     tokenizer = load_policy(folder / "start").tokenizer
-    whole = [
-        word for word in Words(size, draw).words if len(tokenizer(" " + word)["input_ids"]) == 1
-    ]
-    texts = [
-        "".join(" " + word for word in draw.choices(whole, k=size.prompt_tokens))
-        for _ in range(size.prompts * size.steps)
-    ]
-    return Work(folder, size, [Prompt(str(i), text) for i, text in enumerate(texts)])
+    words = Words(size, draw).words
+    one_token_words = [word for word in words if len(tokenizer(" " + word)["input_ids"]) == 1]
+    prompts = []
+    for i in range(size.prompts * size.steps):
+        chosen = draw.choices(one_token_words, k=size.prompt_tokens)
+        prompts.append(Prompt(str(i), "".join(" " + word for word in chosen)))
+    return Work(folder, size, prompts)
 
 
 def reward_of(text: str) -> float:
@@ -132,7 +136,7 @@ class _Ours(OnPolicyTrainer):
         self.sampled.append(rollout.response_ids_BT.tolist())
         if not bool(rollout.response_mask_BT.all()):
             raise UserError(
-                "a response ended early: the sides would sample different numbers of tokens"
+                "a response ended early, so the sides would sample different numbers of tokens"
             )
         return rollout, rewards
 
@@ -152,28 +156,42 @@ def our_config(work: Work, micro: int) -> RLConfig:
         "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
         "algorithm": {"name": "grpo", "credit": "response", "kl_coef": BETA},
         "train": {
-            "total_episodes": size.responses * size.steps, "sampling_batch_size_per_card": size.prompts,  # noqa: E501
-            "training_batch_size_per_card": micro, "n_ppo_epoch_per_rollout": 1, "n_warmup_steps": 0, "lr": LR, "adam_eps": 1e-8,  # noqa: E501
-            "max_grad_norm": 1.0, "kl_threshold": 1e9, "eval_interval": 1000, "save_interval": 1000, "shuffle": False,  # noqa: E501
+            "total_episodes": size.responses * size.steps,
+            "sampling_batch_size_per_card": size.prompts,
+            "training_batch_size_per_card": micro,
+            "n_ppo_epoch_per_rollout": 1,
+            "n_warmup_steps": 0,
+            "lr": LR,
+            "adam_eps": 1e-8,
+            "max_grad_norm": 1.0,
+            "kl_threshold": 1e9,
+            "eval_interval": 1000,
+            "save_interval": 1000,
+            "shuffle": False,
         },
         "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
-    }  # fmt: skip
+    }
     return validate(RLConfig, tree, "the benchmark's settings")
 
 
-def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
+def our_trainer(work: Work, choice: Choice) -> _Ours:
     """`choice["micro"]`: responses per forward pass."""
-    shutil.rmtree(
-        work.folder / "ours", ignore_errors=True
-    )  # otherwise the previous run would be continued
+    # otherwise the previous run would be continued
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)
     config = our_config(work, choice["micro"])
-    policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    made = _Ours(
-        config, GRPO(config.algorithm), ActorCritic(policy, None), reference, CombinedReward({"letters": _Letters()}),  # noqa: E501
-        work.prompts, None, accelerator)  # fmt: skip
-    made.clock, made.sampled = Clock(), []
-    return made
+    trainer = _Ours(
+        config,
+        GRPO(config.algorithm),
+        ActorCritic(load_policy(work.ckpt), None),
+        load_policy(work.ckpt),
+        CombinedReward({"letters": _Letters()}),
+        work.prompts,
+        None,
+        Accelerator(cpu=not torch.cuda.is_available()),
+    )
+    trainer.clock = Clock()
+    trainer.sampled = []
+    return trainer
 
 
 def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> Trainer:
@@ -181,7 +199,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
 
     replay: response ids of every step, used instead of sampling.
     """
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     size = work.size
     arguments = GRPOConfig(
@@ -213,7 +231,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
         dataloader_num_workers=0,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    made = GRPOTrainer(
+    trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(work.ckpt),
         lambda completions, **_: [reward_of(text) for text in completions],
         args=arguments,
@@ -222,21 +240,22 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
     )
     if replay is not None:
         steps = iter(replay)
-        made._generate_single_turn = lambda *_, **__: (next(steps), None)
-    return made
+        trainer._generate_single_turn = lambda *_, **__: (next(steps), None)
+    return trainer
 
 
 def run_ours(work: Work, choice: Choice) -> Measured:
-    made = our_trainer(work, choice)
-    made.train()
-    return Measured(work.size.responses * (work.size.steps - 1), *made.clock.seconds())
+    trainer = our_trainer(work, choice)
+    trainer.train()
+    return Measured(work.size.responses * (work.size.steps - 1), *trainer.clock.seconds())
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    made, clock = trl_trainer(work, choice), Clock()
-    made.add_callback(clock)
-    made.remove_callback(PrinterCallback)
-    made.train()
+    trainer = trl_trainer(work, choice)
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
     assert len(clock.ends) == work.size.steps
     return Measured(work.size.responses * (work.size.steps - 1), *clock.seconds())
 
@@ -257,13 +276,15 @@ def check(work: Work) -> dict[str, Any]:
     peer = trl_trainer(work, {"micro": work.size.samples}, ours.sampled)
     peer.remove_callback(PrinterCallback)
     peer.train()
-    mine = gradients({"policy": ours.policy.model}, ours.optimizer)
-    theirs = gradients({"policy": peer.accelerator.unwrap_model(peer.model)}, peer.optimizer)
-    apart = gradients_apart(mine, theirs)
+    assert isinstance(peer.optimizer, torch.optim.Optimizer)
+    our_gradients = gradients({"policy": ours.policy.model}, ours.optimizer)
+    peer_policy = peer.accelerator.unwrap_model(peer.model)
+    peer_gradients = gradients({"policy": peer_policy}, peer.optimizer)
+    apart = gradients_apart(our_gradients, peer_gradients)
     if not apart <= TOLERANCE:
         raise UserError(
-            f"from the same samples the gradients are {apart:.2g} of themselves apart: the sides do"
-            " not learn the same"
+            f"the gradients from the same samples differ by {apart:.2g} of their norm, so the rates"
+            " cannot be compared"
         )
     return {
         **asdict(work.size),

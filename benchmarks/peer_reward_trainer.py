@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import GPT2ForSequenceClassification, PrinterCallback, Trainer
+from torch import nn
+from transformers import GPT2ForSequenceClassification, PreTrainedModel, PrinterCallback, Trainer
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging as transformers_logging
 
@@ -77,7 +78,8 @@ class Work:
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
     """Rows of a pair file with every pair decided by random merits of the four answers."""
     draw = random.Random(derive_seed("peers", "rows"))
-    words, rows = Words(size, draw), []
+    words = Words(size, draw)
+    rows = []
     for _ in range(size.questions * size.steps):
         left = draw.randint(*size.prompt_words) - 12
         passages = []
@@ -85,17 +87,11 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
             passages.append(["title " + words.text(2), words.text(min(left, 110))])
             left -= 110
         merit = draw.sample(range(4), 4)
-        rows.append(
-            {
-                "question": words.text(12),
-                "passages": passages,
-                **{
-                    f"prediction {i + 1}": words.text(draw.randint(*size.answer_words))
-                    for i in range(4)
-                },
-                "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
-            }
-        )
+        row: dict[str, Any] = {"question": words.text(12), "passages": passages}
+        for i in range(4):
+            row[f"prediction {i + 1}"] = words.text(draw.randint(*size.answer_words))
+        row["preference"] = [1 if merit[i] > merit[j] else 2 for i, j in PAIRS]
+        rows.append(row)
     return rows
 
 
@@ -138,9 +134,9 @@ def _arguments(work: Work, micro: int):
     """
     train = work.config.train.model_copy(update={"micro_batch_size": micro})
     arguments = trainer_arguments(work.config.model_copy(update={"train": train}))
-    arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = (
-        IntervalStrategy.NO
-    )
+    arguments.eval_strategy = IntervalStrategy.NO
+    arguments.save_strategy = IntervalStrategy.NO
+    arguments.logging_strategy = IntervalStrategy.NO
     arguments.load_best_model_at_end = False
     arguments.train_sampling_strategy = "sequential"  # the same pairs per step as TRL
     return arguments
@@ -179,6 +175,7 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
 def _same_start(work: Work) -> GPT2ForSequenceClassification:
     """The transformers network that TRL would load, with the same initial weights as ours."""
     network, _ = _network(work)
+    assert isinstance(network.trunk, nn.Module) and isinstance(network.head, nn.Module)
     peer = GPT2ForSequenceClassification.from_pretrained(work.config.model.ckpt, num_labels=1)
     peer.transformer.load_state_dict(network.trunk.state_dict())
     peer.score.load_state_dict(network.head.state_dict())
@@ -190,7 +187,7 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 
     The order `sequential` is question by question.
     """
-    from trl import RewardConfig, RewardTrainer
+    from trl import RewardConfig, RewardTrainer  # pyright: ignore[reportMissingImports]
 
     same = _arguments(work, 1)
     names = (
@@ -228,7 +225,7 @@ def _run(trainer: Trainer, work: Work) -> Measured:
     trainer.remove_callback(PrinterCallback)
     loss = trainer.train().training_loss
     assert len(clock.ends) == work.size.steps
-    return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+    return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss=loss)
 
 
 # ---- equal work ----------------------------------------------------------------------------------
@@ -236,46 +233,53 @@ def _run(trainer: Trainer, work: Work) -> Measured:
 
 def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
     """Loss of the first step's rows in one forward pass; its tokens with and without padding."""
+    assert trainer.train_dataset is not None and isinstance(trainer.model, nn.Module)
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
     batch = trainer._prepare_inputs(batch)
-    padded, real = batch["input_ids"].numel(), int(batch["attention_mask"].sum())
+    padded = batch["input_ids"].numel()
+    real = int(batch["attention_mask"].sum())
     with torch.no_grad():
-        return trainer.compute_loss(trainer.model, batch).item(), padded, real
+        loss = trainer.compute_loss(trainer.model, batch)
+    assert isinstance(loss, torch.Tensor)
+    return loss.item(), padded, real
 
 
 def check(work: Work) -> dict[str, Any]:
     """Check that the losses agree before training and over all steps."""
     size = work.size
-    ours, peer = (
-        our_trainer(work, {"micro": 1}),
-        trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
-    )
-    (mine, _, read), (other, _, peer_read) = (
-        _first_loss(ours, size.questions),
-        _first_loss(peer, work.pairs),
-    )
-    learned = [_run(trainer, work).loss for trainer in (ours, peer)]
-    if ours.model.is_activation_checkpointing or peer.model.is_activation_checkpointing:
-        raise UserError("a side computes its activations twice: nothing to time")
-    for what, a, b in (("before training", mine, other), (f"over {size.steps} steps", *learned)):
-        if not abs(a - b) <= TOLERANCE:
+    trainers = {
+        "ours": our_trainer(work, {"micro": 1}),
+        "peer": trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
+    }
+    first_loss = {}
+    tokens = {}
+    first_loss["ours"], _, tokens["ours"] = _first_loss(trainers["ours"], size.questions)
+    first_loss["peer"], _, tokens["peer"] = _first_loss(trainers["peer"], work.pairs)
+    mean_loss = {}
+    parameters = {}
+    for side, trainer in trainers.items():
+        mean_loss[side] = _run(trainer, work).loss
+        assert isinstance(trainer.model, PreTrainedModel)
+        if trainer.model.is_activation_checkpointing:
+            raise UserError(f"{side} recomputes its activations, so the rates cannot be compared")
+        parameters[side] = sum(p.numel() for p in trainer.model.parameters())
+    losses = (("before training", first_loss), (f"over {size.steps} steps", mean_loss))
+    for when, loss in losses:
+        if not abs(loss["ours"] - loss["peer"]) <= TOLERANCE:
             raise UserError(
-                f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time"
+                f"the losses {when} differ (ours {loss['ours']:.6f}, TRL {loss['peer']:.6f}), so"
+                " the rates cannot be compared"
             )
-    weights = (
-        sum(p.numel() for p in ours.model.parameters()),
-        sum(p.numel() for p in peer.model.parameters()),
-    )
     return {
         **asdict(size),
         "pairs_per_step": work.pairs,
-        "loss": {"ours": mine, "peer": other},
-        "loss_over_steps": dict(zip(("ours", "peer"), learned)),
-        "tokens_of_first_step": {"ours": read, "peer": peer_read},
+        "loss": first_loss,
+        "loss_over_steps": mean_loss,
+        "tokens_of_first_step": tokens,
         "text_tokens_mean": (
             sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4
         ),
-        "parameters": dict(zip(("ours", "peer"), weights)),
+        "parameters": parameters,
     }
 
 

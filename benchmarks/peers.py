@@ -106,14 +106,12 @@ class Comparison:
 
 def require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"{package} is not installed (it is optional, for this comparison only): {INSTALL}"
-        )
+        raise UserError(f"{package} is not installed, but this comparison needs it: {INSTALL}")
 
 
 def row(name: str) -> Comparison:
     if name not in ROWS:
-        raise UserError(f"no row `{name}`; known here: {', '.join(ROWS)}")
+        raise UserError(f"there is no row `{name}`; choose from {', '.join(ROWS)}")
     return importlib.import_module(ROWS[name]).comparison()
 
 
@@ -140,29 +138,30 @@ def alternate(
     comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
 ) -> dict[str, Any]:
     """Run both sides in each round; every other round begins with the peer."""
-    found: dict[str, list[Measured]] = {side: [] for side in SIDES}
+    runs: dict[str, list[Measured]] = {side: [] for side in SIDES}
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            found[side].append(comparison.side(side).run(work, choices[side]))
-        ours, peer = (found[side][-1].rate for side in SIDES)
+            runs[side].append(comparison.side(side).run(work, choices[side]))
+        ours, peer = (runs[side][-1].rate for side in SIDES)
         print(
             f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g}"
             f" {comparison.unit}/s",
             flush=True,
         )
-    return paired(found["ours"], found["peer"])
+    return paired(runs["ours"], runs["peer"])
 
 
 def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
     """Try all settings of both sides once. Returns each side's best setting and all rates."""
-    best, tried = {}, {}
+    best = {}
+    tried = {}
     for side in SIDES:
         tried[side] = []
         for choice in comparison.side(side).choices:
             measured = comparison.side(side).run(work, choice)
             tried[side].append({"choice": dict(choice), **asdict(measured), "rate": measured.rate})
             print(f"  {side} {dict(choice)}: {measured.rate:.3g} {comparison.unit}/s", flush=True)
-        best[side] = max(tried[side], key=lambda found: found["rate"])["choice"]
+        best[side] = max(tried[side], key=lambda attempt: attempt["rate"])["choice"]
     return best, tried
 
 
@@ -186,10 +185,8 @@ def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, 
         before = 0.0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / MB
         comparison.side(side).run(work, choice)
     peak = peak_mb()
-    return {
-        "peak_mb": peak,
-        "added_mb": max(peak - before, 0.0),
-    }  # Linux counts the two slightly differently
+    # Linux counts the two slightly differently, so the difference may be negative
+    return {"peak_mb": peak, "added_mb": max(peak - before, 0.0)}
 
 
 def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
@@ -270,33 +267,41 @@ HEAD = (
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """One line per row: median rates, the median ratio and its range over the rounds."""
     lines = [HEAD]
-    for name, found in results.items():
-        goal = found["at_least"]
-        verdict = (
-            "" if goal is None else f"{goal:g}: {'met' if found['ratio'] >= goal else 'missed'}"
-        )
-        low, high = min(found["ratio_rounds"]), max(found["ratio_rounds"])
-        ours, peer = (found["memory"][side]["peak_mb"] for side in SIDES)
-        lines.append(
-            f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g}"
-            f" {found['unit']}/s | {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}**"
-            f" ({low:.2f} to {high:.2f}) | {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} /"
-            f" {peer:.0f} MB |"
-        )
+    for name, result in results.items():
+        low, high = min(result["ratio_rounds"]), max(result["ratio_rounds"])
+        ours_mb, peer_mb = (result["memory"][side]["peak_mb"] for side in SIDES)
+        cells = [
+            name,
+            f"{result['package']} {result['version']}",
+            f"{result['ours']:.3g} {result['unit']}/s",
+            f"{result['peer']:.3g} {result['unit']}/s",
+            f"**{result['ratio']:.2f}** ({low:.2f} to {high:.2f})",
+            f"{result['cpu_ratio']:.2f}",
+            _goal_cell(result["ratio"], result["at_least"]),
+            f"{ours_mb:.0f} / {peer_mb:.0f} MB",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _goal_cell(ratio: float, goal: float | None) -> str:
+    if goal is None:
+        return ""
+    return f"{goal:g}: {'met' if ratio >= goal else 'missed'}"
 
 
 def main() -> None:
     # Offline, and without TRL's telemetry. huggingface_hub reads these variables at import.
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
+        prog="python -m benchmarks.peers",
+        description="The library compared with other packages on equal work.",
     )
     parser.add_argument(
-        "--rows", nargs="+", default=list(ROWS), help=f"of {', '.join(ROWS)}; default: all"
+        "--rows", nargs="+", default=list(ROWS), help=f"out of {', '.join(ROWS)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tune", action="store_true", help="try every setting of both sides first")
+    parser.add_argument("--tune", action="store_true", help="first try all settings of both sides")
     parser.add_argument("--out", type=Path, default=Path("outputs"))
     parser.add_argument("--memory", nargs=2, metavar=("SIDE", "CHOICE"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -28,7 +28,7 @@ def replace_part(path: str | Path, name: str, text: str) -> None:
     _, closing, after = rest.partition(f"<!-- /{name} -->")
     if not closing:
         raise UserError(
-            f"{path} has no place for `{name}`: put the lines `<!-- {name} -->` and `<!-- /{name}"
+            f"{path} has no place for `{name}`: add the lines `<!-- {name} -->` and `<!-- /{name}"
             " -->` where it belongs"
         )
     write_text(path, before + opening + text.rstrip() + "\n" + closing + after)

@@ -25,6 +25,7 @@ from transformers import (
 
 from fgrlhf.config import validate
 from fgrlhf.reward_models.scoring import RewardModelSpec
+from fgrlhf.reward_utils import Level
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
@@ -170,11 +171,16 @@ CPU_SIZES, GPU_SIZES = ("tiny", "t5_small"), ("t5_base", "t5_large")
 
 def _word(i: int) -> str:
     """A made-up word; one in 12 ends a sentence and one in 9 a clause, for realistic segments."""
-    syllables, rest = "", i
+    syllables = ""
+    rest = i
     while rest or len(syllables) < 4:
         rest, digit = divmod(rest, 70)
         syllables += "bdfgklmnprstvz"[digit // 5] + "aeiou"[digit % 5]
-    return syllables + ("." if i % 12 == 5 else "," if i % 9 == 4 else "")
+    if i % 12 == 5:
+        return syllables + "."
+    if i % 9 == 4:
+        return syllables + ","
+    return syllables
 
 
 @cache
@@ -220,12 +226,9 @@ def prompt_lengths(size: Size) -> list[int]:
     lengths = []
     for i in range(size.prompts):
         place = (i + 0.5) / size.prompts * (len(PROMPT_TOKENS) - 1)
-        low = int(place)
-        lengths.append(
-            round(
-                PROMPT_TOKENS[low] + (place - low) * (PROMPT_TOKENS[low + 1] - PROMPT_TOKENS[low])
-            )
-        )
+        left = int(place)
+        low, high = PROMPT_TOKENS[left : left + 2]
+        lengths.append(round(low + (place - left) * (high - low)))
     random.Random(0).shuffle(lengths)
     return [min(length, size.input_limit) for length in lengths]
 
@@ -270,20 +273,19 @@ def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
     tokens have zero embeddings, hence a logit of 0, and are never among the 20.
     """
     torch.manual_seed(derive_seed("benchmark t5", seed))
-    model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=dims.vocab,
-            d_model=dims.d_model,
-            d_ff=dims.d_ff,
-            d_kv=dims.d_kv,
-            num_heads=dims.heads,
-            num_layers=dims.layers,
-            dropout_rate=size.dropout,
-            pad_token_id=0,
-            eos_token_id=1,
-            decoder_start_token_id=0,
-        )
+    config = T5Config(
+        vocab_size=dims.vocab,
+        d_model=dims.d_model,
+        d_ff=dims.d_ff,
+        d_kv=dims.d_kv,
+        num_heads=dims.heads,
+        num_layers=dims.layers,
+        dropout_rate=size.dropout,
+        pad_token_id=0,
+        eos_token_id=1,
     )
+    config.decoder_start_token_id = 0
+    model = T5ForConditionalGeneration(config)
     with torch.no_grad():
         model.get_input_embeddings().weight[: len(SPECIAL)] = 0
         model.decoder.final_layer_norm.weight.mul_(torch.randint(0, 2, (dims.d_model,)) * 2 - 1)
@@ -310,7 +312,9 @@ def value_model(size: Size) -> tuple[T5ForConditionalGeneration, ValueHead]:
     """Trunk and head. The head's last layer is random, because a fresh one outputs only zeros."""
     trunk = t5(size.value, size, seed=1)
     head = ValueHead(size.value.d_model)
-    nn.init.normal_(head.layers[-1].weight, std=size.value.d_model**-0.5)
+    last_layer = head.layers[-1]
+    assert isinstance(last_layer, nn.Linear)
+    nn.init.normal_(last_layer.weight, std=size.value.d_model**-0.5)
     return trunk, head
 
 
@@ -332,17 +336,17 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
         sep_token_id=1,
         type_vocab_size=1,
         initializer_range=0.1,
-        num_labels=2 if kind == "segment" else 1,
     )
-    network = (
-        LongformerForTokenClassification
-        if kind == "segment"
-        else LongformerForSequenceClassification
-    )
-    return network(config).eval().requires_grad_(False)
+    if kind == "segment":
+        config.num_labels = 2
+        network = LongformerForTokenClassification(config)
+    else:
+        config.num_labels = 1
+        network = LongformerForSequenceClassification(config)
+    return network.eval().requires_grad_(False)
 
 
-def _segments(level: str, with_context: bool) -> RewardModelSpec:
+def _segments(level: Level, with_context: bool) -> RewardModelSpec:
     return RewardModelSpec(
         "segment", "encoder", level, with_context, RM_LENGTH, ("ERR", "O"), "ERR", "O"
     )
@@ -363,7 +367,7 @@ ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
 
 
 def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
-    """The published hyper-parameters at this size; advantages and loss use the library's defaults."""
+    """The published hyper-parameters at this size, with the library's advantages and loss."""
     generation = {"do_sample": True, "top_k": 20, "temperature": 0.7}
     tree = {
         "model": {

@@ -1,8 +1,7 @@
-"""configs: mutations of every shipped YAML through the loader of its stage. configs-run: accepted
-ones are run.
+"""Kinds `configs` and `configs-run`: mutate every shipped YAML and load it; run accepted ones.
 
-Whole files (not UTF-8, bombs, wrong shapes), forms of overrides, override values for every key,
-misspelt keys.
+Mutations are whole files (not UTF-8, YAML bombs, wrong shapes), malformed overrides, override
+values for every key, and misspelt keys.
 """
 
 import random
@@ -20,16 +19,16 @@ from faults.verdicts import BAD, GOOD, call
 from faults.world import ROOT
 from fgrlhf.config import load_config
 
-RUNS = 60  # accepted settings that are run, at scale 1
+RUNS = 60  # accepted settings to run, at scale 1
 NESTED = 3_000
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What is done to a config: a file's bytes in its place, or overrides.
+    """A mutation of a config: a replaced file or overrides.
 
-    key: what a refusal has to name; empty: the file.
-    misspelt: nothing but a refusal will do.
+    key: the key that a refusal must name; empty: the file.
+    misspelt: the config must be refused.
     """
 
     what: str
@@ -40,16 +39,17 @@ class Mutation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One of these a refusal must hold: the last part of the key, or where that is odd any part
-        of it."""
+        """Names of which a refusal must contain one: the last part of the key.
+
+        If that part is malformed, any part of the key will do.
+        """
         parts = [part for part in self.key.split(".") if part.strip()]
         plain = parts[-1:] if self.misspelt or self.what.startswith(self.key) else parts
         return tuple(part.encode("utf-8", "backslashreplace").decode() for part in plain)
 
 
 def config_class(path: Path):
-    """The class that the stage of a shipped YAML loads it with; None for a file that is no stage's
-    config."""
+    """The config class of a shipped YAML's stage; None if the file is no stage's config."""
     from fgrlhf.runs.dpo_config import DPOConfig
     from fgrlhf.task import load_task, rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
@@ -69,8 +69,9 @@ def config_class(path: Path):
 
 
 def shipped() -> list[Path]:
-    """Every YAML of the task that is a stage's config. mini_compare_config.yml is compare.py's own
-    table.
+    """Every YAML of the task that is the config of a stage.
+
+    mini_compare_config.yml is excluded: it is a table of compare.py.
     """
     return [
         path for path in sorted((ROOT / "tasks").rglob("*.yml")) if config_class(path) is not None
@@ -81,7 +82,7 @@ def shipped() -> list[Path]:
 
 
 def whole_files(text: str) -> Iterator[Mutation]:
-    """Files of other shapes, and the shipped one with something hostile in it."""
+    """Files of other shapes, and the shipped file with a hostile addition."""
     first = text.split("\n")[1] if text.startswith("#") else text.split("\n")[0]
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
@@ -244,7 +245,7 @@ ODD = (
 
 
 def override_forms() -> Iterator[Mutation]:
-    """Overrides that are none, or lead nowhere."""
+    """Overrides that are malformed or refer to nothing."""
     forms = (
         "",
         "=",
@@ -320,7 +321,7 @@ def values_of_keys(tree: Any) -> Iterator[Mutation]:
 
 def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
     """Keys with a letter dropped, doubled or swapped, and keys of other sections."""
-    free = ("reward.",)  # the names of rewards are the user's own
+    free = ("reward.",)  # the names of rewards are chosen by the user
     keys = [key for key, _ in leaves(tree)]
     for key in keys:
         head, _, leaf = key.rpartition(".")
@@ -344,9 +345,7 @@ def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
 
 
 def mutations(path: Path, rng: random.Random) -> list[Mutation]:
-    """Every mutation of a shipped YAML in a shuffled order; those that are few before those of
-    every key.
-    """
+    """Every mutation of a shipped YAML, shuffled, with the few that are not per key first."""
     text = path.read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
     few = [*whole_files(text), *override_forms()]
@@ -363,6 +362,7 @@ def load(path: Path, mutation: Mutation, folder: Path):
         file = folder / path.name
         file.write_bytes(mutation.content)
     model = config_class(path)
+    assert model is not None
     names = mutation.names if mutation.overrides else (file.name,)
     return call(lambda: load_config(model, file, list(mutation.overrides)), names)
 
@@ -383,9 +383,7 @@ class Configs(Kind):
         self.mutations: dict[Path, list[Mutation]] = {}
 
     def place(self, index: int) -> tuple[Path, Mutation]:
-        """The file and mutation of an index: the files in turn, each one's mutations in their
-        order.
-        """
+        """The file and mutation of an index: files alternate, each with its mutations in order."""
         path, number = self.files[index % len(self.files)], index // len(self.files)
         if path not in self.mutations:
             self.mutations[path] = mutations(
@@ -418,12 +416,12 @@ HOW_LONG = (
     "total_episodes",
     "eval_interval",
     "save_interval",
-)  # long is no fault
+)  # a long run is no fault
 RUN_CPU = 25.0
 
 
 class AcceptedConfigs(Kind):
-    """A tiny run with one odd value that its config accepts."""
+    """Runs a tiny stage with one odd value that its config accepts."""
 
     name = "configs-run"
     good = ("ran", "refused")
@@ -450,7 +448,7 @@ class AcceptedConfigs(Kind):
 
 
 def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
-    """An odd value that the tiny config of a stage accepts; paths are left alone."""
+    """An odd value that the tiny config of a stage accepts; paths are not changed."""
     path = bench.world.config({"ppo": "rl"}.get(name, name))
     model = config_class_of_stage(name)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))

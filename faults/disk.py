@@ -1,9 +1,9 @@
-"""disk: a disk that is full or read-only, a file in the folder's place, a name that is too long.
+"""Kind `disk`: a full disk, a read-only folder, a file in the folder's place, a too long name.
 
-A stage has to end with a message, and after room was made the same command has to leave what an
-uninterrupted run leaves. The full disk is a tmpfs of some kB in a mount namespace of the trial's
-own. Where mounting is not allowed it is a limit on the size of a file (RLIMIT_FSIZE), and the
-read-only trials need a user other than root.
+A stage must end with a message. With enough room, the same command must then leave the files of an
+uninterrupted run. The full disk is a tmpfs of some kB in the trial's mount namespace. If mounting
+is not allowed, the size of files is limited instead (RLIMIT_FSIZE), and the read-only trials need a
+user other than root.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ SHARES = (
     0.7,
     1.0,
     1.7,
-)  # of the bytes an uninterrupted run leaves; while it runs it needs more
+)  # fractions of the bytes that an uninterrupted run leaves; it needs more while it runs
 CLONE_NEWNS, MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x20000, 1, 32, 0x4000, 0x40000
 ROOM = "64m"
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """full: `share` of the room. Otherwise readonly, file or long name."""
+    """What is wrong: a disk with `share` of the needed room, or readonly, file or long name."""
 
     stage: str
     what: str
@@ -54,7 +54,7 @@ def _mount(target: Path, flags: int, options: str) -> None:
 
 
 def mount_small_disk(target: Path, size: int) -> None:
-    """A tmpfs of `size` bytes that only this process and its children see."""
+    """Mount a tmpfs of `size` bytes that only this process and its children see."""
     libc = ctypes.CDLL(None, use_errno=True)
     if (
         libc.unshare(CLONE_NEWNS) != 0
@@ -73,7 +73,7 @@ def make_read_only(target: Path) -> None:
 
 
 def why_no_mount(folder: Path) -> str:
-    """Why no tmpfs can be mounted here; empty if one can."""
+    """Why no tmpfs can be mounted here; empty if it can."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def attempt() -> str:

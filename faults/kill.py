@@ -1,9 +1,9 @@
-"""kill: a run is killed, once or more, and started again until it ends.
+"""Kind `kill`: kill a run, once or several times, and restart it until it ends.
 
-It has to leave what an uninterrupted run leaves. There are two kinds of deaths. A crash point is
-kill -9 before the n-th change of a file below the run's folder: the trials are spread over all of
-them. A random death comes after a share of the CPU time the whole run takes, so it also falls into
-the middle of writes and of computations.
+It must leave the files of an uninterrupted run. There are two kinds of deaths. A crash point is
+kill -9 before the n-th change of a file below the run's folder; the trials are spread over all
+changes. A random death occurs after a share of the CPU time of the whole run, so it also hits
+writes and computations in progress.
 """
 
 import os
@@ -62,7 +62,7 @@ class Kill(Kind):
             )
 
     def place(self, index: int) -> tuple[str, int, int]:
-        """(stage, the trial's number among those of its stage, how many there are)."""
+        """(stage, the trial's number within its stage, number of trials of the stage)."""
         counts = {name: max(1, round(share * self.bench.scale)) for name, share in SHARES.items()}
         for name, count in counts.items():
             if index < count:
@@ -92,7 +92,7 @@ class Kill(Kind):
         return kill_trial(stage, reference, deaths, folder, TITLES[name])
 
     def _death(self, rng, reference: Reference, number: int, count: int) -> dict:
-        """Of three trials two are crash points, spread evenly over the run, and one is random."""
+        """Two of three trials are evenly spaced crash points; the third is a random death."""
         if number % 3 == 2:
             return {"die_after": rng.random() * reference.cpu}
         even = (number + rng.random()) / count
@@ -183,7 +183,7 @@ def _pipeline_command(folder: Path) -> Command:
 
 
 def pipeline_changes(folder: Path) -> int:
-    """How many changes an uninterrupted run of the pipeline makes."""
+    """Number of changes that an uninterrupted run of the pipeline makes."""
     folder.mkdir(parents=True, exist_ok=True)
     ended = run(_pipeline_command(folder), folder, folder / "log.txt")
     if ended.code != 0:
@@ -192,9 +192,7 @@ def pipeline_changes(folder: Path) -> int:
 
 
 def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
-    """Kill a pipeline before its `at`-th change, run it again, and look at its records and
-    outputs.
-    """
+    """Kill a pipeline before its `at`-th change, run it again, and check what it leaves."""
     command = _pipeline_command(folder)
     first = run(command, folder, folder / "logs/0.txt", crash=CrashPoint(at))
     second = run(command, folder, folder / "logs/1.txt")
@@ -215,7 +213,7 @@ def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
 
 
 def processes_with(text: str) -> list[int]:
-    """Process ids whose command line holds `text`."""
+    """Ids of the processes whose command line contains `text`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,8 +1,7 @@
-"""rows: mutations of data rows and of whole data files through every reader.
+"""Kind `rows`: mutate data rows and whole data files and read them with every reader.
 
-A base file of a few good rows is made by the mini world; one row, or all of them, or the file
-itself is damaged. A reader has to accept it with every row there, or to refuse it with a message
-that names the file.
+The mini world makes a base file of a few valid rows; one row, all rows or the file itself is then
+damaged. A reader must either read all rows or refuse the file with a message that names it.
 """
 
 import copy
@@ -29,10 +28,9 @@ LONG = 20_000
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of data: its base rows, whether they are JSON lines, and what is called on a file of
-    them.
+    """A reader of data, its base rows, and whether they are JSON lines.
 
-    read: (file, bench) -> how many rows were read; None where a reader may leave rows out.
+    read: (file, bench) -> number of rows read; None if the reader may skip rows.
     """
 
     name: str
@@ -57,7 +55,7 @@ def feedback() -> list[dict]:
 
 
 def samples() -> list[dict]:
-    """As generate writes them."""
+    """Rows as `generate` writes them."""
     rows = []
     for i, (example, row) in enumerate(zip(examples(), feedback())):
         predictions = [row[f"prediction {k}"] for k in range(1, 5)]
@@ -117,7 +115,7 @@ def read_examples(path: Path, bench: Bench) -> int:
 
 
 def read_feedback(path: Path, bench: Bench) -> int:
-    """As create_rm_train_files reads it: what is accepted becomes training files."""
+    """Read as create_rm_train_files does; accepted rows become training files."""
     from fgrlhf.reward_utils import load_segmenter
     from reward_modeling.segment_files import segment_file
     from tasks.qa_feedback import feedback as format_
@@ -148,7 +146,7 @@ def read_pairs(path: Path, bench: Bench) -> int:
 
 
 def read_answers(path: Path, bench: Bench) -> int:
-    """As SFT reads it, up to token ids."""
+    """Read as SFT does, up to token ids."""
     from fgrlhf.data.formats import DEMONSTRATIONS
     from sft.data import encode
 
@@ -163,12 +161,13 @@ def collect_samples(path: Path, bench: Bench) -> int:
     folder = path.parent / "data"
     folder.mkdir(exist_ok=True)
     (folder / "train.json").write_text(json.dumps(examples()))
-    written = collect(Settings(data_dir=str(folder), samples=str(path), split="train"))
+    settings = {"data_dir": str(folder), "samples": str(path), "split": "train"}
+    written = collect(Settings.model_validate(settings))
     return len(read_json(written))
 
 
 def resume_samples(path: Path, bench: Bench) -> None:
-    """As generate reads what an interrupted run left; a damaged part may be begun anew."""
+    """Read the samples of an interrupted run as `generate` does; damaged parts may be redone."""
     from fgrlhf.cli.generate import read_part
     from tasks.qa_feedback.feedback import load_examples
     from tasks.qa_feedback.task import sample_row
@@ -305,7 +304,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def paths(value: Any, prefix: tuple = ()) -> list[tuple]:
-    """The places of every value inside a row."""
+    """The paths of all values inside a row."""
     found = [prefix] if prefix else []
     if isinstance(value, dict):
         for key in value:
@@ -327,10 +326,10 @@ def put(row: Any, path: tuple, value: Any) -> None:
 
 
 def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
-    """A row with one thing wrong, and what."""
+    """Damage one value of a row; returns the row and a description."""
     row = copy.deepcopy(row)
     places = paths(row)
-    # the short places are few and the ones that matter most
+    # there are few short paths, and they matter most
     path = min(rng.sample(places, min(2, len(places))), key=len)
     ways = (
         "value",
@@ -403,9 +402,7 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
 
 
 def to_text(rows: list, lines: bool, plain: bool = True) -> str:
-    """Rows as the text of a file; with `plain=False` characters beyond ASCII stand in it as they
-    are.
-    """
+    """Rows as the text of a file; `plain=False` keeps characters beyond ASCII unescaped."""
     if lines:
         return "".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in rows)
     return json.dumps(rows, ensure_ascii=plain)
@@ -420,7 +417,7 @@ def _symlink_loop(path: Path) -> None:
 
 
 def damage_file(path: Path, text: str, lines: bool, rng: random.Random) -> str:
-    """Write something else in a file's place; what it is."""
+    """Replace a file by damaged content; returns a description."""
     content = text.encode()
     half = content[: rng.randrange(len(content))]
     inside = text.replace('"', '"caf\u00e9 ', 1)
@@ -514,12 +511,12 @@ class Rows(Kind):
 
 
 def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
-    """Damage one row, or now and then many; what was done, and how many rows there are."""
+    """Damage one row, or sometimes many; returns a description and the number of rows."""
     if rng.random() < 0.02:
         damaged, what = damage_row(rows[0], rng)
         many = (
             MANY if len(json.dumps(damaged)) < LONG else len(rows)
-        )  # tens of MB may take their second
+        )  # tens of MB may take a second
         rows[:] = [damaged] * many
         return f"{many} rows with {what}", many
     at_row = rng.randrange(len(rows))
@@ -528,7 +525,7 @@ def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
 
 
 def _quietly(read: Callable, path: Path, bench: Bench) -> Any:
-    """Readers print what they read; that is of no interest here."""
+    """Discard the output of readers."""
     from contextlib import redirect_stderr, redirect_stdout
 
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):

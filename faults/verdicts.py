@@ -1,4 +1,4 @@
-"""What makes a refusal a good one, for readers that run in process."""
+"""Judges the refusals of readers that run in this process."""
 
 import time
 import traceback
@@ -10,7 +10,7 @@ from fgrlhf.errors import UserError, why_refused
 
 MOST_LINES = 25
 MOST_CHARACTERS = 4_000
-MOST_SECONDS = 1.0  # of CPU
+MOST_SECONDS = 1.0  # CPU time
 
 GOOD = ("refused", "accepted")
 BAD = ("traceback", "over a second", "long text", "unnamed")
@@ -18,7 +18,7 @@ BAD = ("traceback", "over a second", "long text", "unnamed")
 
 @dataclass(frozen=True)
 class Called:
-    """What a reader did: its result, or the text of its refusal, or its traceback."""
+    """The result of a reader: its value, the text of its refusal, or its traceback."""
 
     verdict: str
     value: Any = None
@@ -32,9 +32,9 @@ class Called:
 def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "") -> Called:
     """Call a reader of a user's file or setting.
 
-    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything).
-    How long the name of `folder` is does not count. The time is the CPU's, so a busy machine makes
-    no difference.
+    A refusal is a `UserError` of at most a few lines that contains one of `names` (empty:
+    anything). The length of the name of `folder` does not count. CPU time is measured, so a busy
+    machine makes no difference.
     """
     started = time.process_time()
     try:
@@ -45,10 +45,10 @@ def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "")
         value, verdict, text = None, "refused", f"exit {end.code}"
     except MemoryError:
         return Called("traceback", None, "MemoryError")
-    except BaseException as error:  # tokenizers' panics are no `Exception`s
+    except BaseException as error:  # panics of tokenizers are no `Exception`s
         reason = (
             why_refused(error) if isinstance(error, Exception) else None
-        )  # what `run_main` makes of it
+        )  # the text that `run_main` prints
         if reason is None:
             return Called("traceback", None, traceback.format_exc(limit=-6))
         value, verdict, text = None, "refused", reason
@@ -64,5 +64,5 @@ def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "")
 
 
 def _plain(text: str) -> str:
-    """On one line, as a message shows it."""
+    """The text on one line."""
     return " ".join(text.split())
