@@ -1,4 +1,4 @@
-"""One rank of tests/test_distributed.py: trains every case, RANK and WORLD_SIZE being set."""
+"""One rank of tests/test_distributed.py: trains every case (RANK and WORLD_SIZE are set)."""
 
 import json
 import os
@@ -21,7 +21,7 @@ STOP = {
     "train__kl_patience": 3,
     "algorithm__kl_coef": 0.0,
 }
-CASES = {  # name: (policy, a critic of its own, changed settings)
+CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
     "published": (
@@ -51,14 +51,14 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
             "model__value_model": {"ckpt": "tiny"},
             "algorithm__cliprange_value": (
                 None
-            ),  # at first old and new values are equal but for a rounding
+            ),  # at first old and new values are equal except for rounding
         },
     ),
 }
 
 
 def run(name: str, folder: Path, world: int, until: int | None = None):
-    """The case with its global batch shared out over `world` processes."""
+    """Train the case with its global batch divided among `world` processes."""
     kind, own_value, changes = CASES[name]
     settings = {
         "env__train_num_samples_per_input": 4,
@@ -68,12 +68,12 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__save_interval": 3,
         "train__adam_eps": (
             1e-4
-        ),  # Adam would make a step of the rounding of a gradient that is all but 0
+        ),  # Adam would turn the rounding error of a tiny gradient into a full step
         **changes,
     }
     if (
         name == "published"
-    ):  # its loss grows with the number of micro-batches a process has: two of them either way
+    ):  # its loss scales with the number of micro-batches per process, which is two either way
         settings["train__training_batch_size_per_card"] = 8 // world
     made = trainer(
         config(folder / name, **settings),
@@ -88,7 +88,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
 
 
 def run_dpo(folder: Path):
-    """DPO with its global batch shared out; four answers a question, five questions."""
+    """Train DPO with its global batch divided: four answers per question, five questions."""
     made = dpo_helpers.trainer(
         dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1),
         "t5",
@@ -99,7 +99,7 @@ def run_dpo(folder: Path):
 
 
 def agree_on_kernels(folder: Path) -> None:
-    """Write which library this rank takes where each rank would measure something else."""
+    """Record the library this rank uses when each rank's measurement would choose another one."""
     rank = Accelerator(cpu=True).process_index
     set_before = os.environ.pop("FGRLHF_KERNELS", "pytorch")
     library = "pytorch" if rank == 0 else "onednn"

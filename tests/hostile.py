@@ -1,5 +1,6 @@
-"""More than 150 texts that have broken pages, parsers and files. Those with `hit` set it if they
-run.
+"""More than 150 texts that have broken pages, parsers and files.
+
+Texts that contain `hit` set it if they run.
 """
 
 # ruff: noqa: E501 (payloads are easier to compare side by side)

@@ -1,6 +1,4 @@
-"""Agreement figures: numbers by hand, another package's alpha, noise that lowers them, unanimous
-data.
-"""
+"""Agreement measures: values by hand, another package's alpha, added noise, unanimous data."""
 
 import copy
 import json
@@ -80,14 +78,14 @@ def test_figures_by_hand():
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
     assert figures["share won by the output shown first"].mean == pytest.approx(
         6 / 11
-    )  # b saw them the other way
+    )  # b saw them in the other order
     assert figures["ties"].mean == pytest.approx(1 / 12)
     assert figures["active seconds"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2
 
 
 def relabelled(rows, noise: float, seed: int):
-    """Copies in which a judgement is replaced at random with probability `noise`."""
+    """Copies in which each judgement is replaced at random with probability `noise`."""
     rng, rows = random.Random(seed), copy.deepcopy(rows)
     for row in rows:
         for one in row["feedback"]["errors"]:
@@ -110,7 +108,7 @@ def relabelled(rows, noise: float, seed: int):
 
 def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
     rows = json.loads((qa_feedback / "train_feedback.json").read_text())
-    copies = max(1, 300 // len(rows))  # with a few rows more noise could agree more by luck
+    copies = max(1, 300 // len(rows))  # few rows could agree by chance
     rows = [{**row, "question": f"{row['question']} ({i})"} for i in range(copies) for row in rows]
     source = tmp_path / "source.json"
     source.write_text(json.dumps(rows))
@@ -157,7 +155,7 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
 
 
 def test_real_preferences(qa_feedback, source):
-    """The known figures of the rows: the first-listed wins more often; a few are no ranking."""
+    """Known figures of the rows: the first-listed answer wins more often; a few are no ranking."""
     items = [
         item
         for split in ("train", "dev")

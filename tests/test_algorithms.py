@@ -1,4 +1,4 @@
-"""What holds for all algorithms, and identities between them."""
+"""Properties of all algorithms, and identities between them."""
 
 import json
 import os
@@ -27,7 +27,10 @@ from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
-LR = {"t5": 3e-2, "gpt2": 5e-3}  # the tiny T5 begins with small embeddings: its logits move slowly
+LR = {
+    "t5": 3e-2,
+    "gpt2": 5e-3,
+}  # the tiny T5's small embeddings make its logits move slowly
 FAST = {
     "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
 }
@@ -41,7 +44,7 @@ LARGE = {
 
 
 def settings(name: str, **changes) -> dict:
-    """A run of algorithm `name`: trpo's critic has a trunk of its own."""
+    """Settings of a run of algorithm `name`; trpo's critic has its own trunk."""
     own_trunk = {"model__value_model": {"ckpt": "tiny"}} if name == "trpo" else {}
     return {"algorithm__name": name, **own_trunk, **changes}
 
@@ -57,7 +60,7 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_finds_the_best_arm(name, kind, tmp_path):
-    """A bandit: one token is written, and the word `cat` is paid."""
+    """A bandit: one token is generated, and the word `cat` is rewarded."""
     made = make(
         tmp_path,
         name,
@@ -70,15 +73,15 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
     )
     made.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
-    # TRPO's steps have one size, at the optimum too, where they follow the critic's noise: it
-    # leaves it for a step at times.
+    # TRPO's steps have a fixed size, even at the optimum, where they follow the critic's noise, so
+    # it sometimes leaves the optimum for a step.
     last, least = (10, 0.9) if name == "trpo" else (5, 0.95)
     assert curve[0] < 0.3 and sum(curve[-last:]) / last > least, (curve[:5], curve[-last:])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_learns_from_dense_rewards(name, tmp_path):
-    """Paid for every `cat`, a policy writes it more and more often."""
+    """A policy that is rewarded for every `cat` writes it more and more often."""
     made = make(
         tmp_path,
         name,
@@ -97,9 +100,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
 
 
 def dense(*values_T):
-    """A rollout of four responses, with one aspect that has a segment ending on every rewarded
-    token.
-    """
+    """A rollout of four responses with one aspect, whose segments end on the rewarded tokens."""
     mask_BT = lengths_mask([len(row) for row in values_T])
     ends = tuple(tuple(range(1, len(row) + 1)) for row in values_T)
     segments = [[SegmentScore(t, t + 1, v) for t, v in enumerate(row) if v] for row in values_T]
@@ -133,7 +134,7 @@ def test_segments_before_a_token():
     )
     whole = [
         [SegmentScore(0, None, 1.0)]
-    ] * 4  # a score of the whole answer is complete after its last token only
+    ] * 4  # a score of the whole answer is complete only after its last token
     index_BT = segments_before(whole, old.char_ends, old.response_mask_BT)
     assert (index_BT * old.response_mask_BT).sum() == 0
 
@@ -148,7 +149,7 @@ def test_rloo_of_two_is_the_pair_difference():
 
 
 def test_a_reward_that_does_not_apply_gives_no_advantage():
-    """The third response is not judged: rloo compares the other two, and the KL penalty all."""
+    """The third response is not judged: rloo compares the others; all get the KL penalty."""
     old, judged = dense([1.0, 0.0], [3.0, 0.0], [0.0, 0.0])
     segments = [*judged.segments["r"][:2], None]
     rewards = TokenReward(judged.by_aspect, {"r": segments}, judged.mask_BT)
@@ -166,7 +167,7 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
     plain = GRPO(GRPOConfig(normalize=False, credit="response"))
     torch.testing.assert_close(advantages(plain, ENDS), reinforce)
     assert reinforce[:, 0].tolist() == [0, 0, 2, -2]
-    # and the gradients: at ratio 1 the clipped surrogate's is the policy gradient's
+    # and the gradients: at ratio 1 the gradient of the clipped surrogate is the policy gradient
     old, _ = dense(*ENDS)
     gradients = []
     for algorithm in (plain, Reinforce(ReinforceConfig(baseline="mean"))):
@@ -197,7 +198,7 @@ def test_gpg_makes_up_for_prompts_that_say_nothing():
     assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
     assert gpg_scale(torch.ones(6), group_B) == 1
     gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(normalize=False))
-    torch.testing.assert_close(advantages(gpg), advantages(grpo))  # one prompt that says something
+    torch.testing.assert_close(advantages(gpg), advantages(grpo))  # only one prompt with an effect
 
 
 def test_reinforce_by_hand():
@@ -231,9 +232,7 @@ def weights(made):
 
 
 def test_a2c_is_ppo_at_ratio_one(tmp_path):
-    """One epoch of one minibatch: the ratio is 1, nothing is clipped, and the weights after the
-    step are the same.
-    """
+    """One epoch of one minibatch has ratio 1 and no clipping, so the weights are equal."""
     once = {
         "train__n_minibatches": 1,
         "train__n_ppo_epoch_per_rollout": 1,
@@ -249,9 +248,7 @@ def test_a2c_is_ppo_at_ratio_one(tmp_path):
 
 
 class OnePerAnswer:
-    """The number of `cat`s as one score, given with the last character or for the answer as a
-    whole.
-    """
+    """The number of `cat`s as one score, on the last character or on the whole answer."""
 
     def segment_scores(self, prompts, texts):
         return [[SegmentScore(0, None, float(text.count("cat")))] for text in texts]
@@ -330,7 +327,7 @@ def test_normalised_aspects_by_hand():
     segments = {name: [[], []] for name in aspects}
     made = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
     assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
-    assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # the sign of a weight stays
+    assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
     assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
     torch.testing.assert_close(
@@ -634,7 +631,7 @@ number = 3
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """A package of a user's own: `<package>.algorithms`."""
+    """A user's package, `<package>.algorithms`."""
     package = f"outside_{tmp_path.name.replace('-', '_')}"
     (tmp_path / "src" / package).mkdir(parents=True)
     (tmp_path / "src" / package / "__init__.py").touch()

@@ -1,6 +1,4 @@
-"""The simulated annotator: what it marks by hand-made answers, its rate of noise, rows the
-validator accepts.
-"""
+"""The simulated annotator: marks on hand-made answers, noise rate, rows the validator accepts."""
 
 import json
 import random

@@ -1,6 +1,4 @@
-"""The benchmark compares equal work: both sides compute the same, its numbers are what they are
-called.
-"""
+"""The benchmark compares equal work: both sides compute the same, and its numbers are correct."""
 
 import json
 import re
@@ -90,9 +88,7 @@ measured_loss, words = baseline.clipped_value_loss, baseline.rm_words
 
 
 def test_the_models_answers_are_no_copies_and_end(equality):
-    """Answers end at different lengths, by a token that ends them, and hold many different
-    words.
-    """
+    """Answers have different lengths, end with an end token, and contain many different words."""
     size = replace(SMALL, answer_tokens=60, prompts=8)
     responses = ours.generate(ours.build(size)).responses()
     ended = [row for row in responses if len(row) < size.answer_tokens]
@@ -187,7 +183,7 @@ def counted(function) -> int:
 
 def test_t5_flops_are_those_torch_counts():
     model = workload.t5(DIMS, SMALL, seed=0).eval()
-    model.set_attn_implementation("eager")  # matrix products, all of which the counter knows
+    model.set_attn_implementation("eager")  # matrix products, all of which the counter counts
     prompt_BP, answer_BT = torch.full((1, 50), 9), torch.full((1, 30), 9)
     with_logits = flops.forward_flops(DIMS, [50], [[30]], logits=True)
     assert counted(
@@ -202,9 +198,7 @@ def test_t5_flops_are_those_torch_counts():
 
 
 def test_padding_to_the_real_lengths_is_no_padding():
-    """With one sample a prompt, all at their limits, the baseline computes ours and the critic's
-    logits.
-    """
+    """With one sample per prompt and full lengths, only the critic's logits are extra FLOPs."""
     size = replace(SMALL, samples=1, prompt_tokens=SMALL.input_limit)
     prompts, answers = [size.input_limit] * size.prompts, [[size.answer_tokens]] * size.prompts
     logits = 3 * size.epochs * size.prompts * flops.logits_flops(size.value, size.answer_tokens)
@@ -229,9 +223,7 @@ def test_generations_flops_are_those_torch_counts():
 
 
 def test_longformer_flops_are_no_more_than_torch_counts():
-    """transformers computes blocks of keys wider than the window; what lies in the window is
-    counted.
-    """
+    """transformers computes blocks of keys wider than the window; only the window is counted."""
     model, tokens = workload.reward_model(SMALL, "segment", 0), 64
     found = counted(
         lambda: model(

@@ -65,7 +65,7 @@ def assert_same_run(made, folder, other, other_folder):
     )
     plain = [
         json.loads(json.dumps(g)) for g in (groups, other_groups)
-    ]  # betas: a tuple is a list after JSON
+    ]  # betas: a tuple becomes a list in JSON
     assert plain[0] == plain[1]
     assert metrics(folder) == metrics(other_folder)
     samples = [
@@ -89,7 +89,7 @@ def test_two_halves_are_one_whole(case, tmp_path):
 
 
 class FailsOnce:
-    """A reward that is interrupted at one call, like a job that is killed."""
+    """A reward that fails at one call, like a killed job."""
 
     def __init__(self, at: int):
         self.calls, self.at = 0, at
@@ -141,9 +141,7 @@ def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
     damage(tmp_path / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
         make(tmp_path, train__save_interval=2).train()
-    assert (
-        len(metrics(tmp_path)) == 6
-    )  # nothing of the old run was thrown away: 4 steps, 2 evaluations
+    assert len(metrics(tmp_path)) == 6  # nothing of the old run was deleted: 4 steps, 2 evaluations
 
 
 def test_other_settings_are_refused_key_by_key(tmp_path):
@@ -159,7 +157,7 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     assert "train.seed" not in message and "save_dir" in message
     made = make(
         tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1
-    )  # how a run is logged and saved is not what it computes
+    )  # logging and saving do not change the results
     assert checkpoint.load_latest(made) and made.step == 2
 
 
@@ -186,12 +184,12 @@ def test_what_a_killed_process_left_over_is_cleaned_up(tmp_path):
     target = tmp_path / "best"
     with checkpoint.new_folder(target) as folder:
         (folder / "a").write_text("1")
-    shutil.copytree(target, tmp_path / ".best.tmp")  # killed while filling
+    shutil.copytree(target, tmp_path / ".best.tmp")  # killed while writing
     (tmp_path / ".best.tmp" / "half").write_text("x")
     with checkpoint.new_folder(target) as folder:
         assert list(folder.iterdir()) == []
         (folder / "a").write_text("2")
-        assert (target / "a").read_text() == "1"  # the old one stands until the new one is whole
+        assert (target / "a").read_text() == "1"  # kept until the new one is complete
     assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
         "best"
     ]
@@ -212,7 +210,7 @@ def test_a_first_start_finds_nothing(tmp_path):
 def test_a_finished_run_finishes_again_at_once(tmp_path):
     make(tmp_path, train__total_episodes=16).train()
     before = metrics(tmp_path)
-    reward = CombinedReward({"cat": FailsOnce(at=1)})  # nothing may be collected
+    reward = CombinedReward({"cat": FailsOnce(at=1)})  # no response may be collected
     make(tmp_path, train__total_episodes=16, reward=reward).train()
     assert metrics(tmp_path) == before
 
@@ -260,7 +258,7 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
         edit(folder / "state.json", **EDITS[how])
         assert (
             checkpoint._verified_state(folder) is None
-        )  # what cannot be used is refused all the same
+        )  # unusable checkpoints are refused nevertheless
     shutil.copy(saved / "state.json", folder)
     edit(folder / "state.json", **EDITS[how])
     assert checkpoint._verified_state(folder) is None
@@ -300,14 +298,14 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, caps
         made.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
         return checkpoint.load_latest(made)
 
-    make(tmp_path).train(until=2)  # one process, 4 prompts a step
+    make(tmp_path).train(until=2)  # one process, 4 prompts per step
     assert (
         resumed(2, train__sampling_batch_size_per_card=2)
         and "continuing with 2 processes what 1 began" in capsys.readouterr().out
     )
     assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
     for processes, changes in (
-        (2, {}),  # 8 prompts a step
+        (2, {}),  # 8 prompts per step
         (2, {"train__sampling_batch_size_per_card": 2, "train__average_microbatches": False}),
         (2, {"train__sampling_batch_size_per_card": 2, "train__lr": 1.0}),
         (1, {"train__sampling_batch_size_per_card": 2}),

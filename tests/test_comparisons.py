@@ -72,7 +72,7 @@ def test_pairs_without_a_difference_are_left_out():
     three = Comparison(
         prompt, (Answer("a dog sees"), Answer("a dog likes"), Answer("a")), ((0, 1), (0, 2))
     )
-    (made,) = encode_comparisons(policy, [three], 2)  # cut after two tokens the first two are one
+    (made,) = encode_comparisons(policy, [three], 2)  # after the cut the first two are equal
     assert made.pairs == [(0, 2)] and len(made.answer_ids) == 3
     with pytest.raises(
         UserError,
@@ -143,9 +143,7 @@ def test_prompts_are_those_of_sampling(kind):
     ids=["chat", "no chat", "t5", "gpt2"],
 )
 def test_one_token_ends_a_response_everywhere(policy):
-    """DPO, supervised training and sampling: what a policy learns to end with is what ends its
-    samples.
-    """
+    """DPO, supervised training and sampling use the same end token."""
     policy = policy().eval()
     tokenizer = policy.tokenizer
     expected = "<|end|>" if policy.chat else "</s>"

@@ -221,7 +221,7 @@ def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     ) == 3 and "reward.a.name: the environment variable LR is not set" in str(raised.value)
     assert (
         load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
-    )  # the way out that the message names
+    )  # the solution that the message suggests
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -371,7 +371,7 @@ def test_text_becomes_the_value_of_its_key(key, text, value):
 def test_what_is_written_as_something_else_is_no_number_and_no_switch(tree, part):
     with pytest.raises(UserError, match=re.escape(part)):
         validate(Kinds, tree, "file")
-    assert validate(Kinds, {"number": 3}, "file").number == 3.0  # a whole number is a number
+    assert validate(Kinds, {"number": 3}, "file").number == 3.0  # an integer is a valid float
 
 
 def test_lists_are_checked_inside(tmp_path):

@@ -1,4 +1,4 @@
-"""The server's database: what is given to whom, what is kept, what is refused."""
+"""The server's database: assigned items, stored feedback, refusals."""
 
 import sqlite3
 import threading
@@ -64,7 +64,7 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
         "2",
     ]
     assert db.next("d", "annotation", 4) is None
-    assert db.next("d", "comparison", 4).item.id == "0"  # each page has annotators of its own
+    assert db.next("d", "comparison", 4).item.id == "0"  # each page has its own annotators
 
 
 def test_what_was_begun_comes_back_with_its_order_and_draft(db):
@@ -161,7 +161,7 @@ def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
     one = db.next("a", "annotation", 4)
     db._connection.execute(
         "PRAGMA max_page_count=1"
-    )  # SQLite's own full disk: no page more than there are
+    )  # a full disk, simulated by SQLite's limit on pages
     with pytest.raises(sqlite3.OperationalError, match="full"):
         submit(db, one, doc={**DOC, "corrected-prediction": "x" * 100_000})
     db._connection.execute("PRAGMA max_page_count=100000")
@@ -170,9 +170,7 @@ def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
 
 
 def together(db, *works):
-    """What each of `works` gave or raised, and how often was committed, when all come while the
-    connection is busy.
-    """
+    """Run `works` while the connection is busy; returns their results and the commits."""
     found, commits = [None] * len(works), []
 
     def run(i):
@@ -226,7 +224,7 @@ def test_settings_of_the_connection(db):
 
 @pytest.fixture
 def earlier(tmp_path):
-    """A database that an earlier version wrote: two submitted items and a draft of a third."""
+    """A database of an earlier version: two submitted items and a draft of a third."""
     path = tmp_path / "earlier.sqlite"
     sql = sqlite3.connect(path)
     sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))

@@ -71,7 +71,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
-    """Both ranks have trained every case of tests/ddp_worker.py."""
+    """Results of both ranks, which have trained every case of tests/ddp_worker.py."""
     folder = tmp_path_factory.mktemp("two")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -102,10 +102,9 @@ def two_processes(tmp_path_factory) -> Path:
 
 
 def wait_for_all(processes: list[subprocess.Popen], at_most: float = 3600) -> None:
-    """Wait until all have ended. When one fails the others, which would wait for it, are ended.
+    """Wait until all have ended; if one fails, kill the others, which would wait for it.
 
-    They may take as long as they need: `at_most` seconds are for processes that wait for each other
-    for ever.
+    `at_most` seconds is a generous limit against a deadlock.
     """
     begun = time.monotonic()
     try:
@@ -139,12 +138,11 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
         tokens = one["length"] * made.episodes_per_step
         for key, value in one.items():
             if key.startswith("clipfrac"):
-                # A count: a token that stands at the clipping threshold may fall on either side of
-                # it.
+                # A count: a token at the clipping threshold may fall on either side of it.
                 assert two[key] == pytest.approx(value, abs=1.01 / tokens), (name, one["step"], key)
                 continue
-            # Rows are packed with other rows in two processes: gradients are equal to 2e-6, and
-            # Adam makes 1e-4 of that where one is all but 0.
+            # In two processes rows are packed with other rows: gradients are equal to 2e-6, which
+            # Adam turns into 1e-4 where a gradient is almost 0.
             assert two[key] == pytest.approx(value, rel=5e-4, abs=5e-5), (name, one["step"], key)
     assert {row["kl"] for row in alone[1:]} != {0.0}
     samples = [
@@ -161,7 +159,7 @@ def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
     made = ddp_worker.run_dpo(tmp_path)
     alone, together = metrics(tmp_path / "dpo"), metrics(two_processes / "dpo")
     assert len(alone) == len(together) == made.step == 10 and alone[-1]["dpo/margin"] > 0.1
-    alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 but for a rounding
+    alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 except for rounding
     for one, two in zip(alone, together):
         assert two == pytest.approx(one, rel=1e-4, abs=2e-5)
 

@@ -1,6 +1,4 @@
-"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer: what it learns, resumes
-and writes.
-"""
+"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer."""
 
 import copy
 import json
@@ -60,8 +58,9 @@ def test_weighted_log_ratio_by_hand():
 
 
 def alone(policy, prompt_ids, answer_ids):
-    """log pi of every token of an answer, in float64, from the plain model's full logits: no batch,
-    no padding, nothing shared.
+    """log pi of every token of an answer in float64, from the plain model's full logits.
+
+    No batch, no padding, nothing shared.
     """
     prompt, answer = torch.tensor([prompt_ids]), torch.tensor([answer_ids])
     if policy.model.config.is_encoder_decoder:
@@ -72,7 +71,7 @@ def alone(policy, prompt_ids, answer_ids):
 
 
 def brute_force_loss(policy, reference, made) -> torch.Tensor:
-    """The mean over pairs of the written-out loss."""
+    """The mean of the explicit loss over pairs."""
     beta, losses = made.config.dpo.beta, []
     written_out = {
         "sigmoid": lambda m: torch.log(1 + torch.exp(-beta * m)),
@@ -108,7 +107,7 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
     )
     reference = copy.deepcopy(made.policy).double().eval()
     made.ref_logprobs = made.reference_logprobs()
-    with torch.no_grad():  # away from the reference, where all losses are alike
+    with torch.no_grad():  # away from the reference, where all losses are similar
         for i, p in enumerate(made.actor_critic.parameters()):
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
     exact = copy.deepcopy(made.policy).double().eval()
@@ -130,13 +129,14 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
 
 
 def test_the_gradient_is_the_papers_formula():
-    """-beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse)) (Rafailov et al.
-    2023, section 4) for a table of logits.
+    """The gradient for a table of logits (Rafailov et al. 2023, section 4).
+
+    -beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse))
     """
     torch.manual_seed(0)
     logits_TV = torch.randn(
         3, 5, dtype=torch.float64, requires_grad=True
-    )  # one distribution for each of three places
+    )  # one distribution per place
     ids, weights_BT = (
         torch.tensor([[0, 1, 2], [0, 3, 4]]),
         torch.tensor([[1.0, 4.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64),
@@ -180,7 +180,7 @@ def test_span_weight_one_is_ordinary_dpo_bit_for_bit(tmp_path):
 
 
 def test_marked_tokens_move_most(tmp_path):
-    """The answers share their first token and end; what weighs more is what the policy unlearns."""
+    """The answers share their first token and their end; the policy unlearns the heavier tokens."""
     comparison = Comparison(
         Prompt("0", "the cat"), (Answer("red dog"), Answer("blue bird", ((5, 9),))), ((0, 1),)
     )
@@ -208,7 +208,7 @@ def test_marked_tokens_move_most(tmp_path):
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("loss", PAIR_LOSSES)
 def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
-    """A bandit: three one-word answers to a prompt, which of them is best depends on the prompt."""
+    """A bandit: three one-word answers to a prompt; the best one depends on the prompt."""
     words = ["cat", "dog", "bird"]
     comparisons = [
         Comparison(
@@ -245,8 +245,9 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
 
 
 def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
-    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum, so the implied rewards differ
-    by log 3.
+    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum.
+
+    So the implied rewards differ by log 3.
     """
     comparison = Comparison(
         Prompt("0", "the cat"), (Answer("red"), Answer("blue")), ((0, 1), (0, 1), (0, 1), (1, 0))
@@ -259,7 +260,7 @@ def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
     last = metrics(tmp_path)[-1]
     assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(
         0.5 * math.log(3), abs=0.01
-    )  # of four pairs, one the other way round
+    )  # one of four pairs is reversed
     assert last["loss/total"] == pytest.approx(
         0.75 * math.log(4 / 3) + 0.25 * math.log(4), abs=1e-4
     )
@@ -270,9 +271,7 @@ def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
 
 
 def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
-    """Answers shared by several pairs give the gradient of the pairs as comparisons of their
-    own.
-    """
+    """Answers shared by several pairs give the same gradient as separate comparisons."""
     apart = [
         replace(c, answers=(c.answers[i], c.answers[j]), pairs=((0, 1),))
         for c in fours()
@@ -344,7 +343,7 @@ def test_micro_batches_do_not_change_the_curve(tmp_path):
             comparisons=fours(),
         ).train()
     for one, four in zip(metrics(tmp_path / "1"), metrics(tmp_path / "4")):
-        if one["step"] == 0:  # all margins are 0 but for a rounding
+        if one["step"] == 0:  # all margins are 0 except for rounding
             one["dpo/accuracy"] = four["dpo/accuracy"]
         assert one == pytest.approx(four, rel=1e-3, abs=1e-5)
 

@@ -1,6 +1,4 @@
-"""The qa-feedback format: byte-exact round trip, every malformed value found where it stands,
-prompts.
-"""
+"""The qa-feedback format: byte-exact round trip, located errors, prompts."""
 
 import copy
 import json
@@ -321,7 +319,7 @@ def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
     )
     for prompt, feedback in zip(prompts, rows, strict=True):
         assert rm_prefix(prompt, False).all_words == rm_words_prefix(feedback.question, None)
-        # raw passages are whole texts: a sentence cut inside a word is one word there
+        # raw passages are single texts: a sentence cut inside a word is one word there
         assert "".join(rm_prefix(prompt, True).all_words) == "".join(
             rm_words_prefix(feedback.question, feedback.passages)
         )
@@ -375,7 +373,7 @@ def test_prefix_of_words_by_hand():
     assert rm_prefix_of_words([*question, "answer:"]) == Prefix(tuple(question), (), mark)
     assert rm_prefix_of_words(question) == Prefix(tuple(question))
     assert rm_prefix_of_words([]) == Prefix(())
-    # `context:` in a question, and `answer:` in a passage, are words like others
+    # `context:` in a question and `answer:` in a passage are ordinary words
     words = [
         "question:",
         "what",

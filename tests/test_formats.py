@@ -1,4 +1,4 @@
-"""Row formats: the shapes that are read, malformed rows refused with their place, round trips."""
+"""Row formats: accepted shapes, refusals with their location, round trips."""
 
 import json
 import math
@@ -105,13 +105,13 @@ def test_malformed_prompts(row, message):
 
 # ---- other keys ----------------------------------------------------------------------------------
 
-TOXICITY = {  # the shape of RealToxicityPrompts
+TOXICITY = {  # format of RealToxicityPrompts
     "filename": "f.txt",
     "prompt": {"text": "They said", "toxicity": 0.1},
     "continuation": {"text": " hello.", "toxicity": None},
 }
-MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # of GSM8K
-VOTES = {  # of qa-feedback
+MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # format of GSM8K
+VOTES = {  # format of qa-feedback
     "question": "Who?",
     "prediction 1": "Ann",
     "prediction 2": "Bo",
@@ -184,7 +184,7 @@ def test_a_file_with_other_keys(row_format, row, columns, expected):
 
 
 def test_a_renamed_key_counts_once():
-    """`answer` is the response here, so it is not a list of references as well."""
+    """`answer` is the response here, not also a list of references."""
     row = {"prompt": "a", "answer": "b", "references": ["c"]}
     made = parse(DEMONSTRATIONS, row, {"response": "answer"})
     assert made == Demonstration(Prompt("7", "a", ("c",)), "b")
@@ -310,8 +310,8 @@ DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant
             (DIALOG, "Fine.", "Find out!"),
         ),
         ({"chosen": f"{DIALOG} ", "rejected": f"{DIALOG} No."}, (DIALOG, "", "No.")),
-        # conversations: with the prompt's messages in both, with a prompt as text beside them, or
-        # without
+        # conversations: with the prompt's messages in both, with a separate text prompt, or without
+        # a prompt
         (
             {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
             (USER["content"], GOOD["content"], BAD["content"]),
@@ -436,12 +436,12 @@ def test_spans_need_a_response_and_their_mapped_keys():
 
 # ---- steps ---------------------------------------------------------------------------------------
 
-MARKED = {  # of Math-Shepherd
+MARKED = {  # format of Math-Shepherd
     "input": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 ки\nStep 2: 2 + 1 = 4. The answer is: 4 ки",
     "label": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 +\nStep 2: 2 + 1 = 4. The answer is: 4 -",
     "task": "GSM8K",
 }
-RATED = {  # of PRM800K
+RATED = {  # format of PRM800K
     "labeler": "x",
     "question": {"problem": "What is 1 + 1?", "ground_truth_answer": "2"},
     "label": {
@@ -478,7 +478,7 @@ RATED = {  # of PRM800K
             (Step("a", "ok"), Step("b", score=-0.5)),
         ),
         (
-            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # of TRL
+            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # format of TRL
             {},
             "p",
             (Step("a", score=1.0), Step("b", score=0.0)),
@@ -680,7 +680,7 @@ ERRORS = {
 
 
 def test_feedback_rows_are_comparisons_and_spans(qa_feedback):
-    """Four answers and six preferences; error spans: the same as the task's own reader gives."""
+    """Four answers and six preferences, and error spans, as the task's own reader returns them."""
     path = qa_feedback / "train_feedback.json"
     rows = read_feedback(path)
     comparisons = COMPARISONS.read(path, FEEDBACK)
@@ -745,7 +745,7 @@ COMPLETE = {
 
 @pytest.mark.parametrize("row_format", COMPLETE, ids=lambda row_format: row_format.name)
 def test_any_damage_is_refused_or_read(row_format):
-    """Never another error, and never long."""
+    """Never another error, and never a long message."""
     columns = {"prompt": "question.problem", "steps": "label.steps"} if row_format is STEPS else {}
     whole = COMPLETE[row_format]
     parse(row_format, whole, columns)

@@ -1,4 +1,4 @@
-"""Who may import whom, and that importing does nothing."""
+"""Which packages may import which, and that importing has no side effects."""
 
 import ast
 import os
@@ -19,9 +19,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Modules named in the file's import statements, wherever they stand, `from . import x`
-    resolved.
-    """
+    """All modules in the file's import statements, with `from . import x` resolved."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -75,7 +73,7 @@ def test_fgrlhf_imports_neither_sft_nor_reward_modeling():
     assert not wrong
 
 
-# What importing must not do. Each is turned into an error before every module is imported.
+# Forbidden during import. Each is turned into an error before every module is imported.
 PROBE = """
 import argparse, importlib, os, socket, subprocess, sys
 before, environment = set(os.listdir()), dict(os.environ)
