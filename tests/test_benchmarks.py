@@ -223,7 +223,7 @@ def test_generations_flops_are_those_torch_counts():
 
 
 def test_longformer_flops_are_no_more_than_torch_counts():
-    """transformers computes blocks of keys wider than the window; only the window is counted."""
+    """Transformers computes blocks of keys wider than the window; only the window is counted."""
     model, tokens = workload.reward_model(SMALL, "segment", 0), 64
     found = counted(
         lambda: model(

@@ -58,7 +58,7 @@ def test_weighted_log_ratio_by_hand():
 
 
 def alone(policy, prompt_ids, answer_ids):
-    """log pi of every token of an answer in float64, from the plain model's full logits.
+    """Return log pi of every token of an answer in float64, from the plain model's full logits.
 
     No batch, no padding, nothing shared.
     """

@@ -165,7 +165,7 @@ def test_the_library_has_no_word_of_a_task():
 
 
 def module_level_imports(path: Path) -> set[str]:
-    """Modules imported when the file is: not inside functions, not under TYPE_CHECKING."""
+    """Modules imported together with the file: not inside functions, not under TYPE_CHECKING."""
     names = set()
     nodes = list(ast.parse(path.read_text(encoding="utf-8")).body)
     while nodes:

@@ -1,4 +1,4 @@
-"""Items from every source, and back to the bytes of a feedback file."""
+"""Items from every source, and their conversion back to the bytes of a feedback file."""
 
 import json
 

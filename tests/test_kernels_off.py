@@ -1,4 +1,4 @@
-"""`model.kernels: off`: nothing of fgrlhf/kernels runs, and the results are the same."""
+"""`model.kernels: off`: no code of fgrlhf/kernels runs, and the results are the same."""
 
 import pytest
 import rm_helpers as rm
@@ -16,7 +16,7 @@ from reward_modeling.training import ModelSection, load_network
 
 @pytest.fixture
 def off(monkeypatch):
-    """A process whose config has `model.kernels: off`, in which any use of a kernel fails."""
+    """A process whose config has `model.kernels: off`; any use of a kernel fails."""
     monkeypatch.delenv("FGRLHF_KERNELS", raising=False)
     monkeypatch.setattr(choice, "_chosen", None)
     choice.use_kernels("off")

@@ -1,5 +1,6 @@
-"""The browser and Python agree: offsets, words, sentences, hashes, JSON, rules. Random texts of
-every kind.
+"""The browser and Python agree on offsets, words, sentences, hashes, JSON and rules.
+
+The texts are random, of every kind.
 """
 
 import hashlib
@@ -157,7 +158,7 @@ def test_the_rules_are_the_same(tab):
     for doc, fields in zip(docs, found):
         expected = [field for field, _ in annotation_problems(SCHEMA, ITEM, doc)]
         assert sorted(fields) == sorted(expected), doc
-    assert sum(not fields for fields in found) > 20  # some are right
+    assert sum(not fields for fields in found) > 20  # some are valid
 
 
 def test_circles_and_rankings_are_the_same(tab):

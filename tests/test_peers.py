@@ -1,5 +1,6 @@
-"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where
-installed.
+"""Comparison with other packages: the table by hand on toy sides, equal work with TRL.
+
+The tests of equal work need TRL.
 """
 
 import importlib.util
@@ -31,7 +32,7 @@ needs_trl = pytest.mark.skipif(
 def toy(
     calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3
 ) -> Comparison:
-    """Ours takes 1 s for 10 units, its slow setting 5 s; the peer 2 s, of which 1 s is its own."""
+    """Ours takes 1 s for 10 units, 5 s with its slow setting; the peer 2 s, half of it overhead."""
 
     def side(name, seconds):
         def run(work, choice):
@@ -83,9 +84,7 @@ def test_tuning_takes_the_fastest_setting_of_each_side():
     found = peers.compare(row, rounds=1, tune=True, memory=no_memory)
     assert found["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and found["ratio"] == 2
     assert [tried["rate"] for tried in found["tried"]["peer"]] == [1, 5]
-    assert (
-        peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10
-    )  # without it the first is taken
+    assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # by default the first one
 
 
 def test_the_table():
@@ -172,7 +171,7 @@ def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
 @needs_trl
 @pytest.mark.filterwarnings("error:.*deprecated.*:FutureWarning")
 def test_trl_does_equal_work(work, monkeypatch, capsys):
-    monkeypatch.setenv("CI", "1")  # TRL reports its use otherwise
+    monkeypatch.setenv("CI", "1")  # turns off TRL's telemetry
     row = comparison(TINY)
     facts = row.check(work)
     assert facts["loss"]["ours"] == pytest.approx(facts["loss"]["peer"], abs=1e-5)
@@ -186,7 +185,7 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
     other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
     assert other.units == peer.units and other.loss != pytest.approx(
         peer.loss, abs=1e-4
-    )  # other pairs in a step
+    )  # different pairs in a step
     assert "train_runtime" not in capsys.readouterr().out
 
 

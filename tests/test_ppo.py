@@ -14,7 +14,7 @@ from fgrlhf.reward import BasicReward
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
-# The values that select the published arithmetic, as they stand in a YAML file.
+# The values that select the published arithmetic, as written in a YAML file.
 PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
 SETTINGS = (
     "whiten_rewards",
@@ -29,7 +29,7 @@ SETTINGS = (
 
 
 def golden_case(golden, number):
-    """One published batch, cut to its longest answer, as rollouts are here."""
+    """One published batch, cut to its longest answer, as in our rollouts."""
     return tensors_of(json.loads((golden / "ppo_numbers.json").read_text())["cases"][number])
 
 
@@ -58,7 +58,7 @@ def tensors_of(case):
 
 
 def all_cases(golden):
-    """What `golden_case` gives, of every case that there is."""
+    """`golden_case` of every available case."""
     count = len(json.loads((golden / "ppo_numbers.json").read_text())["cases"])
     return [golden_case(golden, number) for number in range(count)]
 
@@ -110,9 +110,7 @@ def check_numbers(case, old, new, rewards, expected, switches):
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_published_values_give_the_published_numbers(golden, name):
-    """With every switch of the file that users run; each case brings the numbers it was computed
-    with.
-    """
+    """With every switch of the shipped file; each case contains its own coefficients."""
     switches = {key: value for key, value in shipped(name).items() if key not in SETTINGS}
     cases = all_cases(golden)
     assert len(cases) >= 3
@@ -128,8 +126,9 @@ def test_defaults_give_the_numbers_of_plain_arithmetic(number):
 
 
 def test_plain_arithmetic_by_hand():
-    """Two tokens, gamma = lam = 1: A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25
-    + .5.
+    """Two tokens, gamma = lam = 1.
+
+    A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25 + .5.
     """
     case = {
         "lengths": [2],
@@ -156,10 +155,10 @@ def test_plain_arithmetic_by_hand():
     assert expected["whitened_advantages"] == [[1.0, -1.0]]
     assert expected["loss_policy"] == pytest.approx(
         (-1.0 + math.e) / 2
-    )  # the ratio e is not clipped where A < 0
+    )  # the ratio e is not clipped if A < 0
     assert expected["loss_value"] == pytest.approx(
         (0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2
-    )  # .5 + .1 is .4 off
+    )  # .5 + .1 differs by .4
     published = reference.ppo_expected(case, published=True)
     assert published["whitened_advantages"][0] == pytest.approx([0.125**0.5, -(0.125**0.5)])
     assert published["returns"] == expected["returns"]
@@ -201,9 +200,7 @@ def test_by_default_padding_never_matters():
 
 
 def test_published_gae_does_let_padding_matter():
-    """Deviation D3: what whitening leaves on padding flows into the last tokens of short
-    answers.
-    """
+    """Deviation D3: whitened values on padding reach the last tokens of short answers."""
     one_more_column = lengths_mask([5, 2, 3], T=6)
     results = []
     for mask_BT in (MASK, one_more_column):
@@ -275,7 +272,7 @@ def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
     assert all(
         torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy
-    )  # a small gradient is left as it is
+    )  # a small gradient is not changed
     assert float(value[0].grad.flatten()[0]) == pytest.approx(2 / n_value**0.5, rel=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Long prompts of long-form QA: their ends are cut, counted and reported; their questions stay."""
+"""Long prompts of long-form QA: the end is cut, counted and reported; the question stays."""
 
 import pytest
 import tiny
@@ -73,7 +73,7 @@ def test_a_question_that_the_text_words_differently_counts_by_itself():
             policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], up_to_question, "x"
         )
         == 1
-    )  # no question, nothing to lose
+    )  # no question to keep
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])

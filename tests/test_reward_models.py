@@ -167,10 +167,10 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
         )  # the segment's last character is complete here
         assert all(
             s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s
-        )  # and no later token is the segment's
-        if tokenizer == "bpe":  # bytes decode exactly, even where several tokens make one character
+        )  # and no later token belongs to the segment
+        if tokenizer == "bpe":  # bytes decode exactly, even if several tokens form a character
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
-    # cutting takes judgements away and moves none
+    # cutting removes judgements and moves none
     (cut,) = inputs(shape, tokenizer, max_length=max_length).encode(
         [RMText(rm.prefix("question: the", mark=""), segments)]
     )
@@ -207,7 +207,7 @@ def test_encoder_keeps_the_special_tokens_around_a_cut_input(tmp_path):
     text = RMText(rm.prefix("question: the", mark=""), (rm.words("red cat"), rm.words("a dog")))
     (read,) = RMInputs(tokenizer, "encoder", "segment", 8).encode([text])
     assert read.input_ids[0] == 0 and read.input_ids[-1] == 1 and len(read.input_ids) == 8
-    assert read.positions == (3, None)  # `dog` did not fit
+    assert read.positions == (3, None)  # `dog` does not fit
 
 
 def test_a_word_like_the_mark_inside_an_answer_is_no_mark():
@@ -514,7 +514,7 @@ def save(score, folder):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
-    # defaults for published checkpoints give way to what the folder carries
+    # the folder's own facts take precedence over defaults for published checkpoints
     defaults = {
         "mean": 9.0,
         "std": 9.0,
@@ -618,7 +618,7 @@ def test_a_spec_of_an_earlier_release_is_read(tmp_path):
     (folder / "reward_model.json").write_text(json.dumps(row))
     again = load_reward_model(folder, rm.prefix_fn)
     assert again.spec == score.spec and again.spec.with_context is False
-    # both names at once are no spec of any release
+    # no release wrote both names
     (folder / "reward_model.json").write_text(json.dumps({**row, "with_context": True}))
     with pytest.raises(UserError, match="with_passages: unknown key"):
         load_reward_model(folder, rm.prefix_fn)
@@ -710,9 +710,7 @@ def test_segment_labels_check_their_shape():
 
 
 def test_pooled_features_by_hand():
-    """Two answers of 3 and 2 tokens, features in tenths of a nat below 0; what stands on padding
-    does not count.
-    """
+    """Two answers of 3 and 2 tokens, features in -0.1 nats; padding does not count."""
     features_BTF = torch.tensor([[[-0.1], [-0.5], [0.0]], [[-0.2], [-0.4], [-0.9]]])
     pooled_B2 = pooled_features(features_BTF, torch.tensor([[1, 1, 1], [1, 1, 0]]))
     assert torch.allclose(pooled_B2, torch.tensor([[-5.0, -2.0], [-4.0, -3.0]]))
@@ -856,7 +854,7 @@ def change_json(path, **changes):
 
 
 def bloat(path):
-    """Ten thousand million layers, in the config or in that of its trunk."""
+    """Ten thousand million layers, in the config or in its trunk's config."""
     config = json.loads(path.read_text())
     for part in (config, config.get("trunk") or {}):
         for key in ("num_hidden_layers", "n_layer", "num_layers"):
@@ -910,7 +908,7 @@ def test_the_scorer_counts_what_it_cuts(tmp_path):
 
 
 def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
-    """A config that was changed to fewer layers, or to no feature, would give other scores."""
+    """A config changed to fewer layers, or to no feature, would give other scores."""
     for name, shape, path, value in (
         ("trunk", "causal", ("trunk", "n_layer"), 1),
         ("feature", "seq2seq", ("lm_logprob_feature",), False),

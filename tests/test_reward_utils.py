@@ -1,6 +1,4 @@
-"""Segmentation: golden offsets, hand-made texts, identities between spans and offsets, the
-segmenter that travels.
-"""
+"""Segmentation: golden offsets, hand-made texts, invariants, the saved segmenter."""
 
 import json
 
@@ -207,7 +205,7 @@ def test_an_installed_package_that_declares_no_pipeline_is_refused(monkeypatch):
 
 
 def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path):
-    """What spaCy's `package` command writes into a distribution's metadata."""
+    """The metadata that spaCy's `package` command writes into a distribution."""
     folder = tmp_path / "zz_test_sm-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zz_test_sm\nVersion: 1.0\n")
@@ -234,9 +232,7 @@ def test_a_malformed_description_is_refused(described):
 
 @pytest.mark.parametrize("character", ["(", ".", '"', ":", "😀", "a,", '{"a":'])
 def test_long_words_reach_spacy_as_letters(monkeypatch, character):
-    """spaCy's tokenizer takes time that grows with the square of a word of punctuation: it never
-    sees one.
-    """
+    """Punctuation never reaches spaCy in long words: its tokenizer is quadratic in their length."""
     read = []
     nlp = reward_utils._pipeline(BLANK)
     monkeypatch.setattr(

@@ -266,7 +266,7 @@ def test_the_published_update_as_overrides(monkeypatch):
 
 
 def refused(tree: dict, model=QAConfig) -> list[str]:
-    """The mistakes, one a line; none where the tree is accepted."""
+    """The error message, one error per line; empty if the tree is valid."""
     try:
         validate(model, tree, "file")
     except UserError as error:
@@ -300,7 +300,7 @@ def test_a_key_that_nothing_reads_is_refused(path, value, way_out):
         and "leave it out" in line
     )
     if path.split(".")[-1] in ("top_k", "top_p"):
-        assert refused(changed(None)) == []  # an explicit null gives nothing
+        assert refused(changed(None)) == []  # an explicit null means the default
 
 
 def test_a_target_of_the_kl_needs_a_coefficient():

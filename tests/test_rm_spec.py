@@ -1,4 +1,4 @@
-"""`reward_model.json` is typed: every mistake is named, at once, with file and key."""
+"""`reward_model.json` is typed: all errors are reported at once, with file and key."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_a_bad_value_is_named_with_file_and_key(tmp_path, kind, key, value, monk
 @pytest.mark.parametrize("key", ["mean", "std"])
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
-    """An infinite std would make every z-score zero. JSON itself knows no such numbers."""
+    """An infinite std would make every z-score zero. JSON has no such numbers."""
     path = written(tmp_path, "sequence", **{key: value})
     with pytest.raises(UserError, match=re.escape(str(path))):
         RewardModelSpec.read(tmp_path)

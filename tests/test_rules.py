@@ -1,4 +1,4 @@
-"""The rules of an annotation and of a comparison: each by a case that breaks it alone."""
+"""The rules of an annotation and of a comparison, each with a case that violates only that rule."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Training of sequence scorers from pairs: numbers by hand, learning, mean and std, refusals."""
+"""Training of sequence scorers from pairs: values by hand, learning, mean and std, refusals."""
 
 import json
 import math
@@ -33,7 +33,7 @@ QA = load_task("tasks.qa_feedback")
 
 
 def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
-    """A fast run's settings; changes are given as section__key=value."""
+    """Settings of a fast run; changes are given as section__key=value."""
     train_file, dev_file = folder / "train.json", folder / "dev.json"
     if not train_file.exists():
         train_file.write_text(json.dumps(rm.comparison_rows(150, 0)))
@@ -69,7 +69,7 @@ def test_pair_loss_by_hand():
     total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + 2 * math.log(1 + math.exp(-1))
     output = TokenClassifierOutput(logits=scores)
     assert pair_loss(output, labels).item() == pytest.approx(total / 4)
-    # the Trainer counts the labels that are not IGNORED: two for each pair
+    # the Trainer counts the labels that are not IGNORED: two per pair
     assert pair_loss(output, labels, num_items_in_batch=16).item() == pytest.approx(total / 8)
     assert pair_loss(output, torch.full((1, 6, 2), NONE)).item() == 0
 
@@ -171,7 +171,7 @@ def test_real_rows_go_through(tmp_path, golden, qa_feedback):
 
 
 def test_both_formats_of_the_same_comparisons_train_the_same_model(tmp_path, monkeypatch):
-    """Four answers and six preferences are one case of K responses and any pairs."""
+    """Four answers and six preferences are a case of K responses and any pairs."""
     weights = []
     for name, task in (("published", QA), ("library", replace(QA, rm_pairs=None))):
         folder = tmp_path / name
@@ -256,7 +256,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
         patch.setattr(run_pref_rm, "score_moments", killed)
         with pytest.raises(InterruptedError):
             train(settings)
-    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # not a single step more
+    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # no further step
     train(settings)
     for name in (
         "model.safetensors",

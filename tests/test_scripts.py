@@ -1,5 +1,6 @@
-"""The head of every stage script: folders, scale, environment, processes. And that every script
-uses it.
+"""The head of every stage script: folders, scale, environment, processes.
+
+Every script uses it.
 """
 
 import os
@@ -25,7 +26,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def bash(tmp_path):
-    """Runs lines after sourcing env.sh, in a folder and an environment of the test's own."""
+    """Run lines after sourcing env.sh, in a temporary folder with a given environment."""
     fake = tmp_path / "bin"
     fake.mkdir()
     program(fake, "python", 'printf "python"; printf " <%s>" "$@"')

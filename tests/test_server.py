@@ -1,4 +1,4 @@
-"""The server's answers: the whole way of an item, and every refusal."""
+"""The server's responses: the full life of an item, and every refusal."""
 
 import http.client
 import json
@@ -227,7 +227,7 @@ def test_slow_clients_hold_nobody_up(client, server):
         )
         wire.sendall(head if i % 2 else head + b"\r\n{")
         slow.append(wire)
-    # they never finish: it is answered before they do
+    # they never finish: the response comes before they do
     assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 200
     for wire in slow:
         wire.close()

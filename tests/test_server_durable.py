@@ -1,5 +1,6 @@
-"""Kills, crowds, full disks and random requests. Short here; `make feedback-check` runs the long
-versions.
+"""Kills, crowds, full disks and random requests.
+
+Short here; `make feedback-check` runs the long versions.
 """
 
 import copy
@@ -26,8 +27,8 @@ ANNOTATORS, ITEMS = (32, 500) if LONG else (8, 24)
 THINK = (
     0.1,
     0.5,
-)  # seconds that an annotator of the crowd takes for an item: a hundredth of what people take
-EXAMPLES = 1700 if LONG else 25  # of each of the three operations that have something to vary
+)  # seconds per item of a simulated annotator: a hundredth of a human's time
+EXAMPLES = 1700 if LONG else 25  # for each of the three operations with variable arguments
 
 
 def together(count: int, work) -> None:
@@ -76,7 +77,7 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
     def kill(_):
         for _ in range(KILLS):
             wait_for_more()
-            time.sleep(random.uniform(0, 0.1))  # at any place of what it is doing
+            time.sleep(random.uniform(0, 0.1))  # at any point of its work
             server.kill()
             server.start()
         wait_for_more()
@@ -110,17 +111,17 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
         def annotate(number):
             rng, client = random.Random(number), Client(server.port, f"a{number}")
             mine = seen.setdefault(number, [])
-            idle = 0  # the bound is for items that nobody is given any more
+            idle = 0  # the bound is for items that are no longer assigned
             while sum(map(len, seen.values())) < 3 * ITEMS and idle < 400:
                 page = {"page": "annotation"}
                 status, told = timed("next", client, "POST", "/api/next", page)
                 assert status == 200, told
                 given = told["assignment"]
-                if given is None:  # others may still let theirs run out
+                if given is None:  # other leases may still expire
                     idle += 1
                     time.sleep(lease / 4)
                     continue
-                if rng.random() < 0.05:  # gone for longer than the lease
+                if rng.random() < 0.05:  # away for longer than the lease
                     time.sleep(lease * 1.2)
                     continue
                 time.sleep(rng.uniform(*THINK) / 2)
@@ -154,7 +155,7 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
             f"{what:<7} {len(some):>5}: median {p50:.1f} ms, p99 {p99:.1f} ms, longest"
             f" {worst:.1f} ms"
         )
-    if LONG:  # measured on an idle machine; short runs share theirs with anything
+    if LONG:  # the limit is for an idle machine, but short runs share theirs
         assert p99 < 100
 
 
@@ -204,7 +205,7 @@ def test_random_requests_find_no_server_error(tmp_path):
 
 
 def test_random_bytes_find_no_server_error(tmp_path):
-    """Bodies near to right ones: every kind of value in every place."""
+    """Almost valid bodies: every kind of value in every place."""
     values = [
         None,
         True,
@@ -254,7 +255,7 @@ def test_random_bytes_find_no_server_error(tmp_path):
                     if isinstance(node[key], (dict, list)) and node[key] and rng.random() < 0.8:
                         node = node[key]
                         continue
-                    node[key] = copy.deepcopy(rng.choice(values))  # the next change may go into it
+                    node[key] = copy.deepcopy(rng.choice(values))  # the next change may apply to it
                     break
             status, told = client.call("POST", "/api/submissions", body)
             assert status < 500, (body, told)

@@ -1,6 +1,4 @@
-"""Offline training on feedback rows: pairs and corrected answers from the rows, refusals, the entry
-points.
-"""
+"""Offline training on feedback rows: pairs, corrected answers, refusals, entry points."""
 
 import random
 from pathlib import Path
@@ -51,7 +49,7 @@ def words(text, ranges):
             "The cat sat; the dog ran.",
             "The dog ran.",
             [],
-        ),  # less is no new word, and case does not count
+        ),  # `less` is no new word, and case does not count
         ("The cat sat.", "The dog sat; it ran.", ["dog", "; it ran"]),
         ("", "All new.", ["All new."]),
         ("naïve ☕ 🙂", "naïve 🙂 ☕", ["🙂"]),
@@ -152,8 +150,9 @@ def test_the_prompt_is_found_by_question_and_passages():
 
 
 def test_published_rows(qa_feedback):
-    """Every published row finds its prompt; there are pairs for each row with an error, and marks
-    are marks of its text.
+    """Every published row finds its prompt; rows with an error give pairs with marked tokens.
+
+    Marks refer to their text.
     """
     rows, prompts = (
         read_feedback(qa_feedback / "train_feedback.json"),
@@ -180,7 +179,7 @@ def test_published_rows(qa_feedback):
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """Questions of the mini world, feedback on spoilt answers to them, a tiny policy."""
+    """Questions of the mini world, feedback on imperfect answers to them, a tiny policy."""
     for split in ("train", "dev"):
         questions = [mini_world.make_row(0, split, i) for i in range(4)]
         write_json(tmp_path / f"{split}.json", questions)
@@ -249,7 +248,7 @@ ROWS_OF_THE_LIBRARY = [
 
 
 def library_rows(world, **changes):
-    """The feedback of the world in the library's own format, with its conversion's settings."""
+    """The feedback of the world in the library's own format, with the settings to read it."""
     out = world / "rows.jsonl"
     columns = "{prompt: question, responses: [prediction 1, prediction 2, prediction 3,"
     columns += " prediction 4], preferences: preference}"
@@ -263,7 +262,7 @@ def library_rows(world, **changes):
 
 
 def test_rows_of_the_library_train(world):
-    """DPO needs no task where the rows hold prompts, responses and preferences."""
+    """DPO needs no task if the rows contain prompts, responses and preferences."""
     tiny.t5("bpe").save(world / "sft")
     settings = [*ROWS_OF_THE_LIBRARY, f"data.feedback_file={library_rows(world)}"]
     config = load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", settings)

@@ -77,8 +77,9 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
 
 
 def bandit(tmp_path, monkeypatch, policy, *overrides):
-    """The entry point on four prompts, paid for each `cat`: the metrics of its steps and its
-    folder.
+    """Run the entry point on four prompts with a reward for each `cat`.
+
+    Returns the metrics of its steps and its folder.
     """
     for split in ("train", "dev"):
         write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
@@ -105,14 +106,14 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
     policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
     with (
         torch.no_grad()
-    ):  # adapters turn hidden states; an output layer of nearly nothing would not show it
+    ):  # adapters change hidden states; an output layer of almost zero would hide it
         policy.model.get_output_embeddings().weight.mul_({"chat": 8, "t5": 10}.get(kind, 1))
     rows, folder = bandit(tmp_path, monkeypatch, policy, "model.policy_model.lora.r=4", *critic)
     curve = [row["reward/total"] for row in rows]
     start, end = sum(curve[:3]) / 3, sum(curve[-3:]) / 3
     assert len(curve) == 30 and end > 2 and end > 3 * start, (start, end)
     assert abs(rows[0]["kl"]) < 1e-5 and rows[-1]["kl"] > 0.1
-    best = load_policy(folder / "best")  # what later stages load
+    best = load_policy(folder / "best")  # the model that later stages load
     assert not has_adapters(best.model) and (best.chat is not None) == (kind == "chat")
     assert {path.suffix for path in (folder / "best").iterdir()} <= {
         ".json",

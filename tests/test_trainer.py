@@ -38,8 +38,9 @@ def one_rollout(made):
     "kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)]
 )
 def test_it_learns(kind, place, steps, tmp_path):
-    """A policy that is paid for the word `cat` says it more often, paid word by word or at the
-    end.
+    """A policy that is rewarded for the word `cat` writes it more often.
+
+    The reward is per word or at the end.
     """
     aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
@@ -74,8 +75,7 @@ def test_the_first_ratio_is_one(kind, tmp_path):
         seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
     )
     made.update(*one_rollout(made))
-    # decoding step by step, and kernels where gradients are wanted, round the last bits in their
-    # own way
+    # step-by-step decoding, and kernels with gradients, round the last bits differently
     torch.testing.assert_close(*seen[0], atol=1e-6, rtol=0)
     assert not torch.allclose(*seen[1], atol=1e-4)
 
@@ -126,7 +126,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
             10,
             15,
             20,
-        ]  # answers of many lengths
+        ]  # answers of different lengths
         rollout, advantages = one_rollout(made)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
         norms.append(made._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
@@ -144,9 +144,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
 
 
 def test_published_update(tmp_path):
-    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a whole
-    batch's.
-    """
+    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a batch's."""
     cfg = config(
         tmp_path,
         train__n_minibatches=1,
@@ -441,7 +439,7 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
 def test_it_runs_in_bf16(tmp_path):
     AcceleratorState._reset_state(
         reset_partial_state=True
-    )  # one process can have one precision at a time
+    )  # a process can have only one precision at a time
     cfg = config(tmp_path, train__total_episodes=24, model__dtype="bf16")
     made = trainer(cfg, own_value=True, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
     before = weights(made)
@@ -473,14 +471,14 @@ def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "randperm", lambda n, **more: drawn.append(n) or randperm(n, **more))
     batches = [made.batch(step) for step in range(7)]
     assert drawn == [7] * 3  # 21 prompts are three passes
-    for step, batch in enumerate(batches):  # each prompt as a draw of its own gave it
+    for step, batch in enumerate(batches):  # each prompt's result equals that of a separate draw
         for k, prompt in enumerate(batch):
             place = 3 * step + k
             generator = torch.Generator().manual_seed(
                 derive_seed(made.config.train.seed, "pass", place // 7)
             )
             assert prompt is prompts[int(randperm(7, generator=generator)[place % 7])]
-    assert made.batch(0) == batches[0]  # and a resumed run that begins anywhere
+    assert made.batch(0) == batches[0]  # and a run resumed at any step
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
@@ -517,7 +515,7 @@ def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
 
 def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
     class Counting(CountWord):
-        """As an aspect whose reward model counts what it reads."""
+        """An aspect whose reward model counts its inputs."""
 
         def __init__(self):
             super().__init__()
@@ -538,8 +536,9 @@ def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_evaluation_have_one_kl(kind, tmp_path):
-    """Greedy answers, log-probabilities at another temperature: the KL of a step, of dev, and of
-    the evaluation stage.
+    """The KL of a step, of dev, and of the evaluation stage are equal.
+
+    Greedy answers, log-probabilities at another temperature.
     """
     cfg = config(
         tmp_path,

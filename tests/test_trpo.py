@@ -30,7 +30,7 @@ def test_token_kl_by_hand():
     expected = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
     torch.testing.assert_close(
         token_kl(p.log(), q.log() + 3), expected[None]
-    )  # logits are as good as log-probabilities
+    )  # log-probabilities are valid logits
     assert token_kl(p, p).item() == 0
 
 
@@ -42,7 +42,7 @@ def begun(tmp_path, kind, **changes):
         10,
         15,
         20,
-    ]  # answers of many lengths
+    ]  # answers of different lengths
     rollout, rewards = made.collect_and_score()
     _, advantages = made.compute_advantages(rollout, rewards)
     return made, rollout, advantages
@@ -54,8 +54,9 @@ def step_of(made, rollout, advantages):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
-    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v), with the derivative along v
-    taken by differences.
+    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v).
+
+    The derivative along v is computed by differences.
     """
     made, rollout, advantages = begun(tmp_path, kind)
     made.actor_critic.eval().double()
@@ -133,7 +134,7 @@ def test_where_no_step_helps_the_policy_stays(tmp_path, monkeypatch):
     made, rollout, advantages = begun(tmp_path, "gpt2")
     parameters = list(made.actor_critic.policy.parameters())
     before = flatten(parameters, parameters).clone()
-    # whatever is tried is too far
+    # every attempted step is too long
     monkeypatch.setattr(TrustRegionStep, "mean_kl", lambda step: 1.0)
     logged = made.update(rollout, advantages)
     assert logged["trpo/step"] == 0 and logged["trpo/kl"] == 0

@@ -49,8 +49,9 @@ def test_whitening_by_hand():
 
 
 def test_whitened_rewards_pay_nothing_for_length():
-    """Deviation D15: a token without reward stays one. As published every token gets mean (1 -
-    1/sqrt(std)).
+    """Deviation D15: a token without reward keeps reward zero.
+
+    As published, every token gets mean (1 - 1/sqrt(std)).
     """
     rewards, mask = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]), torch.ones(2, 4)
     mask[1, 2:] = 0
@@ -128,7 +129,7 @@ def test_a_users_mistake_prints_one_message_and_exits_with_2(capsys):
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "error: the file x is missing: run setup first\n"
     with pytest.raises(ZeroDivisionError):
-        run_main(lambda: 1 / 0)  # a fault of ours keeps its traceback
+        run_main(lambda: 1 / 0)  # an internal error keeps its traceback
 
 
 def test_seeded_gives_the_generators_back():
@@ -195,7 +196,7 @@ def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch)
 
 
 def refused(tmp_path, how: str) -> None:
-    """Raise what a library raises where the operating system refuses a file."""
+    """Raise the error of a library when the operating system refuses a file."""
     (tmp_path / "file").write_text("")
     tensors = {"a": torch.zeros(3)}
     {

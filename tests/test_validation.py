@@ -1,5 +1,6 @@
-"""Malformed rows in every reader of the task: each is named with its place and reason, nothing is
-written, nothing takes long.
+"""Malformed rows in every reader of the task: named with place and reason, quickly.
+
+Nothing is written.
 """
 
 import copy
