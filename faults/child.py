@@ -245,8 +245,12 @@ def _redirect(log: Path, answers: str | None) -> None:
         os.close(writer)
     os.dup2(source, 0)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdout = _writer_to(1)
+    sys.stderr = _writer_to(2)
+
+
+def _writer_to(descriptor: int):
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _run(command: Command, die_after: float | None, file_limit: int | None) -> int:

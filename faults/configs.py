@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,8 +458,9 @@ def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
         key, value = rng.choice(keys), rng.choice(ODD)
         if len(value) > 6_000 or "\0" in value or "\ud800" in value:
             continue
-        if call(lambda: load_config(model, path, [f"{key}={value}"])).verdict == "accepted":  # noqa: B023
-            return f"{key}={value}"
+        override = f"{key}={value}"
+        if call(partial(load_config, model, path, [override])).verdict == "accepted":
+            return override
 
 
 def config_class_of_stage(name: str):

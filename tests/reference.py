@@ -77,10 +77,7 @@ def plain_subsentences(text: str) -> list[str]:
 def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
     """The hand-marked segments of a prediction as [start, end), without surrounding white space."""
     marks = next(example for example in marked_segments() if example["text"] == text)
-    if level == "sentence":  # noqa: SIM108
-        bounds = marks["sentence_offsets"]
-    else:
-        bounds = marks["subsentence_offsets"]
+    bounds = marks[f"{level}_offsets"]
     pieces = []
     for first, stop in zip(bounds, bounds[1:]):
         inside = [i for i in range(first, stop) if not text[i].isspace()]
@@ -181,16 +178,33 @@ def completeness(row: dict) -> list[int] | None:
 # ---- PPO in float64 ------------------------------------------------------------------------------
 
 PPO_CASES = [
-    {   # two answers of three tokens and one token, not whitened
-        "lengths": [3, 1], "whiten_rewards": False, "lam": 0.95, "gamma": 1.0, "kl_coef": 0.3,
-        "cliprange": 0.2, "cliprange_value": 0.2, "pg_coef": 1.0, "vf_coef": 1.0,
-        "logprobs": [[-1.0, -0.5, -2.0], [-0.25]], "ref_logprobs": [[-1.5, -0.25, -2.0], [-1.0]],
-        "values": [[0.5, 0.25, -0.5], [1.0]], "raw_rewards": [[0.3, 0.0, -0.5], [0.25]],
-        "new_logprobs": [[-0.7, -0.9, -2.05], [-0.3]], "new_values": [[0.1, 0.6, -0.45], [0.7]],
+    {  # two answers of three tokens and one token, not whitened
+        "lengths": [3, 1],
+        "whiten_rewards": False,
+        "lam": 0.95,
+        "gamma": 1.0,
+        "kl_coef": 0.3,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "pg_coef": 1.0,
+        "vf_coef": 1.0,
+        "logprobs": [[-1.0, -0.5, -2.0], [-0.25]],
+        "ref_logprobs": [[-1.5, -0.25, -2.0], [-1.0]],
+        "values": [[0.5, 0.25, -0.5], [1.0]],
+        "raw_rewards": [[0.3, 0.0, -0.5], [0.25]],
+        "new_logprobs": [[-0.7, -0.9, -2.05], [-0.3]],
+        "new_values": [[0.1, 0.6, -0.45], [0.7]],
     },
-    {   # three answers, whitened, discounted, different coefficients
-        "lengths": [2, 4, 3], "whiten_rewards": True, "lam": 0.9, "gamma": 0.8, "kl_coef": 0.1,
-        "cliprange": 0.1, "cliprange_value": 0.5, "pg_coef": 0.7, "vf_coef": 1.3,
+    {  # three answers, whitened, discounted, different coefficients
+        "lengths": [2, 4, 3],
+        "whiten_rewards": True,
+        "lam": 0.9,
+        "gamma": 0.8,
+        "kl_coef": 0.1,
+        "cliprange": 0.1,
+        "cliprange_value": 0.5,
+        "pg_coef": 0.7,
+        "vf_coef": 1.3,
         "logprobs": [[-0.1, -3.0], [-0.6, -1.2, -0.3, -0.9], [-2.2, -0.4, -1.1]],
         "ref_logprobs": [[-0.2, -2.5], [-0.6, -1.0, -0.8, -0.7], [-1.9, -0.4, -1.6]],
         "values": [[0.2, -0.3], [0.9, 0.4, 0.1, 0.6], [-0.8, 0.0, 0.35]],
@@ -198,14 +212,24 @@ PPO_CASES = [
         "new_logprobs": [[-0.15, -2.6], [-0.9, -1.1, -0.35, -0.4], [-2.0, -0.8, -1.0]],
         "new_values": [[1.0, -0.2], [0.2, 0.5, 0.9, 0.55], [-0.1, 0.1, 0.3]],
     },
-    {   # one long and one short answer: the padding's whitened values have a large effect
-        "lengths": [5, 1], "whiten_rewards": True, "lam": 0.99, "gamma": 1.0, "kl_coef": 0.2,
-        "cliprange": 0.2, "cliprange_value": 0.2, "pg_coef": 1.0, "vf_coef": 0.5,
-        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]], "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],  # noqa: E501
-        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]], "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],  # noqa: E501
-        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]], "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],  # noqa: E501
+    {  # one long and one short answer: the padding's whitened values have a large effect
+        "lengths": [5, 1],
+        "whiten_rewards": True,
+        "lam": 0.99,
+        "gamma": 1.0,
+        "kl_coef": 0.2,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "pg_coef": 1.0,
+        "vf_coef": 0.5,
+        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]],
+        "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],
+        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]],
+        "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],
+        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]],
+        "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],
     },
-]  # fmt: skip
+]
 
 
 def padded(rows: list[list[float]], length: int) -> list[list[float]]:
@@ -288,10 +312,14 @@ def ppo_expected(case: dict, published: bool) -> dict:
         sum(value_losses) / len(value_losses),
     )
     return {
-        "kl": kl, "penalized": penalized, "whitened_advantages": white, "returns": returns,
-        "loss_policy": policy_loss, "loss_value": value_loss,
+        "kl": kl,
+        "penalized": penalized,
+        "whitened_advantages": white,
+        "returns": returns,
+        "loss_policy": policy_loss,
+        "loss_value": value_loss,
         "loss_total": case["pg_coef"] * policy_loss + case["vf_coef"] * value_loss,
-    }  # fmt: skip
+    }
 
 
 def ppo_case(case: dict) -> dict:

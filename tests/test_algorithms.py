@@ -426,7 +426,10 @@ def test_two_halves_are_one_whole(name, kind, tmp_path):
     }
     if name == "nlpo":
         changes["algorithm__sync_every"] = 3  # a checkpoint between two syncs
-    evaluate = lambda policy: {"reward": sum(p.double().sum().item() for p in policy.parameters())}  # noqa: E731
+
+    def evaluate(policy):
+        return {"reward": sum(p.double().sum().item() for p in policy.parameters())}
+
     whole, half = tmp_path / "whole", tmp_path / "half"
     straight = make(whole, name, kind, evaluate=evaluate, **changes)
     straight.train()

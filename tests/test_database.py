@@ -176,7 +176,7 @@ def together(db, *works):
     def run(i):
         try:
             found[i] = works[i]()
-        except Exception as error:  # noqa: BLE001 (it is what is looked at)
+        except Exception as error:
             found[i] = error
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]

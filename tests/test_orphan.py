@@ -43,9 +43,10 @@ import sys
 from pathlib import Path
 from fgrlhf.pipeline.stages import Pipeline, Stage
 root = Path(sys.argv[1])
-script = 'python_of_test=%s; "$python_of_test" stage.py pids; true' % sys.executable  # `true`: bash stays above it
+# `true` keeps bash alive as the parent
+script = 'python_of_test=%s; "$python_of_test" stage.py pids; true' % sys.executable
 Pipeline([Stage("s", ("bash", "-c", script))], root, root / "out", {}).run()
-"""  # noqa: E501
+"""
 
 
 def test_a_killed_pipeline_takes_its_stages_with_it(tmp_path):

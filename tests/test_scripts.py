@@ -15,7 +15,10 @@ from fgrlhf.config import load_config
 from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
-SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for training/sft_config.yml)"'  # noqa: E501
+SHOW = (
+    'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
+    '"$(config_for training/sft_config.yml)"'
+)
 
 
 def program(folder: Path, name: str, text: str) -> None:

@@ -357,7 +357,6 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     monkeypatch.setattr(
         "sys.argv",
         [
-            # fmt: skip
             "x",
             f"feedback={world}/train_feedback.json",
             f"questions={world}/train.json",

@@ -54,11 +54,22 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     critic = (
         [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
     )
-    train_rl.main(["tasks.qa_feedback",
-        str(TRAINING / "mini_oracle_config.yml"), f"algorithm.name={name}", "env.max_generated_len=6", "env.max_input_len=64",  # noqa: E501
-        "env.train_num_samples_per_input=2", "train.sampling_batch_size_per_card=2", "train.training_batch_size_per_card=4",  # noqa: E501
-        "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic, *(["model.policy_model.lora.r=2"] if adapters else []),  # noqa: E501
-    ])  # fmt: skip
+    train_rl.main(
+        [
+            "tasks.qa_feedback",
+            str(TRAINING / "mini_oracle_config.yml"),
+            f"algorithm.name={name}",
+            "env.max_generated_len=6",
+            "env.max_input_len=64",
+            "env.train_num_samples_per_input=2",
+            "train.sampling_batch_size_per_card=2",
+            "train.training_batch_size_per_card=4",
+            "train.total_episodes=8",
+            f"logging.save_dir={tmp_path}/out",
+            *critic,
+            *(["model.policy_model.lora.r=2"] if adapters else []),
+        ]
+    )
     rows = metrics(tmp_path / "out")
     assert len([row for row in rows if "kl" in row]) == 2 and any(
         "eval/reward" in row for row in rows
@@ -87,12 +98,25 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     monkeypatch.setattr(train_rl, "build_reward", lambda *_: CombinedReward({"gold": CountWord()}))
-    train_rl.main(["tasks.qa_feedback",
-        str(TRAINING / "mini_oracle_config.yml"), "env.max_generated_len=8", "env.max_input_len=64",
-        "model.policy_model.train_generation_kwargs.temperature=1.0", "model.policy_model.train_generation_kwargs.top_k=0",  # noqa: E501
-        "train.sampling_batch_size_per_card=8", "train.total_episodes=960", "train.lr=1e-2", "train.value_lr=3e-3",  # noqa: E501
-        "train.kl_threshold=1e6", "algorithm.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,  # noqa: E501
-    ])  # fmt: skip
+    train_rl.main(
+        [
+            "tasks.qa_feedback",
+            str(TRAINING / "mini_oracle_config.yml"),
+            "env.max_generated_len=8",
+            "env.max_input_len=64",
+            "model.policy_model.train_generation_kwargs.temperature=1.0",
+            "model.policy_model.train_generation_kwargs.top_k=0",
+            "train.sampling_batch_size_per_card=8",
+            "train.total_episodes=960",
+            "train.lr=1e-2",
+            "train.value_lr=3e-3",
+            "train.kl_threshold=1e6",
+            "algorithm.kl_coef=0",
+            "train.eval_examples=2",
+            f"logging.save_dir={tmp_path}/out",
+            *overrides,
+        ]
+    )
     return [row for row in metrics(tmp_path / "out") if "kl" in row], tmp_path / "out"
 
 
