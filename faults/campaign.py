@@ -82,12 +82,13 @@ class Kind:
 
     def sampled(self) -> list[int]:
         """Indices of a small sample, evenly spaced."""
-        count, few = self.count(), min(self.sample, self.count())
+        count = self.count()
+        few = min(self.sample, count)
         return [(2 * i + 1) * count // (2 * few) for i in range(few)]
 
     def run(self, index: int, folder: Path) -> Outcome:
         """Run the trial of that index in `folder`, which is empty."""
-        raise NotImplementedError("abstract: a kind says what a trial does")
+        raise NotImplementedError("abstract: a kind must define `run`")
 
     def died(self, code: int) -> Outcome:
         """The outcome of a trial whose process died; a negative `code` is a signal."""
@@ -154,7 +155,8 @@ def in_child(function, *arguments: Any) -> Any:
 
 def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = False) -> Tally:
     """Run trials, `lanes` processes at a time."""
-    tally, started = Tally(kind), time.monotonic()
+    tally = Tally(kind)
+    started = time.monotonic()
     waiting = [list(indices[at : at + kind.batch]) for at in range(0, len(indices), kind.batch)]
     running: list[_Batch] = []
     pulse = started
@@ -183,7 +185,9 @@ class _Batch:
     """A forked process that runs some trials and writes a line per outcome to a pipe."""
 
     def __init__(self, kind: Kind, indices: list[int]):
-        self.left, self.ended, self.code = indices, False, 0
+        self.left = indices
+        self.ended = False
+        self.code = 0
         self.reader, writer = os.pipe()
         sys.stdout.flush()
         self.pid = os.fork()
@@ -207,7 +211,8 @@ class _Batch:
                 break
             self.text += block
         if pid:
-            self.ended, self.code = True, os.waitstatus_to_exitcode(status)
+            self.ended = True
+            self.code = os.waitstatus_to_exitcode(status)
             os.close(self.reader)
         *lines, self.text = self.text.split(b"\n")
         settled = [json.loads(line) for line in lines]
@@ -247,7 +252,8 @@ def trial_folder(kind: Kind, index: int) -> Path:
 
 
 def _settle(tally: Tally, index: int, outcome: Outcome) -> None:
-    kind, folder = tally.kind, trial_folder(tally.kind, index)
+    kind = tally.kind
+    folder = trial_folder(kind, index)
     tally.add(outcome)
     if outcome.verdict in kind.good:
         shutil.rmtree(folder, ignore_errors=True)
@@ -269,8 +275,8 @@ def _progress(tally: Tally, total: int) -> None:
     rate = done / tally.seconds
     left = f"{(total - done) / rate / 60:.1f} min left" if done else "..."
     failed = len(tally.failures)
-    told = f"{done} of {total}, {failed} failed, {rate:.1f} a second, {left}"
-    print(f"  {tally.kind.name}: {told}", flush=True)
+    progress = f"{done} of {total}, {failed} failed, {rate:.1f} per second, {left}"
+    print(f"  {tally.kind.name}: {progress}", flush=True)
 
 
 # ---- the table -----------------------------------------------------------------------------------

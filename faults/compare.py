@@ -32,11 +32,11 @@ class Difference:
         return "lost files" if self.lost else "stray files"
 
     def __str__(self) -> str:
-        parts = [(name, getattr(self, name)) for name in ("lost", "stray", "other")]
-        return (
-            "; ".join(f"{name}: {', '.join(files[:5])}" for name, files in parts if files)
-            or "equal"
-        )
+        parts = []
+        for kind, files in (("lost", self.lost), ("stray", self.stray), ("other", self.other)):
+            if files:
+                parts.append(f"{kind}: {', '.join(files[:5])}")
+        return "; ".join(parts) or "equal"
 
 
 def snapshot(folder: Path) -> dict[str, str]:

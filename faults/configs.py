@@ -335,14 +335,10 @@ def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
             leaf[: at - 1] + leaf[at] + leaf[at - 1] + leaf[at + 1 :],
         ):
             path = f"{head}.{wrong}".lstrip(".")
-            if (
-                wrong != leaf
-                and path not in keys
-                and not (key.startswith(free) and key.count(".") < 2)
-            ):
-                yield Mutation(
-                    f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True
-                )
+            is_free = key.startswith(free) and key.count(".") < 2
+            if wrong == leaf or path in keys or is_free:
+                continue
+            yield Mutation(f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True)
 
 
 def mutations(path: Path, rng: random.Random) -> list[Mutation]:
@@ -385,18 +381,16 @@ class Configs(Kind):
 
     def place(self, index: int) -> tuple[Path, Mutation]:
         """The file and mutation of an index: files alternate, each with its mutations in order."""
-        path, number = self.files[index % len(self.files)], index // len(self.files)
+        path = self.files[index % len(self.files)]
+        number = index // len(self.files)
         if path not in self.mutations:
-            self.mutations[path] = mutations(
-                path, random.Random(f"{self.bench.seed}/configs/{path.name}")
-            )
+            rng = random.Random(f"{self.bench.seed}/configs/{path.name}")
+            self.mutations[path] = mutations(path, rng)
         return path, self.mutations[path][number % len(self.mutations[path])]
 
     def died(self, code: int) -> Outcome:
-        return Outcome(
-            "over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}",
-        )
+        verdict = "over a second" if code == -signal.SIGXCPU else "traceback"
+        return Outcome(verdict, f"the process ended with {code}")
 
     def run(self, index: int, folder: Path) -> Outcome:
         path, mutation = self.place(index)
@@ -411,13 +405,8 @@ class Configs(Kind):
 
 RUN_STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "ppo", "dpo")
 PATHS = ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file")
-HOW_LONG = (
-    "epochs",
-    "max_steps",
-    "total_episodes",
-    "eval_interval",
-    "save_interval",
-)  # a long run is no fault
+# with odd values of these keys a long run is no fault
+HOW_LONG = ("epochs", "max_steps", "total_episodes", "eval_interval", "save_interval")
 RUN_CPU = 25.0
 
 

@@ -104,9 +104,7 @@ class Disk(Kind):
 
     def prepare(self, indices) -> None:
         if self.no_mount:
-            print(
-                f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True
-            )
+            print(f"  disk: no tmpfs ({self.no_mount}), so file sizes are limited", flush=True)
         for index in indices:
             if self.trouble(index).what == "full":
                 self.bench.references.of(self.bench.world.stage(self.trouble(index).stage))
@@ -124,8 +122,9 @@ class Disk(Kind):
         return self._no_folder(stage, trouble, folder)
 
     def _full(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
-        disk, limit = folder / "disk", None
+        disk = folder / "disk"
         disk.mkdir()
+        limit = None
         sizes = self.bench.references.of(stage).sizes
         if self.no_mount:
             limit = max(int(trouble.share * max(sizes)), 1 << 14)
@@ -158,17 +157,21 @@ class Disk(Kind):
         return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
 
     def _read_only(self, stage: Stage, folder: Path) -> Outcome:
-        disk, row = folder / "disk", "read-only folder"
+        row = "read-only folder"
+        disk = folder / "disk"
         disk.mkdir()
         if not self.no_mount:
             mount_small_disk(disk, 1 << 24)
             make_read_only(disk)
         elif os.geteuid() == 0:
-            return Outcome("skipped", "root may write anywhere, and mounting is not allowed", row)
+            return Outcome("skipped", "root can write anywhere, and mounting is not allowed", row)
         else:
             disk.chmod(0o555)
         ended = run(stage.command, disk, folder / "logs/0.txt")
-        disk.chmod(0o755) if self.no_mount else make_room(disk)
+        if self.no_mount:
+            disk.chmod(0o755)
+        else:
+            make_room(disk)
         return self._refusal(ended, f"{stage.name}, read-only folder", row)
 
     def _no_folder(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BartConfig, BartForConditionalGeneration
 
-from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.campaign import Kind, Outcome, in_child
 from faults.child import run
 from faults.folders import filled, weights
 from fgrlhf.files import read_json
@@ -91,13 +91,11 @@ class Numbers(Kind):
     trials = len(CASES)
     sample = 2
 
-    def __init__(self, bench: Bench):
-        super().__init__(bench)
-
     def run(self, index: int, folder: Path) -> Outcome:
         case = CASES[index * len(CASES) // self.count() % len(CASES)]
         ended = run(self._command(case, folder), folder, folder / "logs/0.txt")
-        note, row = f"{case}: exit {ended.code}\n{ended.output[-3_000:]}", "NaN and degenerate runs"
+        note = f"{case}: exit {ended.code}\n{ended.output[-3_000:]}"
+        row = "NaN and degenerate runs"
         if ended.has_traceback:
             return Outcome("traceback", note, row)
         if ended.code != 0:
@@ -106,15 +104,13 @@ class Numbers(Kind):
             return Outcome("drew from NaN", note, row)
         wrong = in_child(not_finite, str(folder / "run"))
         if wrong:
-            return Outcome(
-                "NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file",
-                f"{wrong[0]}: {note}",
-                row,
-            )
+            verdict = "NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file"
+            return Outcome(verdict, f"{wrong[0]}: {note}", row)
         return Outcome("survived", note, row)
 
     def _command(self, case: Degenerate, folder: Path):
-        world, overrides = self.bench.world, list(case.overrides)
+        world = self.bench.world
+        overrides = list(case.overrides)
         if case.model == "NaN reward":
             in_child(spoil, str(world.folder / "rel_rm"), str(folder / "model"), "NaN")
             tree = yaml.safe_load(world.config("rl").read_text())

@@ -303,16 +303,33 @@ VALUES: tuple[Any, ...] = (
 )
 
 
+SPLICED = (
+    "\u2028",
+    "\u00a0",
+    "\u0085",
+    "\ud800",
+    "\0",
+    "</s>",
+    "\r",
+    "\x0b",
+    "   ",
+    "🙂",
+    "\u202e",
+    "e\u0301",
+    "." * 5_000,
+)
+
+
 def paths(value: Any, prefix: tuple = ()) -> list[tuple]:
     """The paths of all values inside a row."""
-    found = [prefix] if prefix else []
+    places = [prefix] if prefix else []
     if isinstance(value, dict):
         for key in value:
-            found += paths(value[key], (*prefix, key))
+            places += paths(value[key], (*prefix, key))
     elif isinstance(value, list):
         for i in range(min(len(value), 4)):
-            found += paths(value[i], (*prefix, i))
-    return found
+            places += paths(value[i], (*prefix, i))
+    return places
 
 
 def at(row: Any, path: tuple) -> Any:
@@ -345,58 +362,42 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
         "wrap",
     )
     way = rng.choice(ways)
-    told = ".".join(map(str, path))
+    name = ".".join(map(str, path))
     if way == "value":
         value = rng.choice(VALUES)
         put(row, path, value)
-        return row, f"{told} = {repr(value)[:60]}"
+        return row, f"{name} = {repr(value)[:60]}"
     if way == "delete":
         del at(row, path[:-1])[path[-1]]
-        return row, f"{told} deleted"
+        return row, f"{name} deleted"
     if way == "swap":
         other = min(rng.sample(places, min(2, len(places))), key=len)
         first, second = copy.deepcopy(at(row, path)), copy.deepcopy(at(row, other))
         if path[: len(other)] != other and other[: len(path)] != path:
             put(row, path, second)
             put(row, other, first)
-        return row, f"{told} and {'.'.join(map(str, other))} swapped"
+        return row, f"{name} and {'.'.join(map(str, other))} swapped"
     if way == "rename":
         key = rng.choice(list(row))
         row[rng.choice((key.upper(), key + " ", key[:-1], ""))] = row.pop(key)
         return row, f"{key} renamed"
     if way == "extra":
-        row[rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))] = (
-            rng.choice(VALUES)
-        )
+        value = rng.choice(VALUES)
+        key = rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))
+        row[key] = value
         return row, "a further key"
     if way == "splice":
         text = at(row, path)
         if isinstance(text, str) and text:
             place = rng.randrange(len(text))
-            odd = rng.choice(
-                (
-                    "\u2028",
-                    "\u00a0",
-                    "\u0085",
-                    "\ud800",
-                    "\0",
-                    "</s>",
-                    "\r",
-                    "\x0b",
-                    "   ",
-                    "🙂",
-                    "\u202e",
-                    "e\u0301",
-                    "." * 5_000,
-                )
-            )
+            odd = rng.choice(SPLICED)
             put(row, path, text[:place] + odd + text[place:])
-            return row, f"{told} with {odd[:5]!r} inside"
+            return row, f"{name} with {odd[:5]!r} inside"
         put(row, path, [copy.deepcopy(text)] * 2)
-        return row, f"{told} twice in a list"
+        return row, f"{name} twice in a list"
     if way == "wrap":
         put(row, path, {"x": at(row, path)})
-        return row, f"{told} in an object"
+        return row, f"{name} in an object"
     value = rng.choice(VALUES)
     return value, f"the row = {repr(value)[:60]}"
 
@@ -482,10 +483,8 @@ class Rows(Kind):
         self.base = {reader.name: reader.rows() for reader in READERS}
 
     def died(self, code: int) -> Outcome:
-        return Outcome(
-            "over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}",
-        )
+        verdict = "over a second" if code == -signal.SIGXCPU else "traceback"
+        return Outcome(verdict, f"the process ended with {code}")
 
     def run(self, index: int, folder: Path) -> Outcome:
         reader = READERS[index % len(READERS)]
@@ -494,19 +493,19 @@ class Rows(Kind):
         path = folder / ("rows.jsonl" if reader.lines else "rows.json")
         whole_file = rng.random() < 0.1
         if whole_file:
-            what, expected = damage_file(path, to_text(rows, reader.lines), reader.lines, rng), None
+            what = damage_file(path, to_text(rows, reader.lines), reader.lines, rng)
+            expected = None
         else:
             what, expected = damage_rows(rows, rng)
             text = to_text(rows, reader.lines, plain=rng.random() < 0.5)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
         called = call(lambda: _quietly(reader.read, path, self.bench), (path.name,), f"{folder}/")
-        verdict, note = called.verdict, f"{reader.name}, {what}: {called.note}"
-        if (
-            verdict == "accepted"
-            and None not in (expected, called.value)
-            and called.value != expected
-        ):
-            verdict, note = "lost rows", f"{note} {called.value} of {expected} rows were read"
+        verdict = called.verdict
+        note = f"{reader.name}, {what}: {called.note}"
+        counted = expected is not None and called.value is not None
+        if verdict == "accepted" and counted and called.value != expected:
+            verdict = "lost rows"
+            note += f" {called.value} of {expected} rows were read"
         return Outcome(verdict, note, "rows, whole files" if whole_file else "rows")
 
 
@@ -514,9 +513,8 @@ def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
     """Damage one row, or sometimes many; returns a description and the number of rows."""
     if rng.random() < 0.02:
         damaged, what = damage_row(rows[0], rng)
-        many = (
-            MANY if len(json.dumps(damaged)) < LONG else len(rows)
-        )  # tens of MB may take a second
+        # tens of MB may take a second
+        many = MANY if len(json.dumps(damaged)) < LONG else len(rows)
         rows[:] = [damaged] * many
         return f"{many} rows with {what}", many
     at_row = rng.randrange(len(rows))

@@ -139,10 +139,10 @@ def orphan_pipeline(folder: str) -> None:
 
 def orphan_trial(folder: Path, index: int) -> Outcome:
     """Kill a pipeline while its stage runs: the stage and its children must end."""
-    row, mark = "orphans of a killed pipeline", f"{folder}/started"
-    child = start(
-        Command("faults.together", ("pipeline", str(folder))), folder, folder / "logs/0.txt"
-    )
+    row = "orphans of a killed pipeline"
+    mark = f"{folder}/started"
+    command = Command("faults.together", ("pipeline", str(folder)))
+    child = start(command, folder, folder / "logs/0.txt")
     has_started = _until((folder / "started").exists, STARTS)
     child.kill()
     output = child.wait().output[-1_000:]
@@ -151,11 +151,9 @@ def orphan_trial(folder: Path, index: int) -> Outcome:
         os.kill(pid, signal.SIGKILL)
     if not has_started:
         return Outcome("nobody finished", f"the pipeline started nothing:\n{output}", row)
-    return Outcome(
-        "orphan lives on" if alive else "orphan ended",
-        f"the stage of trial {index} {'lived on' if alive else 'ended'}",
-        row,
-    )
+    if alive:
+        return Outcome("orphan lives on", f"the stage of trial {index} kept running", row)
+    return Outcome("orphan ended", f"the stage of trial {index} ended", row)
 
 
 def _until(condition, seconds: float) -> bool:

@@ -37,30 +37,40 @@ def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "")
     machine makes no difference.
     """
     started = time.process_time()
+    called = _outcome(reader)
+    seconds = time.process_time() - started
+    if called.verdict == "traceback":
+        return called
+    text = called.text
+    if seconds > MOST_SECONDS:
+        return Called("over a second", called.value, f"{seconds:.1f} s: {text}")
+    if called.verdict == "accepted":
+        return called
+    length = len(text.replace(folder, "") if folder else text)
+    lines = text.count("\n") + 1
+    if length >= MOST_CHARACTERS or lines > MOST_LINES:
+        return Called("long text", None, f"{length} characters, {lines} lines: {text}")
+    if names and not any(_plain(name) in _plain(text) for name in names):
+        return Called("unnamed", None, f"none of {list(names)} is in: {text}")
+    return called
+
+
+def _outcome(reader: Callable[[], Any]) -> Called:
+    """Accepted, refused or traceback."""
     try:
-        value, verdict, text = reader(), "accepted", ""
+        return Called("accepted", reader())
     except UserError as error:
-        value, verdict, text = None, "refused", str(error)
+        return Called("refused", None, str(error))
     except SystemExit as end:
-        value, verdict, text = None, "refused", f"exit {end.code}"
+        return Called("refused", None, f"exit {end.code}")
     except MemoryError:
         return Called("traceback", None, "MemoryError")
     except BaseException as error:  # panics of tokenizers are no `Exception`s
-        reason = (
-            why_refused(error) if isinstance(error, Exception) else None
-        )  # the text that `run_main` prints
+        # the text that `run_main` prints; None: an error of the program
+        reason = why_refused(error) if isinstance(error, Exception) else None
         if reason is None:
             return Called("traceback", None, traceback.format_exc(limit=-6))
-        value, verdict, text = None, "refused", reason
-    seconds = time.process_time() - started
-    if seconds > MOST_SECONDS:
-        return Called("over a second", value, f"{seconds:.1f} s: {text}")
-    length, lines = len(text.replace(folder, "") if folder else text), text.count("\n") + 1
-    if verdict == "refused" and (length >= MOST_CHARACTERS or lines > MOST_LINES):
-        return Called("long text", None, f"{length} characters, {lines} lines: {text}")
-    if verdict == "refused" and names and not any(_plain(name) in _plain(text) for name in names):
-        return Called("unnamed", None, f"none of {list(names)} is in: {text}")
-    return Called(verdict, value, text)
+        return Called("refused", None, reason)
 
 
 def _plain(text: str) -> str:
