@@ -257,9 +257,8 @@ def _run(command: Command, die_after: float | None, file_limit: int | None) -> i
     """Run a module like `python -m`; returns the exit code."""
     sys.argv = [command.module, *command.arguments]
     sys.orig_argv = ["python", "-m", command.module, *command.arguments]
-    sys.modules.pop(
-        command.module, None
-    )  # it runs as __main__; an earlier import would be a second copy
+    # it runs as __main__; an earlier import would be a second copy
+    sys.modules.pop(command.module, None)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_limit is not None:

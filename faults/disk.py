@@ -18,13 +18,8 @@ from faults.compare import compare, snapshot
 from faults.world import Stage
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
-SHARES = (
-    0.02,
-    0.3,
-    0.7,
-    1.0,
-    1.7,
-)  # fractions of the bytes that an uninterrupted run leaves; it needs more while it runs
+# fractions of the bytes that an uninterrupted run leaves; it needs more while it runs
+SHARES = (0.02, 0.3, 0.7, 1.0, 1.7)
 CLONE_NEWNS, MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x20000, 1, 32, 0x4000, 0x40000
 ROOM = "64m"
 

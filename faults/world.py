@@ -181,9 +181,8 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
         "decoder_start_token_id": 0,
     }
     model = T5ForConditionalGeneration(T5Config(**{**settings, **changes}))
-    model.get_input_embeddings().weight.data.mul_(
-        0.05
-    )  # otherwise a random T5 with tied embeddings echoes its input
+    # otherwise a random T5 with tied embeddings echoes its input
+    model.get_input_embeddings().weight.data.mul_(0.05)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer

@@ -49,9 +49,8 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
             "algorithm__name": "trpo",
             "algorithm__cg_steps": 3,
             "model__value_model": {"ckpt": "tiny"},
-            "algorithm__cliprange_value": (
-                None
-            ),  # at first old and new values are equal except for rounding
+            # at first old and new values are equal except for rounding
+            "algorithm__cliprange_value": None,
         },
     ),
 }
@@ -66,9 +65,8 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 4,
         "train__save_interval": 3,
-        "train__adam_eps": (
-            1e-4
-        ),  # Adam would turn the rounding error of a tiny gradient into a full step
+        # Adam would turn the rounding error of a tiny gradient into a full step
+        "train__adam_eps": 1e-4,
         **changes,
     }
     if (

@@ -283,9 +283,8 @@ def ppo_expected(case: dict, published: bool) -> dict:
     advantages = [[0.0] * longest for _ in count]
     returns = [[0.0] * longest for _ in count]
     for b in count:
-        last = (
-            longest if published else lengths[b]
-        )  # the published sum starts at the end of the longest answer
+        # the published sum starts at the end of the longest answer
+        last = longest if published else lengths[b]
         next_value = next_advantage = 0.0
         for t in reversed(range(last)):
             delta = rewards[b][t] + case["gamma"] * next_value - values[b][t]

@@ -19,9 +19,8 @@ from interface_html.tasks import FeedbackTask
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = QA.schema
-LONG = bool(
-    os.environ.get("FGRLHF_FEEDBACK_CHECK")
-)  # set by `make feedback-check`: the long versions
+# set by `make feedback-check`: the long versions
+LONG = bool(os.environ.get("FGRLHF_FEEDBACK_CHECK"))
 
 
 def free_port() -> int:

@@ -72,9 +72,10 @@ def test_ends_of_lambda(gamma):
     torch.testing.assert_close(returns_BT, to_go_BT)
     advantages_BT, _ = gae(rewards_BT, values_BT, MASK, gamma, lam=0.0)
     following_BT = torch.cat([values_BT[:, 1:], torch.zeros(4, 1)], 1)
+    # lambda 0: TD error
     torch.testing.assert_close(
         advantages_BT, (rewards_BT + gamma * following_BT - values_BT) * MASK
-    )  # lambda 0: TD error
+    )
 
 
 def test_a_perfect_critic_leaves_no_advantage():
@@ -102,10 +103,8 @@ def test_reward_to_go_by_hand():
     mask_BT = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert reward_to_go(rewards_BT, mask_BT, 0.5).tolist() == [[3, 4, 4], [8, 0, 0]]
     assert reward_to_go(rewards_BT, mask_BT)[:, 0].tolist() == [7, 8]
-    dense, scalar = (
-        torch.tensor([[1.0, 2.0, 4.0]]),
-        torch.tensor([[0.0, 0.0, 7.0]]),
-    )  # the same reward, given at the end
+    # the same reward, given at the end
+    dense, scalar = (torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.0, 7.0]]))
     assert (
         reward_to_go(dense, torch.ones(1, 3))[0, 0] == reward_to_go(scalar, torch.ones(1, 3))[0, 0]
     )
@@ -173,11 +172,8 @@ def test_segment_advantages_by_hand():
     all_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=False)
     assert all_BT.tolist() == [[5, 5, 3, 0], [5, 3, 3, 3], [5, 5, 0, 0]]
     made_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)] * 2, one, 1.0, leave_out=True)
-    assert made_BT.tolist() == [
-        [-6, -6, -4, 0],
-        [6, 4, 4, 4],
-        [0, 0, 0, 0],
-    ]  # two equal aspects
+    # two equal aspects
+    assert made_BT.tolist() == [[-6, -6, -4, 0], [6, 4, 4, 4], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
@@ -216,10 +212,8 @@ def test_empty_responses_and_padding():
         made = segment_advantages(
             [(rewards_BT, BEFORE[:2, :3], mask_BT)], torch.zeros(2, dtype=torch.long), 1.0, True
         )
-        assert made.tolist() == [
-            [0, 0, 0],
-            [2, 2, 1],
-        ]  # two zeros are compared
+        # two zeros are compared
+        assert made.tolist() == [[0, 0, 0], [2, 2, 1]]
 
 
 def small_world(K: int):
@@ -289,9 +283,8 @@ def test_leaving_one_out_is_unbiased(form, K):
 def test_the_mean_over_all_samples_shrinks_the_gradient():
     estimate, exact, _ = expected_gradient(3, False, "response")
     torch.testing.assert_close(estimate, 2 / 3 * exact, atol=1e-12, rtol=1e-9)
-    estimate, exact, _ = expected_gradient(
-        3, False, "segment"
-    )  # late segments, reached by fewer responses, shrink more: no single factor
+    # late segments, reached by fewer responses, shrink more: no single factor
+    estimate, exact, _ = expected_gradient(3, False, "segment")
     factor = (estimate @ exact) / (exact @ exact)
     assert 0.4 < factor < 2 / 3 and torch.nn.functional.cosine_similarity(estimate, exact, 0) > 0.97
 

@@ -71,14 +71,12 @@ def test_figures_by_hand():
     }
     figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
     assert figures["span F1, exact"].mean == 0
-    assert figures["span F1, overlap"].mean == pytest.approx(
-        2 / 3
-    )  # [0,7) with [0,11) both ways; Unverifiable alone
+    # [0,7) with [0,11) both ways; Unverifiable alone
+    assert figures["span F1, overlap"].mean == pytest.approx(2 / 3)
     assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
-    assert figures["share won by the output shown first"].mean == pytest.approx(
-        6 / 11
-    )  # b saw them in the other order
+    # b saw them in the other order
+    assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
     assert figures["ties"].mean == pytest.approx(1 / 12)
     assert figures["active seconds"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2

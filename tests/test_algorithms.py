@@ -27,10 +27,8 @@ from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
-LR = {
-    "t5": 3e-2,
-    "gpt2": 5e-3,
-}  # the tiny T5's small embeddings make its logits move slowly
+# the tiny T5's small embeddings make its logits move slowly
+LR = {"t5": 3e-2, "gpt2": 5e-3}
 FAST = {
     "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
 }
@@ -330,9 +328,8 @@ def test_normalised_aspects_by_hand():
     assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
     assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
-    torch.testing.assert_close(
-        doubled.by_aspect["a"], made.by_aspect["a"]
-    )  # the reward model's scale is gone
+    # the reward model's scale is gone
+    torch.testing.assert_close(doubled.by_aspect["a"], made.by_aspect["a"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -536,12 +533,13 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
         "algorithm.cliprange",
         "train.n_ppo_epoch_per_rollout",
     ]
+    # without kl_coef, which is used
     critic = [
         "algorithm.cliprange",
         "algorithm.lam",
         "model.value_model.policy_value_sharing",
         "train.value_lr",
-    ]  # kl_coef is read
+    ]
     assert unused(algorithm__name="grpo", **given) == critic
     assert unused(algorithm__name="rloo", **given) == sorted(
         [*critic, "train.n_ppo_epoch_per_rollout"]

@@ -63,9 +63,8 @@ def assert_same_run(made, folder, other, other_folder):
     assert tensors.keys() == other_tensors.keys() and all(
         torch.equal(t, other_tensors[n]) for n, t in tensors.items()
     )
-    plain = [
-        json.loads(json.dumps(g)) for g in (groups, other_groups)
-    ]  # betas: a tuple becomes a list in JSON
+    # betas: a tuple becomes a list in JSON
+    plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]
     assert plain[0] == plain[1]
     assert metrics(folder) == metrics(other_folder)
     samples = [
@@ -113,10 +112,8 @@ def test_an_interruption_between_checkpoints(tmp_path):
     resumed = make(cut, train__save_interval=3)
     resumed.train()
     assert_same_run(resumed, cut, straight, whole)
-    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == [
-        "step-6",
-        "step-8",
-    ]  # the last two are kept
+    # the last two are kept
+    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == ["step-6", "step-8"]
 
 
 def damage(folder, how: str) -> None:
@@ -155,9 +152,10 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
         and "reward.dog" in message
     )
     assert "train.seed" not in message and "save_dir" in message
+    # logging and saving do not change the results
     made = make(
         tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1
-    )  # logging and saving do not change the results
+    )
     assert checkpoint.load_latest(made) and made.step == 2
 
 
@@ -251,14 +249,12 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
     folder = shutil.copytree(saved, tmp_path / "step-2")
     assert checkpoint._verified_state(folder)["step"] == 2
     edit(folder / "state.json", own_sha256=None)
-    assert (
-        checkpoint._verified_state(folder)["step"] == 2
-    )  # earlier releases wrote no hash of the state itself
+    # earlier releases wrote no hash of the state itself
+    assert checkpoint._verified_state(folder)["step"] == 2
     if how != "kl":
         edit(folder / "state.json", **EDITS[how])
-        assert (
-            checkpoint._verified_state(folder) is None
-        )  # unusable checkpoints are refused nevertheless
+        # unusable checkpoints are refused nevertheless
+        assert checkpoint._verified_state(folder) is None
     shutil.copy(saved / "state.json", folder)
     edit(folder / "state.json", **EDITS[how])
     assert checkpoint._verified_state(folder) is None

@@ -79,9 +79,8 @@ def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
         press(tab, "1", "Control+Enter")
         assert "A or C is not decided" in tab.inner_text("#message")
         assert tab.locator("#problems li").count() == 5
-        press(
-            tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter"
-        )  # A > B > C > A
+        # A > B > C > A
+        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")
         assert "go in a circle: " in tab.inner_text("#message")
         press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
         assert "Is this what you mean?" in tab.inner_text("#warnings")

@@ -19,13 +19,8 @@ def one(better: Answer, worse: Answer) -> list[Comparison]:
 
 
 def test_token_weights_by_hand():
-    offsets = [
-        (0, 3),
-        (3, 7),
-        (7, 8),
-        (8, 12),
-        (12, 12),
-    ]  # a token may begin with the space before its word
+    # a token may begin with the space before its word
+    offsets = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 12)]
     assert token_weights(offsets, ((4, 7),), 3.0) == [1, 3, 1, 1, 1]
     assert token_weights(offsets, ((2, 3), (8, 9)), 2.0) == [2, 1, 1, 2, 1]
     assert token_weights(offsets, ((3, 8), (11, 12)), 2.0) == [1, 2, 2, 2, 1]

@@ -219,9 +219,8 @@ def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     assert str(raised.value).count(
         "is not set"
     ) == 3 and "reward.a.name: the environment variable LR is not set" in str(raised.value)
-    assert (
-        load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
-    )  # the solution that the message suggests
+    # the solution that the message suggests
+    assert load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -530,6 +529,5 @@ def test_several_mistakes_of_one_section():
         "  inner: how and size do not fit",
         "  number: input should be a valid integer, unable to parse string as an integer (got 'x')",
     ]
-    assert (
-        validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()
-    )  # repeating a default does no harm
+    # repeating a default does no harm
+    assert validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()

@@ -159,9 +159,8 @@ def test_one_server_at_a_time_and_of_one_task(db, tmp_path):
 
 def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
     one = db.next("a", "annotation", 4)
-    db._connection.execute(
-        "PRAGMA max_page_count=1"
-    )  # a full disk, simulated by SQLite's limit on pages
+    # a full disk, simulated by SQLite's limit on pages
+    db._connection.execute("PRAGMA max_page_count=1")
     with pytest.raises(sqlite3.OperationalError, match="full"):
         submit(db, one, doc={**DOC, "corrected-prediction": "x" * 100_000})
     db._connection.execute("PRAGMA max_page_count=100000")

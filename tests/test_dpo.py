@@ -134,9 +134,8 @@ def test_the_gradient_is_the_papers_formula():
     -beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse))
     """
     torch.manual_seed(0)
-    logits_TV = torch.randn(
-        3, 5, dtype=torch.float64, requires_grad=True
-    )  # one distribution per place
+    # one distribution per place
+    logits_TV = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     ids, weights_BT = (
         torch.tensor([[0, 1, 2], [0, 3, 4]]),
         torch.tensor([[1.0, 4.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64),
@@ -258,9 +257,8 @@ def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
     )
     made.train()
     last = metrics(tmp_path)[-1]
-    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(
-        0.5 * math.log(3), abs=0.01
-    )  # one of four pairs is reversed
+    # one of four pairs is reversed
+    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(0.5 * math.log(3), abs=0.01)
     assert last["loss/total"] == pytest.approx(
         0.75 * math.log(4 / 3) + 0.25 * math.log(4), abs=1e-4
     )

@@ -210,9 +210,8 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     shortest_first = sorted(PROMPTS, key=lambda prompt: len(prompt.text))
     for prompt, response in zip(shortest_first, drawn, strict=True):
         for k, row in enumerate(row for row in rows if row["id"] == prompt.id):
-            ids_1T = response.ids_BT[
-                k : k + 1, : int(response.mask_BT[k].sum())
-            ]  # alone and without padding
+            # alone and without padding
+            ids_1T = response.ids_BT[k : k + 1, : int(response.mask_BT[k].sum())]
             batch = (*policy.encode([prompt.text]), ids_1T, torch.ones_like(ids_1T))
             with torch.no_grad():
                 ours, theirs = (

@@ -82,7 +82,6 @@ def test_a_given_segmenter_is_used():
 
 
 def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):
-    monkeypatch.setattr(
-        "spacy.util.is_package", lambda name: True
-    )  # pretends that the trained pipeline is installed
+    # as if the trained pipeline were installed
+    monkeypatch.setattr("spacy.util.is_package", lambda name: True)
     assert RougeLsum().segmenter.name == BLANK

@@ -202,11 +202,12 @@ def refuse(text: str):
         (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
         (lambda: {}["lr"], (), "traceback"),
         (lambda: json.loads("[" * 100_000), (), "traceback"),
+        # as run_main reports it
         (
             lambda: open("/does/not/exist"),  # noqa: SIM115
             ("/does/not/exist",),
             "refused",
-        ),  # as run_main reports it
+        ),
     ],
 )
 def test_verdicts_on_readers(reader, names, verdict):

@@ -36,13 +36,8 @@ def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
     "new, old, target, loss, clipped",
     [
         (1.0, 1.0, 2.0, 0.5, 0),
-        (
-            1.5,
-            1.0,
-            2.0,
-            0.5 * 0.8**2,
-            1,
-        ),  # only .2 of the step counts, so the error is .8, not .5
+        # only .2 of the step counts, so the error is .8, not .5
+        (1.5, 1.0, 2.0, 0.5 * 0.8**2, 1),
         (0.5, 1.0, 2.0, 0.5 * 1.5**2, 0),  # a step away from the target counts in full
         (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # so does an overshoot past the target
         (1.5, 1.0, 0.0, 0.5 * 1.5**2, 0),

@@ -107,8 +107,7 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path):
 
 def test_a_dead_process_has_no_start():
     child = subprocess.Popen(["true"])
-    assert wait_for(
-        lambda: start_time(child.pid) is None
-    )  # not reaped: still in the process table, as a zombie
+    # not reaped: still in the process table, as a zombie
+    assert wait_for(lambda: start_time(child.pid) is None)
     child.wait()
     assert start_time(child.pid) is None and start_time(os.getpid()) is not None

@@ -183,9 +183,8 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
     )
     assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
     other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
-    assert other.units == peer.units and other.loss != pytest.approx(
-        peer.loss, abs=1e-4
-    )  # different pairs in a step
+    # different pairs in a step
+    assert other.units == peer.units and other.loss != pytest.approx(peer.loss, abs=1e-4)
     assert "train_runtime" not in capsys.readouterr().out
 
 
@@ -300,9 +299,8 @@ def test_trl_does_equal_grpo(grpo_work, monkeypatch):
 def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     n = TINY_GRPO.responses
-    rewards = iter(
-        [*range(n), *range(n, 0, -1)]
-    )  # ours likes the later response, then TRL the earlier one
+    # ours likes the later response, then TRL the earlier one
+    rewards = iter([*range(n), *range(n, 0, -1)])
     monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
     with pytest.raises(UserError, match="gradients from the same samples differ"):
         peer_grpo.check(grpo_work)

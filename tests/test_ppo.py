@@ -149,16 +149,13 @@ def test_plain_arithmetic_by_hand():
     }
     expected = reference.ppo_expected(case, published=False)
     assert expected["kl"] == [[0.0, 1.0]] and expected["penalized"] == [[0.0, 1.0]]
-    assert expected["returns"] == [
-        [1.0, 1.0]
-    ]  # advantages .75 and .5: mean .625, standard deviation .125
+    # advantages .75 and .5: mean .625, standard deviation .125
+    assert expected["returns"] == [[1.0, 1.0]]
     assert expected["whitened_advantages"] == [[1.0, -1.0]]
-    assert expected["loss_policy"] == pytest.approx(
-        (-1.0 + math.e) / 2
-    )  # the ratio e is not clipped if A < 0
-    assert expected["loss_value"] == pytest.approx(
-        (0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2
-    )  # .5 + .1 differs by .4
+    # the ratio e is not clipped if A < 0
+    assert expected["loss_policy"] == pytest.approx((-1.0 + math.e) / 2)
+    # .5 + .1 differs by .4
+    assert expected["loss_value"] == pytest.approx((0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2)
     published = reference.ppo_expected(case, published=True)
     assert published["whitened_advantages"][0] == pytest.approx([0.125**0.5, -(0.125**0.5)])
     assert published["returns"] == expected["returns"]
@@ -270,9 +267,8 @@ def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
         and norms["grad_norm"] < 2
     )
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
-    assert all(
-        torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy
-    )  # a small gradient is not changed
+    # a small gradient is not changed
+    assert all(torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy)
     assert float(value[0].grad.flatten()[0]) == pytest.approx(2 / n_value**0.5, rel=1e-4)
 
 

@@ -57,11 +57,8 @@ def rollout_of(texts, ends):
 
 
 def test_placement_by_hand():
-    ends = [
-        (3, 7, 7, 11, 11),
-        (2, 2),
-        (0,),
-    ]  # token 2 of the first row is half a character, the last ones are </s>
+    # token 2 of the first row is half a character, the last ones are </s>
+    ends = [(3, 7, 7, 11, 11), (2, 2), (0,)]
     segments = [
         [
             SegmentScore(0, 7, 1.0),

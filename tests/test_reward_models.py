@@ -93,6 +93,7 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
     text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
     (read,) = inputs("seq2seq").encode([text])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
+    # decoder start, then the answer
     assert tokens == [
         "<pad>",
         "▁the",
@@ -100,13 +101,10 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
         "▁cat",
         "▁a",
         "▁dog",
-    ]  # decoder start, then the answer
+    ]
     assert read.positions == (3, 5)
-    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == [
-        "▁question:",
-        "▁the",
-        "▁cat",
-    ]  # no `answer:`
+    # no `answer:`
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == ["▁question:", "▁the", "▁cat"]
 
 
 def test_causal_reads_prefix_and_answer_in_one():
@@ -162,12 +160,10 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
             )
             continue
         token = position - before
-        assert (
-            offsets[token][0] < end + len(lead) <= offsets[token][1]
-        )  # the segment's last character is complete here
-        assert all(
-            s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s
-        )  # and no later token belongs to the segment
+        # the segment's last character is complete here
+        assert offsets[token][0] < end + len(lead) <= offsets[token][1]
+        # and no later token belongs to the segment
+        assert all(s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s)
         if tokenizer == "bpe":  # bytes decode exactly, even if several tokens form a character
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
     # cutting removes judgements and moves none
@@ -242,10 +238,8 @@ def test_segment_mark_is_a_single_token_of_the_vocabulary():
 def test_last_tokens_by_hand():
     offsets = [(0, 3), (3, 5), (5, 6), (5, 6), (7, 9)]  # two bytes of one character at 5
     assert last_tokens(offsets, [(0, 3), (3, 6), (7, 9), (9, 9)]) == [0, 3, 4, None]
-    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [
-        0,
-        None,
-    ]  # nothing covers 2..4
+    # nothing covers 2..4
+    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [0, None]
 
 
 # ---- training inputs = scoring inputs ------------------------------------------------------------
@@ -315,12 +309,10 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback, shape, with_context
 def test_lm_features_by_hand():
     logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
     features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
-    chosen = 0.0 - torch.logsumexp(
-        torch.tensor([0.0, 2.0]), 0
-    )  # token 0 at position 1, predicted by logits (0, 2)
-    expected = torch.tensor(
-        [[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]]
-    )  # the last: log p = -30, cut at -10
+    # token 0 at position 1, predicted by logits (0, 2)
+    chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)
+    # the last: log p = -30, cut at -10
+    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])
     torch.testing.assert_close(features, expected)
 
 

@@ -166,10 +166,8 @@ def test_auto_takes_the_trained_pipeline_where_installed(monkeypatch):
             "One. Two |",
             "three",
         ]
-        assert pieces(text, "sentence") == [
-            "One.",
-            "Two | three",
-        ]  # the cache keeps pipelines apart
+        # the cache keeps pipelines apart
+        assert pieces(text, "sentence") == ["One.", "Two | three"]
     finally:
         reward_utils._pipeline.cache_clear()
         reward_utils._raw_sentences.cache_clear()

@@ -152,9 +152,8 @@ def test_tags_by_hand(errors, relevance, factuality):
 
 def test_white_space_inside_a_span_marks_no_neighbour():
     text = "One two three four five.  \xa0A b c d e."
-    made = row(
-        [ErrorSpan("Irrelevant", 0, 25)], text=text
-    )  # its end leaves room before the next sentence
+    # its end leaves room before the next sentence
+    made = row([ErrorSpan("Irrelevant", 0, 25)], text=text)
     assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
 
 
@@ -297,9 +296,8 @@ def test_similarity_by_hand():
     assert matcher.similarities("abc").tolist() == [2 * 2 / 6, 1.0, 1.0]
     assert matcher.match("abc") == (1, 2)  # the first one if values are equal
     assert matcher.similarities("cab abc").tolist()[1] == 2 * (3 + 1) / (7 + 5)  # against "cab #"
-    assert (
-        matcher.similarities("ab #").tolist()[1] == 1.0
-    )  # contained in "cab # #", although no n-gram is equal
+    # contained in "cab # #", although no n-gram is equal
+    assert matcher.similarities("ab #").tolist()[1] == 1.0
     assert matcher.match("zzz") is None
     # 2 * 17 / (20 + 20) is .85 and counts
     threshold = PassageMatcher([["T", "abcdefghijklmnopqXYZ w"]])

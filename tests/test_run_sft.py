@@ -107,20 +107,16 @@ def interrupt_at(monkeypatch, steps):
 
 @pytest.mark.parametrize("grouped", ["true", "false"])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
-    options = [
-        f"train.group_by_length={grouped}",
-        "train.batch_size=16",
-        "logging.log_interval=3",
-    ]  # three steps per pass
+    # three steps per pass
+    options = [f"train.group_by_length={grouped}", "train.batch_size=16", "logging.log_interval=3"]
     passes, start = [], Order.__iter__
     monkeypatch.setattr(Order, "__iter__", lambda self: passes.append(self.epoch()) or start(self))
     whole = train(config(world, *options))
     assert passes == [0, 1, 2, 3]
     other = config(world, *options, f"logging.save_dir={world}/other")
     with monkeypatch.context() as patch:
-        interrupt_at(
-            patch, 6
-        )  # two steps after a checkpoint in the middle of the second pass over the data
+        # two steps after a checkpoint in the middle of the second pass over the data
+        interrupt_at(patch, 6)
         with pytest.raises(KeyboardInterrupt):
             train(other)
     assert not (world / "other" / "config.json").exists()  # no model before a complete one
@@ -129,9 +125,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     (half / "trainer_state.json").write_text('{"global_')
     train(other)
     assert "continuing from step 4" in capsys.readouterr().out
-    assert equal(
-        weights(whole), weights(world / "other")
-    )  # dropout is on: random states are restored too
+    # dropout is on: random states are restored too
+    assert equal(weights(whole), weights(world / "other"))
     assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
 
 
@@ -283,9 +278,8 @@ def test_encode():
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
-    assert first["labels"] == ids(
-        ["▁one", "▁two", "▁three", "▁."]
-    )  # 5 tokens with its end: cut, so without the end
+    # 5 tokens with its end: cut, so without the end
+    assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])
     assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]
     assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
     assert count_cuts(t5, examples, 5).answers == 0

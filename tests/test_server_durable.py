@@ -24,10 +24,8 @@ from interface_html.database import read_database
 
 KILLS = 200 if LONG else 3
 ANNOTATORS, ITEMS = (32, 500) if LONG else (8, 24)
-THINK = (
-    0.1,
-    0.5,
-)  # seconds per item of a simulated annotator: a hundredth of a human's time
+# seconds per item of a simulated annotator: a hundredth of a human's time
+THINK = (0.1, 0.5)
 EXAMPLES = 1700 if LONG else 25  # for each of the three operations with variable arguments
 
 

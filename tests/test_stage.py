@@ -48,9 +48,8 @@ def stage(tmp_path):
     assert not (tmp_path / "out").exists()  # checking writes nothing
     begin(tmp_path / "out", Config(), [tmp_path / "rows.json"])
     RunLog(tmp_path / "out", Config()).close()
-    assert (
-        finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
-    )  # started, not finished
+    # started, not finished
+    assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
     finish(tmp_path / "out", {"best": 3})
     return tmp_path
 
@@ -431,9 +430,8 @@ def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     assert digest(tmp_path) == first and not reads
     path.write_bytes(b"b" * 101)
     assert digest(tmp_path) != first and path in reads
-    monkeypatch.setattr(
-        module, "_SETTLED", 10**18
-    )  # just now: it may change again within one tick of the disk's clock
+    # just now: it may change again within one tick of the disk's clock
+    monkeypatch.setattr(module, "_SETTLED", 10**18)
     path.write_bytes(b"c" * 101)
     digest(tmp_path)
     assert not [

@@ -129,11 +129,8 @@ def test_truth_of_segments_is_the_oracles():
     other = next(claim for claim in page.claims if claim.verb not in item.asked)
     text = mini_world.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
-    assert list(summary.relevance_errors(truth).values()) == [
-        False,
-        True,
-        True,
-    ]  # irrelevant, repeated
+    # irrelevant, repeated
+    assert list(summary.relevance_errors(truth).values()) == [False, True, True]
     assert list(summary.factuality_errors(truth).values()) == [False, False, False]
     assert all(end <= len(text) for _, end in summary.relevance_errors(truth))
 
@@ -250,9 +247,8 @@ def test_the_whole_summary(outputs, monkeypatch):
 
     monkeypatch.setattr(summary, "load_reward_model", None)  # unchanged: not scored again
     again = summarise(settings(outputs))
-    assert again["stages"] == {
-        "demo": {"seconds": 1.0, "peak_mb": 2.0}
-    }  # the pipeline's own record is used if available
+    # the pipeline's own record is used if available
+    assert again["stages"] == {"demo": {"seconds": 1.0, "peak_mb": 2.0}}
     assert again["reward_models"] == got["reward_models"] and again["policies"] == got["policies"]
 
 
@@ -287,10 +283,8 @@ def test_targets_at_their_bounds():
         ("holistic over SFT, gold, lower end", False),
         ("peak memory in GB", False),
     ]
-    whole = {
-        "seconds": 600.0,
-        "peak_mb": 5000.0,
-    }  # two stages at a time: less time and more memory than the sum of the stages
+    # two stages at a time: less time and more memory than the sum of the stages
+    whole = {"seconds": 600.0, "peak_mb": 5000.0}
     together = {**tree["stages"], "whole": whole}
     assert counted(together) == [whole]
     assert minutes(together) == 10.0 and minutes(tree["stages"]) == 20.0

@@ -120,13 +120,8 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
             train__clip_grad=False,
         )
         made = trainer(cfg, kind, own_value=True)
-        made.actor_critic.policy.model.generation_config.eos_token_id = [
-            1,
-            5,
-            10,
-            15,
-            20,
-        ]  # answers of different lengths
+        # answers of different lengths
+        made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
         rollout, advantages = one_rollout(made)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
         norms.append(made._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
@@ -167,9 +162,8 @@ def test_published_update(tmp_path):
         loss_BT = made.algorithm.loss(
             new, old, advantages.rows(rows, old.response_ids_BT.shape[1])
         ).loss_BT
-        weight = (
-            old.response_mask_BT.sum(1).float().mean() / mean_length
-        )  # as published: a micro-batch's mean, times its length
+        # as published: a micro-batch's mean, times its length
+        weight = old.response_mask_BT.sum(1).float().mean() / mean_length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
     expected = {
         name: p.grad.clone()
@@ -185,9 +179,8 @@ def test_published_update(tmp_path):
 def test_batches_cover_the_data_pass_after_pass(tmp_path):
     prompts = [Prompt(str(i), "cat") for i in range(7)]
     made = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
-    order = [
-        prompt.id for step in range(7) for prompt in made.batch(step)
-    ]  # 28 places: four passes
+    # 28 places: four passes
+    order = [prompt.id for step in range(7) for prompt in made.batch(step)]
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
     assert (
         all(sorted(p) == [str(i) for i in range(7)] for p in passes)
@@ -207,19 +200,19 @@ def test_minibatches_partition_the_rows(tmp_path):
         assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(
             range(8)
         )
-        assert all(
-            rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts
-        )  # the two samples of a prompt stay together
+        # the two samples of a prompt stay together
+        assert all(rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts)
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
     made.step = 1
     assert torch.cat(made.minibatches(8, 0)).tolist() != torch.cat(first).tolist()
 
 
 def test_learning_rate(tmp_path):
+    # 10 steps
     made = trainer(
         config(tmp_path, train__total_episodes=80, train__n_warmup_steps=3, train__value_lr=5e-3),
         own_value=True,
-    )  # 10 steps
+    )
     assert [made.lr_factor(s) for s in range(10)] == pytest.approx(
         [0.25, 0.5, 0.75, 1, 6 / 7, 5 / 7, 4 / 7, 3 / 7, 2 / 7, 1 / 7]
     )
@@ -332,9 +325,10 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
         assert not policy.training and not torch.is_grad_enabled()
         return {"gold": next(scripted), "reward": float(len(seen))}
 
+    # 7 steps: 0 2 4 6, and the end
     cfg = config(
         tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=56
-    )  # 7 steps: 0 2 4 6, and the end
+    )
     made = trainer(cfg, evaluate=evaluate)
     made.train()
     assert made.best == {"step": 2, "metric": "gold", "value": 0.5}
@@ -429,17 +423,15 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
     assert all(
         named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows
     )
-    assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(
-        len(tiny.tokenizer())
-    )  # nearly uniform at first
+    # nearly uniform at first
+    assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(len(tiny.tokenizer()))
     sample = json.loads((tmp_path / "samples" / "step-7.jsonl").read_text().splitlines()[0])
     assert len(sample["tokens"]) == len(sample["advantages"]) == len(sample["rewards"]["cat"])
 
 
 def test_it_runs_in_bf16(tmp_path):
-    AcceleratorState._reset_state(
-        reset_partial_state=True
-    )  # a process can have only one precision at a time
+    # a process can have only one precision at a time
+    AcceleratorState._reset_state(reset_partial_state=True)
     cfg = config(tmp_path, train__total_episodes=24, model__dtype="bf16")
     made = trainer(cfg, own_value=True, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
     before = weights(made)
@@ -579,9 +571,8 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     plain = evaluate_rows(
         made.policy, made.prompts, None, sampling, reference=made.reference, progress=False
     )
-    assert (
-        abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
-    )  # at another temperature it is another number
+    # at another temperature it is another number
+    assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
 
 
 def test_one_sample_of_each_prompt(tmp_path):

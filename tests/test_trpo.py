@@ -28,21 +28,15 @@ def test_conjugate_gradient_solves_in_as_many_steps_as_dimensions():
 def test_token_kl_by_hand():
     p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])
     expected = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
-    torch.testing.assert_close(
-        token_kl(p.log(), q.log() + 3), expected[None]
-    )  # log-probabilities are valid logits
+    # log-probabilities are valid logits
+    torch.testing.assert_close(token_kl(p.log(), q.log() + 3), expected[None])
     assert token_kl(p, p).item() == 0
 
 
 def begun(tmp_path, kind, **changes):
     made = make(tmp_path, "trpo", kind, train__training_batch_size_per_card=3, **changes)
-    made.actor_critic.policy.model.generation_config.eos_token_id = [
-        1,
-        5,
-        10,
-        15,
-        20,
-    ]  # answers of different lengths
+    # answers of different lengths
+    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     rollout, rewards = made.collect_and_score()
     _, advantages = made.compute_advantages(rollout, rewards)
     return made, rollout, advantages

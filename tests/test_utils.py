@@ -40,9 +40,8 @@ def test_whitening_by_hand():
     assert masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
     published = whiten(X, MASK, divide_by="sqrt_std")
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
-    assert published[0, 2] == pytest.approx(
-        96.8 / std**0.5, abs=1e-3
-    )  # padding is not masked: deviation D2
+    # padding is not masked: deviation D2
+    assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)
     assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
         3.2 - 2.2 / std**0.5, abs=1e-5
     )
@@ -66,18 +65,16 @@ def test_whitening_ignores_affine_changes_and_padding():
     torch.testing.assert_close(whiten(5 * X - 3, MASK), whiten(X, MASK))
     poisoned = torch.where(MASK.bool(), X, torch.inf)
     torch.testing.assert_close(whiten(poisoned, MASK), whiten(X, MASK))
-    assert (
-        whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
-    )  # no spread: no signal, no division by zero
+    # no spread: no signal, no division by zero
+    assert whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
     assert torch.equal(
         whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0)
     )
 
 
 def test_seeds_are_pure_functions_of_their_parts():
-    assert (
-        derive_seed(42, "rollout", 3) == 8386216188706336444
-    )  # a change would break resuming older runs
+    # a change would break resuming older runs
+    assert derive_seed(42, "rollout", 3) == 8386216188706336444
     parts = [(0,), (1,), ("0",), (0, 0), (0, "a"), ("a", 0), ("a0",), (10, 1), (1, 0, 1)]
     seeds = {derive_seed(*p) for p in parts}
     assert len(seeds) == len(parts) and all(0 <= s < 2**63 for s in seeds)
