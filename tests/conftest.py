@@ -26,7 +26,7 @@ settings.load_profile("fgrlhf")
 def _folder(variable: str, what: str) -> Path:
     path = os.environ.get(variable)
     if not path:
-        pytest.skip(f"{variable} is not set: it names the folder of {what}")
+        pytest.skip(f"{variable} is not set; set it to the folder of {what}")
     return Path(path)
 
 
@@ -82,8 +82,7 @@ def chromium():
     )
     if program is None:
         pytest.skip(
-            "no chromium on PATH: the pages are tested where there is one (on Debian: apt-get"
-            " install chromium)"
+            "there is no chromium on PATH to test the pages with (on Debian: apt-get install chromium)"
         )
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])

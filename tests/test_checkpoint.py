@@ -178,7 +178,7 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monk
     assert checkpoint.load_latest(resumed) and resumed.step == 2
 
 
-def test_what_a_killed_process_left_over_is_cleaned_up(tmp_path):
+def test_folders_of_a_killed_process_are_removed(tmp_path):
     target = tmp_path / "best"
     with checkpoint.new_folder(target) as folder:
         (folder / "a").write_text("1")

@@ -74,7 +74,7 @@ def test_ranks_by_keyboard(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
 
 
-def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
+def test_refusals_and_warnings(chromium, tmp_path):
     with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
         press(tab, "1", "Control+Enter")
         assert "A or C is not decided" in tab.inner_text("#message")

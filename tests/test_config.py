@@ -367,7 +367,7 @@ def test_text_becomes_the_value_of_its_key(key, text, value):
         ({"whole": True}, "whole: a number is needed, not true"),
     ],
 )
-def test_what_is_written_as_something_else_is_no_number_and_no_switch(tree, part):
+def test_other_types_are_not_converted_to_numbers_and_switches(tree, part):
     with pytest.raises(UserError, match=re.escape(part)):
         validate(Kinds, tree, "file")
     assert validate(Kinds, {"number": 3}, "file").number == 3.0  # an integer is a valid float

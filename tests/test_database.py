@@ -67,7 +67,7 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
     assert db.next("d", "comparison", 4).item.id == "0"  # each page has its own annotators
 
 
-def test_what_was_begun_comes_back_with_its_order_and_draft(db):
+def test_a_started_item_comes_back_with_its_order_and_draft(db):
     first = db.next("a", "comparison", 4)
     assert sorted(first.shown) == [0, 1, 2, 3]
     assert db.save_draft(first, 0, {"x": "😀"}) == 1

@@ -225,7 +225,7 @@ def test_offline_is_one_clear_message_and_exit_code_2(tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["a.json", "b.json"])
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "link to itself"])
-def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
+def test_a_folder_or_link_at_the_target_is_refused(server, tmp_path, name, kind):
     if kind == "folder":
         (tmp_path / name).mkdir()
     else:

@@ -132,7 +132,7 @@ def test_without_rewards_none_is_loaded(world):
         ({"config": "gone.yml"}, "gone.yml cannot be read"),
     ],
 )
-def test_what_is_missing_is_named(world, changes, message):
+def test_missing_inputs_are_named(world, changes, message):
     with pytest.raises(UserError, match=message):
         evaluate(settings(world, **changes))
 

@@ -63,7 +63,7 @@ def test_a_run_depends_on_the_files_that_its_config_names(folder):
     assert stage.command[-1] == "train.seed=3"
 
 
-def test_what_its_own_stages_write_is_no_reason_to_run_again(folder):
+def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
     """The first time such a file does not exist yet; the second time it does."""
     experiment = Experiment("t", folder, {"HERE": str(folder)})
     assert experiment.named_files(str(folder / "c.yml")) == []

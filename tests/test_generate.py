@@ -79,7 +79,7 @@ def test_other_settings_start_over(world):
     assert second[0]["predictions"] != first[0]["predictions"][:2]
 
 
-def test_what_is_missing_is_named(world):
+def test_missing_inputs_are_named(world):
     with pytest.raises(UserError, match="dev.json does not exist"):
         generate(settings(world, split="dev"))
     with pytest.raises(UserError, match="no language model could be loaded"):

@@ -54,7 +54,7 @@ def test_samples_become_items(tmp_path):
     assert tuple(item.row) == SCHEMA.row
 
 
-def test_what_the_published_page_embeds_becomes_an_item(tmp_path):
+def test_the_payload_of_the_published_page_becomes_an_item(tmp_path):
     inner = {
         "question": "Who sat?",
         "passages": [{"wikipage": "Cat", "content": ["A cat sat."]}],

@@ -105,7 +105,7 @@ def test_a_changed_command_or_a_lost_output_runs_the_stage(root):
     assert sorted(order(root)) == ["apart", "three"]
 
 
-def test_what_changed_loses_its_outputs_first_what_failed_keeps_them(root):
+def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(root):
     def unsteady(script):
         return Stage("s", ("bash", "-c", script), outputs=("d",), reads=("a.yml",))
 

@@ -630,7 +630,7 @@ def test_the_command_line(tmp_path, capsys):
 # ---- pieces --------------------------------------------------------------------------------------
 
 
-def test_what_a_piece_looks_like():
+def test_style_and_tooltip_of_a_piece():
     assert Piece("x").css == Piece("x").tip == ""
     bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
     assert (bad.css, bad.tip) == ("n up", "ERR: \u22120.500")

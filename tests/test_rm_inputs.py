@@ -271,7 +271,7 @@ def test_special_tokens_stay_at_their_ends(shape, tokenizer):
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-def test_what_was_cut_is_counted(shape):
+def test_cuts_are_counted(shape):
     built = inputs(shape, 12)
     short, long = (
         RMText(rm.prefix(QUESTION), SEGMENTS[1:]),

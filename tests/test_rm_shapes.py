@@ -106,7 +106,7 @@ def test_a_decoder_only_network_does_not(name):
     assert not reads_ahead(model) and shape_of_config(model.config) == "causal"
 
 
-def test_what_a_config_does_not_say_is_measured():
+def test_a_property_missing_from_the_config_is_measured():
     """XLNet is one of transformers' causal language models, but reads in both directions."""
     torch.manual_seed(0)
     model = XLNetModel(XLNetConfig(vocab_size=30, d_model=32, n_layer=2, n_head=4, d_inner=48))

@@ -131,7 +131,7 @@ def test_a_message_stays_short():
 
 
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
-def test_what_training_writes_is_read_back(tmp_path, kind):
+def test_a_spec_written_by_training_is_read_back(tmp_path, kind):
     whole = spec(kind=kind, metrics={"accuracy": 0.5, "calibration": [{"low": 0.0}]})
     whole.save(tmp_path)
     assert RewardModelSpec.read(tmp_path) == whole

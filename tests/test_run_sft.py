@@ -513,7 +513,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, plac
     assert outputs(world / "other") == outputs(whole)
 
 
-def test_what_a_killed_process_left_is_removed(world, monkeypatch):
+def test_files_of_a_killed_process_are_removed(world, monkeypatch):
     folder = train(config(world, *SHORT))
     (folder / "result.json").unlink()
     (folder / ".model-killed").mkdir()

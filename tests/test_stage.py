@@ -301,7 +301,7 @@ def test_an_output_folder_may_be_a_link(tmp_path):
     ] == ["inputs.json"]
 
 
-def test_what_a_killed_process_left_half_written_goes(tmp_path):
+def test_half_written_files_of_a_killed_process_are_removed(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         for name in (

@@ -125,7 +125,7 @@ def test_intervals_hold_the_truth_95_times_in_100():
         lambda: pooled_bootstrap([[1.0, float("nan")]], sum),
     ],
 )
-def test_what_has_no_interval_is_refused(call):
+def test_statistics_without_an_interval_are_refused(call):
     with pytest.raises(ValueError):
         call()
 

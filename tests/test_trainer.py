@@ -505,7 +505,7 @@ def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
         trainer(config(tmp_path), prompts=[Prompt("0", "a cat"), Prompt("none", "")])
 
 
-def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
+def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
     class Counting(CountWord):
         """An aspect whose reward model counts its inputs."""
 

@@ -162,7 +162,7 @@ def test_no_file_makes_a_reader_fail_otherwise_than_with_a_user_error(tmp_path, 
 
 
 @pytest.mark.parametrize("read", [files.read_json, files.read_jsonl])
-def test_what_is_no_file_is_named(tmp_path, read):
+def test_a_path_that_is_not_a_file_is_named(tmp_path, read):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 300), "a\0b"):
         with pytest.raises(UserError, match="cannot be read"):
@@ -174,14 +174,14 @@ def test_whole_surrogate_pairs_are_text(tmp_path):
     assert files.read_json(tmp_path / "rows") == {"a": "\U0001f600", "b": r"\ud83d"}
 
 
-def test_what_json_cannot_hold_is_written_as_null(tmp_path):
+def test_values_outside_json_are_written_as_null(tmp_path):
     files.write_json(tmp_path / "a", {"x": [float("nan"), 1.5], "y": (float("inf"),)})
     assert files.read_json(tmp_path / "a") == {"x": [None, 1.5], "y": [None]}
     files.write_jsonl(tmp_path / "b", [{"x": float("-inf")}, {"x": 1}])
     assert files.read_jsonl(tmp_path / "b") == [{"x": None}, {"x": 1}]
 
 
-def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_durable_files_are_on_disk_before_they_are_renamed(tmp_path, monkeypatch):
     events = []
     replace, fsync = os.replace, os.fsync
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
@@ -217,7 +217,7 @@ def refused(tmp_path, how: str) -> None:
         ("safetensors", "No such file or directory", "Check that it exists"),
     ],
 )
-def test_what_the_system_refuses_is_one_message(tmp_path, capsys, how, fact, way_out):
+def test_an_error_of_the_operating_system_is_one_message(tmp_path, capsys, how, fact, way_out):
     with pytest.raises(SystemExit) as stopped:
         run_main(lambda: refused(tmp_path, how))
     message = capsys.readouterr().err
