@@ -82,7 +82,7 @@ def chromium():
     )
     if program is None:
         pytest.skip(
-            "there is no chromium on PATH to test the pages with (on Debian: apt-get install chromium)"
+            "there is no chromium on PATH to open the pages (Debian: apt-get install chromium)"
         )
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
