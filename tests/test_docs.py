@@ -1,4 +1,4 @@
-"""Paths named in the documents exist, their snippets run, and their commands are valid."""
+"""What the documents name exists, their snippets run, and their commands are commands."""
 
 import importlib.util
 import re
@@ -22,7 +22,7 @@ DOCUMENTS = [
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    """The fenced code blocks of a language."""
+    """The fenced blocks of a language."""
     text = path.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
 
@@ -65,7 +65,7 @@ def test_commands_of_a_document_exist(path):
             )
         elif words[0] == "bash":
             exists = "$" in words[1] or "NAME" in words[1] or (ROOT / words[1]).is_file()
-            exists = exists or "colours" in words[1]  # the task that docs/tasks.md creates
+            exists = exists or "colours" in words[1]  # the task that docs/tasks.md makes
         else:
             exists = importlib.util.find_spec(words[2]) is not None
         if not exists:
