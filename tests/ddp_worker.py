@@ -73,27 +73,27 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         name == "published"
     ):  # its loss scales with the number of micro-batches per process, which is two either way
         settings["train__training_batch_size_per_card"] = 8 // world
-    made = trainer(
+    training = trainer(
         config(folder / name, **settings),
         kind,
         own_value=own_value,
         accelerator=Accelerator(cpu=True),
         lora=LoRAConfig(r=2) if name.startswith("lora") else None,
     )
-    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
-    made.train(until)
-    return made
+    training.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    training.train(until)
+    return training
 
 
 def run_dpo(folder: Path):
     """Train DPO with its global batch divided: four answers per question, five questions."""
-    made = dpo_helpers.trainer(
+    run = dpo_helpers.trainer(
         dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1),
         "t5",
         dpo_helpers.fours(),
     )
-    made.train()
-    return made
+    run.train()
+    return run
 
 
 def agree_on_kernels(folder: Path) -> None:
@@ -115,21 +115,25 @@ def main() -> None:
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)
     for name in (*CASES, "dpo"):
-        made = (
+        trained = (
             run_dpo(folder)
             if name == "dpo"
             else run(name, folder, world=2, until=3 if name == "t5" else None)
         )
         if name == "t5":  # both ranks continue from what rank 0 wrote
-            made = run(name, folder, world=2)
+            trained = run(name, folder, world=2)
         digest = {
-            n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()
+            n: float(t.double().abs().sum()) for n, t in trained.actor_critic.state_dict().items()
         }
-        result = {"step": made.step, "stopped": getattr(made, "stopped", False), "weights": digest}
-        (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(
+        result = {
+            "step": trained.step,
+            "stopped": getattr(trained, "stopped", False),
+            "weights": digest,
+        }
+        (folder / f"{name}-rank{trained.accelerator.process_index}.json").write_text(
             json.dumps(result)
         )
-    made.accelerator.end_training()
+    trained.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ LONG = bool(os.environ.get("FGRLHF_FEEDBACK_CHECK"))
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def write_items(folder: Path, count: int) -> Path:

@@ -209,11 +209,11 @@ def test_empty_responses_and_padding():
     mask_BT = lengths_mask([0, 3], T=3)
     for poison in (0.0, float("nan")):
         rewards_BT = torch.tensor([[poison] * 3, [0.0, 1.0, 1.0]])
-        made = segment_advantages(
+        result = segment_advantages(
             [(rewards_BT, BEFORE[:2, :3], mask_BT)], torch.zeros(2, dtype=torch.long), 1.0, True
         )
         # two zeros are compared
-        assert made.tolist() == [[0, 0, 0], [2, 2, 1]]
+        assert result.tolist() == [[0, 0, 0], [2, 2, 1]]
 
 
 def small_world(K: int):

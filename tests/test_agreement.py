@@ -51,11 +51,11 @@ def test_alpha_is_that_of_the_krippendorff_package():
 def test_unanimous_and_single_judgements_say_why():
     assert "everybody chose 'a'" in alpha([[["a", "a"]]])
     assert "no item was judged by two" in alpha([[["a"], ["b"]]])
-    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
-    figures = report(QA, [one])
+    judged = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
+    figures = report(QA, [judged])
     assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
-    one.annotations["b"], one.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
-    figures = report(QA, [one])
+    judged.annotations["b"], judged.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
+    figures = report(QA, [judged])
     assert figures["span F1, exact"] == "undefined: nobody marked an error"
     assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1
@@ -86,17 +86,17 @@ def relabelled(rows, noise: float, seed: int):
     """Copies in which each judgement is replaced at random with probability `noise`."""
     rng, rows = random.Random(seed), copy.deepcopy(rows)
     for row in rows:
-        for one in row["feedback"]["errors"]:
+        for entry in row["feedback"]["errors"]:
             if rng.random() < noise:
-                one["error type"], one["explanation"] = (
+                entry["error type"], entry["explanation"] = (
                     rng.choice(["Irrelevant", "Unverifiable", "Incoherent"]),
                     "",
                 )
         row["feedback"]["errors"] = [
-            one for one in row["feedback"]["errors"] if rng.random() >= noise
+            entry for entry in row["feedback"]["errors"] if rng.random() >= noise
         ]
         row["feedback"]["missing-info"] = [
-            one for one in row["feedback"]["missing-info"] if rng.random() >= noise
+            entry for entry in row["feedback"]["missing-info"] if rng.random() >= noise
         ]
         row["preference"] = [
             rng.choice([0, 1, 2]) if rng.random() < noise else value for value in row["preference"]
@@ -111,18 +111,24 @@ def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
     source = tmp_path / "source.json"
     source.write_text(json.dumps(rows))
     rows = json.loads(source.read_text())  # no two rows share their feedback
-    found = []
+    figures_by_noise = []
     for noise in (0.1, 0.2, 0.4):
         path = tmp_path / f"{noise}.json"
         path.write_text(json.dumps(relabelled(rows, noise, 0)))
         figures = report(QA, judged_in_files(QA, [str(source), str(path)]))
-        found.append(
+        figures_by_noise.append(
             {name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)}
         )
-    for name in found[0]:
+    for name in figures_by_noise[0]:
         if "F1" in name or "alpha" in name:
-            assert 1 > found[0][name] > found[1][name] > found[2][name] > 0, name
-    assert sum("F1" in name or "alpha" in name for name in found[0]) == 8
+            assert (
+                1
+                > figures_by_noise[0][name]
+                > figures_by_noise[1][name]
+                > figures_by_noise[2][name]
+                > 0
+            ), name
+    assert sum("F1" in name or "alpha" in name for name in figures_by_noise[0]) == 8
 
 
 def test_the_report_is_printed_and_written(tmp_path, capsys):

@@ -59,7 +59,7 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
 @pytest.mark.parametrize("name", NAMES)
 def test_each_finds_the_best_arm(name, kind, tmp_path):
     """A bandit: one token is generated, and the word `cat` is rewarded."""
-    made = make(
+    run = make(
         tmp_path,
         name,
         kind,
@@ -69,7 +69,7 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
         train__lr=LR[kind],
         **(LARGE | FAST.get(name, {})),
     )
-    made.train()
+    run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     # TRPO's steps have a fixed size, even at the optimum, where they follow the critic's noise, so
     # it sometimes leaves the optimum for a step.
@@ -80,7 +80,7 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """A policy that is rewarded for every `cat` writes it more and more often."""
-    made = make(
+    run = make(
         tmp_path,
         name,
         env__train_num_samples_per_input=8,
@@ -89,7 +89,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
         train__lr=LR["t5"],
         **(LARGE | FAST.get(name, {})),
     )
-    made.train()
+    run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     assert sum(curve[-5:]) / 5 > 4 > 1 > curve[0], (curve[:5], curve[-5:])
 
@@ -138,12 +138,12 @@ def test_segments_before_a_token():
 
 
 def test_rloo_of_two_is_the_pair_difference():
-    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[:2])
-    assert made.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
-    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[1:3])
-    assert made.tolist() == [[-2, -2, 0], [2, 2, 2]]
-    made = advantages(RLOO(RLOOConfig()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
-    assert made.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
+    result = advantages(RLOO(RLOOConfig(credit="response")), ROWS[:2])
+    assert result.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
+    result = advantages(RLOO(RLOOConfig(credit="response")), ROWS[1:3])
+    assert result.tolist() == [[-2, -2, 0], [2, 2, 2]]
+    result = advantages(RLOO(RLOOConfig()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
+    assert result.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
 
 
 def test_a_reward_that_does_not_apply_gives_no_advantage():
@@ -152,11 +152,11 @@ def test_a_reward_that_does_not_apply_gives_no_advantage():
     segments = [*judged.segments["r"][:2], None]
     rewards = TokenReward(judged.by_aspect, {"r": segments}, judged.mask_BT)
     rloo = RLOO(RLOOConfig())
-    made = rloo.advantages(old, rewards.total_BT, rewards).advantages_BT
-    assert made.tolist() == [[-2, 0], [2, 0], [0, 0]]
+    result = rloo.advantages(old, rewards.total_BT, rewards).advantages_BT
+    assert result.tolist() == [[-2, 0], [2, 0], [0, 0]]
     penalty_BT = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
-    made = rloo.advantages(old, rewards.total_BT + penalty_BT, rewards).advantages_BT
-    assert made.tolist() == [[-1.5, 0.5], [2.5, 0.5], [-1, -1]]
+    result = rloo.advantages(old, rewards.total_BT + penalty_BT, rewards).advantages_BT
+    assert result.tolist() == [[-1.5, 0.5], [2.5, 0.5], [-1, -1]]
 
 
 def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
@@ -171,9 +171,9 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
     for algorithm in (plain, Reinforce(ReinforceConfig(baseline="mean"))):
         new_BT = old.logprobs_BT.clone().requires_grad_()
         _, rewards = dense(*ENDS)
-        made = algorithm.advantages(old, rewards.total_BT, rewards)
+        result = algorithm.advantages(old, rewards.total_BT, rewards)
         algorithm.loss(
-            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, made
+            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, result
         ).loss_BT.sum().backward()
         gradients.append(new_BT.grad)
     torch.testing.assert_close(*gradients)
@@ -218,11 +218,11 @@ def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
     settings = GRPOConfig(normalize=normalize, clip_low=0.1, clip_high=0.3)
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
-    made = GRPO(settings).loss(
+    result = GRPO(settings).loss(
         new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])})
     )
-    torch.testing.assert_close(made.loss_BT, torch.tensor([[-1.3], [0.9]]))
-    assert made.metrics["clipfrac/policy"].tolist() == [[1], [1]]
+    torch.testing.assert_close(result.loss_BT, torch.tensor([[-1.3], [0.9]]))
+    assert result.metrics["clipfrac/policy"].tolist() == [[1], [1]]
 
 
 def weights(made):
@@ -238,9 +238,9 @@ def test_a2c_is_ppo_at_ratio_one(tmp_path):
     }
     results = []
     for name in ("ppo", "a2c"):
-        made = make(tmp_path / name, name, **once)
-        made.train()
-        results.append(weights(made))
+        run = make(tmp_path / name, name, **once)
+        run.train()
+        results.append(weights(run))
     for name, tensor in results[0].items():
         torch.testing.assert_close(tensor, results[1][name], atol=2e-6, rtol=1e-4)
 
@@ -307,11 +307,11 @@ def test_the_same_names_are_logged(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trpo"])
 def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
-    made = make(tmp_path, name, train__n_minibatches=2, train__n_ppo_epoch_per_rollout=3)
-    rollout_, rewards = made.collect_and_score()
-    steps, step = [], made.optimizer.step
-    made.optimizer.step = lambda: (steps.append(1), step())
-    made.update(rollout_, made.compute_advantages(rollout_, rewards)[1])
+    run = make(tmp_path, name, train__n_minibatches=2, train__n_ppo_epoch_per_rollout=3)
+    rollout_, rewards = run.collect_and_score()
+    steps, step = [], run.optimizer.step
+    run.optimizer.step = lambda: (steps.append(1), step())
+    run.update(rollout_, run.compute_advantages(rollout_, rewards)[1])
     assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo") else 1)
 
 
@@ -323,13 +323,13 @@ def test_normalised_aspects_by_hand():
         "c": torch.ones(2, 2),
     }
     segments = {name: [[], []] for name in aspects}
-    made = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
-    assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
-    assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
-    assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
+    result = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
+    assert result.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
+    assert result.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
+    assert result.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
     # the reward model's scale is gone
-    torch.testing.assert_close(doubled.by_aspect["a"], made.by_aspect["a"])
+    torch.testing.assert_close(doubled.by_aspect["a"], result.by_aspect["a"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -371,9 +371,9 @@ class Scaled(CountWord):
 
 
 def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
-    made = {}
+    result = {}
     for place in ("reward", "loss"):
-        made[place] = make(
+        result[place] = make(
             tmp_path / place,
             "grpo",
             algorithm__kl_in=place,
@@ -381,7 +381,7 @@ def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
             train__total_episodes=24,
             train__lr=1e-2,
         )
-        made[place].train()
+        result[place].train()
     paid, lost = metrics(tmp_path / "reward"), metrics(tmp_path / "loss")
     assert "loss/kl" not in paid[1] and lost[-1]["loss/kl"] > 0
     assert all(row["reward/penalized"] == row["reward/total"] for row in lost)
@@ -553,11 +553,11 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
 
 
 def test_a_config_holds_the_settings_that_its_algorithm_reads(tmp_path):
-    made = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
-    written = made.model_dump()["algorithm"]
+    result = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
+    written = result.model_dump()["algorithm"]
     assert written["gamma"] == 0.8 and written["credit"] == "segment" and "lam" not in written
-    again = validate(RLConfig, made.model_dump(), "again")
-    assert again.model_dump() == made.model_dump() and again.algorithm.unused == ()
+    again = validate(RLConfig, result.model_dump(), "again")
+    assert again.model_dump() == result.model_dump() and again.algorithm.unused == ()
 
 
 def test_the_name_alone_changes_the_algorithm(tmp_path):

@@ -334,11 +334,11 @@ def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
             word(tab, 2).click()
         for _ in range(2):
             tab.wait_for_timeout(200)  # colours are animated
-            found = axe.run(tab, options={"preload": False}).response["violations"]
+            violations = axe.run(tab, options={"preload": False}).response["violations"]
             bad = [
-                (one["id"], [node["html"][:150] for node in one["nodes"]][:3])
-                for one in found
-                if one["impact"] in ("serious", "critical")
+                (entry["id"], [node["html"][:150] for node in entry["nodes"]][:3])
+                for entry in violations
+                if entry["impact"] in ("serious", "critical")
             ]
             assert bad == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -76,12 +76,12 @@ def test_both_sides_compute_the_same(equality):
 )
 def test_a_difference_is_noticed(monkeypatch, name, fault, caught):
     monkeypatch.setattr(baseline, name, fault)
-    found = measure.check(SMALL)
+    result = measure.check(SMALL)
     assert caught <= {
-        name for name, value in found.differences.items() if value > measure.TOLERANCE
+        name for name, value in result.differences.items() if value > measure.TOLERANCE
     }
     with pytest.raises(UserError, match="times cannot be compared"):
-        found.require("small")
+        result.require("small")
 
 
 measured_loss, words = baseline.clipped_value_loss, baseline.rm_words
@@ -202,22 +202,22 @@ def test_padding_to_the_real_lengths_is_no_padding():
     size = replace(SMALL, samples=1, prompt_tokens=SMALL.input_limit)
     prompts, answers = [size.input_limit] * size.prompts, [[size.answer_tokens]] * size.prompts
     logits = 3 * size.epochs * size.prompts * flops.logits_flops(size.value, size.answer_tokens)
-    found = (
+    result = (
         flops.padded_update_flops(size) - flops.step_flops(size, prompts, answers, [])["updates"]
     )
-    assert found == pytest.approx(logits)
+    assert result == pytest.approx(logits)
 
 
 def test_generations_flops_are_those_torch_counts():
     size = replace(SMALL, eos_every=None)
     model = workload.t5(DIMS, size, seed=0).eval()
     model.set_attn_implementation("eager")
-    found = counted(
+    result = counted(
         lambda: model.generate(
             input_ids=torch.full((1, 50), 9), do_sample=False, max_new_tokens=30, min_new_tokens=30
         )
     )
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         flops.forward_flops(DIMS, [50], [[30]], logits=True, cached=True), rel=0.03
     )
 
@@ -225,7 +225,7 @@ def test_generations_flops_are_those_torch_counts():
 def test_longformer_flops_are_no_more_than_torch_counts():
     """Transformers computes blocks of keys wider than the window; only the window is counted."""
     model, tokens = workload.reward_model(SMALL, "segment", 0), 64
-    found = counted(
+    result = counted(
         lambda: model(
             input_ids=torch.full((1, tokens), 9),
             attention_mask=torch.ones(1, tokens, dtype=torch.long),
@@ -233,7 +233,7 @@ def test_longformer_flops_are_no_more_than_torch_counts():
     )
     formula = flops.longformer_flops(SMALL.reward, tokens)
     head = 2 * tokens * SMALL.reward.hidden * 2
-    assert formula <= found - head <= 1.2 * formula
+    assert formula <= result - head <= 1.2 * formula
 
 
 def test_step_flops_by_hand():
@@ -303,6 +303,6 @@ def test_profile_names_every_phase(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "ours"])
 def test_a_side_in_a_process_of_its_own(side, equality):
-    found = child.measured(SMALL, side, 1, equality.responses, reps=2)
-    assert len(found["seconds"]) == 2 and set(found["peak_mb"]) == set(measure.PHASES)
-    assert 0 < found["imports_mb"] <= found["built_mb"] <= max(found["peak_mb"].values())
+    result = child.measured(SMALL, side, 1, equality.responses, reps=2)
+    assert len(result["seconds"]) == 2 and set(result["peak_mb"]) == set(measure.PHASES)
+    assert 0 < result["imports_mb"] <= result["built_mb"] <= max(result["peak_mb"].values())

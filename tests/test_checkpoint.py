@@ -131,10 +131,10 @@ def damage(folder, how: str) -> None:
 def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
     make(tmp_path, train__save_interval=2).train(until=4)
     damage(tmp_path / "checkpoints" / "step-4", how)
-    made = make(tmp_path, train__save_interval=2)
+    run = make(tmp_path, train__save_interval=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
-        assert checkpoint.load_latest(made)
-    assert made.step == 2
+        assert checkpoint.load_latest(run)
+    assert run.step == 2
     damage(tmp_path / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
         make(tmp_path, train__save_interval=2).train()
@@ -153,16 +153,14 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
     )
     assert "train.seed" not in message and "save_dir" in message
     # logging and saving do not change the results
-    made = make(
-        tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1
-    )
-    assert checkpoint.load_latest(made) and made.step == 2
+    run = make(tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1)
+    assert checkpoint.load_latest(run) and run.step == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monkeypatch):
-    made = make(tmp_path, train__save_interval=2)
-    made.train(until=2)
+    run = make(tmp_path, train__save_interval=2)
+    run.train(until=2)
 
     def killed(tensors, path):
         with open(path, "wb") as file:
@@ -171,7 +169,7 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monk
 
     monkeypatch.setattr(checkpoint, "save_file", killed)
     with pytest.raises(error):
-        made.train(until=4)
+        run.train(until=4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
     monkeypatch.undo()
     resumed = make(tmp_path, train__save_interval=2)
@@ -263,9 +261,9 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
 def test_after_an_edited_state_the_checkpoint_before_it_is_used(tmp_path):
     make(tmp_path, train__save_interval=2).train(until=4)
     edit(tmp_path / "checkpoints" / "step-4" / "state.json", kl_coef=0.5)
-    made = make(tmp_path, train__save_interval=2)
+    run = make(tmp_path, train__save_interval=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
-        assert checkpoint.load_latest(made) and made.step == 2
+        assert checkpoint.load_latest(run) and run.step == 2
 
 
 @pytest.mark.parametrize("how", ["deleted", "cut off", "no config"])
@@ -278,21 +276,21 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
         (best / "model.safetensors").write_bytes((best / "model.safetensors").read_bytes()[:-8])
     else:
         (best / "config.json").unlink()
-    made = make(tmp_path, train__save_interval=2)
-    made.train()
+    run = make(tmp_path, train__save_interval=2)
+    run.train()
     assert f"{best}, the best policy so far" in capsys.readouterr().out
-    assert made.best is not None and made.best["step"] >= 4 and (best / "config.json").exists()
+    assert run.best is not None and run.best["step"] >= 4 and (best / "config.json").exists()
     assert (
         checkpoint.load_latest(again := make(tmp_path, train__save_interval=2))
-        and again.best == made.best
+        and again.best == run.best
     )
 
 
 def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):
     def resumed(processes, **changes):
-        made = make(tmp_path, **changes)
-        made.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
-        return checkpoint.load_latest(made)
+        run = make(tmp_path, **changes)
+        run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+        return checkpoint.load_latest(run)
 
     make(tmp_path).train(until=2)  # one process, 4 prompts per step
     assert (

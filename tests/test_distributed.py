@@ -31,7 +31,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
         mask_BT = lengths_mask(lengths)
         B, P = len(lengths), len(prompt)
         values = torch.arange(mask_BT.numel()).view(mask_BT.shape) + first
-        made = rollout(
+        result = rollout(
             mask_BT,
             prompt_ids_BP=torch.tensor([prompt] * B),
             prompt_mask_BP=torch.ones(B, P, dtype=torch.long),
@@ -41,7 +41,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
             group_B=torch.arange(B) // 2,
         )
         segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
-        return made, TokenReward({"a": values.float()}, segments, mask_BT)
+        return result, TokenReward({"a": values.float()}, segments, mask_BT)
 
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
     joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
@@ -128,14 +128,14 @@ def test_when_one_process_fails_the_other_is_ended():
 
 @pytest.mark.parametrize("name", ddp_worker.CASES)
 def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
-    made = ddp_worker.run(name, tmp_path, world=1)
+    run = ddp_worker.run(name, tmp_path, world=1)
     alone, together = metrics(tmp_path / name), metrics(two_processes / name)
-    assert len(alone) == len(together) == made.step and (
-        made.step == ddp_worker.STEPS or name == "stop"
+    assert len(alone) == len(together) == run.step and (
+        run.step == ddp_worker.STEPS or name == "stop"
     )
     for one, two in zip(alone, together):
         assert one.keys() == two.keys()
-        tokens = one["length"] * made.episodes_per_step
+        tokens = one["length"] * run.episodes_per_step
         for key, value in one.items():
             if key.startswith("clipfrac"):
                 # A count: a token at the clipping threshold may fall on either side of it.
@@ -156,9 +156,9 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
 
 
 def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
-    made = ddp_worker.run_dpo(tmp_path)
+    run = ddp_worker.run_dpo(tmp_path)
     alone, together = metrics(tmp_path / "dpo"), metrics(two_processes / "dpo")
-    assert len(alone) == len(together) == made.step == 10 and alone[-1]["dpo/margin"] > 0.1
+    assert len(alone) == len(together) == run.step == 10 and alone[-1]["dpo/margin"] > 0.1
     alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 except for rounding
     for one, two in zip(alone, together):
         assert two == pytest.approx(one, rel=1e-4, abs=2e-5)

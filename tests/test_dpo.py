@@ -93,7 +93,7 @@ def brute_force_loss(policy, reference, made) -> torch.Tensor:
 @pytest.mark.parametrize("which", ["pairs", "spans", "fours"])
 def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_path):
     comparisons = {"pairs": pairs(), "spans": pairs(marked=True), "fours": fours()}[which]
-    made = trainer(
+    run = trainer(
         config(
             tmp_path,
             dpo__loss=loss,
@@ -105,22 +105,22 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
         kind,
         comparisons,
     )
-    reference = copy.deepcopy(made.policy).double().eval()
-    made.ref_logprobs = made.reference_logprobs()
+    reference = copy.deepcopy(run.policy).double().eval()
+    run.ref_logprobs = run.reference_logprobs()
     with torch.no_grad():  # away from the reference, where all losses are similar
-        for i, p in enumerate(made.actor_critic.parameters()):
+        for i, p in enumerate(run.actor_critic.parameters()):
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
-    exact = copy.deepcopy(made.policy).double().eval()
-    brute_force_loss(exact, reference, made).backward()
-    made.optimizer.step = lambda: None
-    made._write_samples = lambda *_: None
-    logged = made.update(range(5))
+    exact = copy.deepcopy(run.policy).double().eval()
+    brute_force_loss(exact, reference, run).backward()
+    run.optimizer.step = lambda: None
+    run._write_samples = lambda *_: None
+    logged = run.update(range(5))
     with torch.no_grad():
         assert logged["loss/total"] == pytest.approx(
-            float(brute_force_loss(exact, reference, made)), rel=1e-5
+            float(brute_force_loss(exact, reference, run)), rel=1e-5
         )
     checked = 0
-    for (name, p), q in zip(made.policy.named_parameters(), exact.parameters()):
+    for (name, p), q in zip(run.policy.named_parameters(), exact.parameters()):
         assert torch.allclose(
             p.grad.double(), q.grad, rtol=1e-3, atol=1e-5 * float(q.grad.abs().max()) + 1e-7
         ), name
@@ -171,8 +171,8 @@ def test_span_weight_one_is_ordinary_dpo_bit_for_bit(tmp_path):
         trainer(config(tmp_path / "b"), comparisons=pairs(marked=True)),
     )
     other = trainer(config(tmp_path / "c", dpo__span_weight=2.0), comparisons=pairs(marked=True))
-    for made in (plain, marked, other):
-        made.train()
+    for result in (plain, marked, other):
+        result.train()
     assert all(torch.equal(t, weights_of(marked)[name]) for name, t in weights_of(plain).items())
     assert any(not torch.equal(t, weights_of(other)[name]) for name, t in weights_of(plain).items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") != metrics(tmp_path / "c")
@@ -185,7 +185,7 @@ def test_marked_tokens_move_most(tmp_path):
     )
     moved = {}
     for weight in (1.0, 5.0):
-        made = trainer(
+        run = trainer(
             config(
                 tmp_path / str(weight),
                 dpo__span_weight=weight,
@@ -194,8 +194,8 @@ def test_marked_tokens_move_most(tmp_path):
             ),
             comparisons=[comparison],
         )
-        made.train()
-        before, after = made.ref_logprobs[0][1], made.reference_logprobs()[0][1]
+        run.train()
+        before, after = run.ref_logprobs[0][1], run.reference_logprobs()[0][1]
         moved[weight] = (after - before).tolist()
     fell = {weight: [-x for x in delta] for weight, delta in moved.items()}
     assert fell[5.0][1] / sum(map(abs, fell[5.0])) > fell[1.0][1] / sum(map(abs, fell[1.0])) + 0.1
@@ -217,7 +217,7 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         )
         for i, text in enumerate(["one", "two", "three"])
     ]
-    made = trainer(
+    run = trainer(
         config(
             tmp_path,
             dpo__loss=loss,
@@ -230,14 +230,14 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         kind,
         comparisons,
     )
-    made.train()
+    run.train()
     rows = metrics(tmp_path)
     assert (
         rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5)
         and rows[-1]["dpo/accuracy"] == 1
         and rows[-1]["dpo/margin"] > 0.45
     )
-    logprobs = made.reference_logprobs()
+    logprobs = run.reference_logprobs()
     for i, few in enumerate(logprobs):
         totals = [float(x.sum()) for x in few]
         assert totals.index(max(totals)) == i
@@ -251,11 +251,11 @@ def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
     comparison = Comparison(
         Prompt("0", "the cat"), (Answer("red"), Answer("blue")), ((0, 1), (0, 1), (0, 1), (1, 0))
     )
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__epochs=150, train__batch_size=1, train__lr=1e-2),
         comparisons=[comparison],
     )
-    made.train()
+    run.train()
     last = metrics(tmp_path)[-1]
     # one of four pairs is reversed
     assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(0.5 * math.log(3), abs=0.01)
@@ -277,21 +277,21 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
     ]
     grads = []
     for comparisons in (fours(), apart):
-        made = trainer(
+        run = trainer(
             config(tmp_path, train__batch_size=len(comparisons), train__clip_grad=False),
             "gpt2",
             comparisons,
         )
-        made.ref_logprobs = made.reference_logprobs()
-        made.optimizer.step, made._write_samples = (lambda: None), (lambda *_: None)
-        made.update(range(len(comparisons)))
-        grads.append([p.grad.clone() for p in made.policy.parameters()])
+        run.ref_logprobs = run.reference_logprobs()
+        run.optimizer.step, run._write_samples = (lambda: None), (lambda *_: None)
+        run.update(range(len(comparisons)))
+        grads.append([p.grad.clone() for p in run.policy.parameters()])
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(*grads))
 
 
 def test_the_first_step_is_at_the_reference(tmp_path):
-    made = trainer(config(tmp_path))
-    made.train(until=1)
+    run = trainer(config(tmp_path))
+    run.train(until=1)
     row = metrics(tmp_path)[0]
     assert row["loss/total"] == pytest.approx(math.log(2), abs=1e-5) and row[
         "dpo/margin"
@@ -300,13 +300,13 @@ def test_the_first_step_is_at_the_reference(tmp_path):
 
 
 def test_every_comparison_is_seen_in_every_pass(tmp_path):
-    made = trainer(config(tmp_path, train__batch_size=2, train__epochs=3))
-    assert made.total_steps == 9 and made.steps_per_epoch == 3
+    run = trainer(config(tmp_path, train__batch_size=2, train__epochs=3))
+    assert run.total_steps == 9 and run.steps_per_epoch == 3
     for epoch in range(3):
-        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in made.batch(step)]
+        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in run.batch(step)]
         assert set(seen) == set(range(5)) and len(seen) == 6
-    assert [made.batch(step) for step in range(3)] != [made.batch(step) for step in range(3, 6)]
-    assert made.batch(1) == trainer(config(tmp_path, train__batch_size=2, train__epochs=3)).batch(1)
+    assert [run.batch(step) for step in range(3)] != [run.batch(step) for step in range(3, 6)]
+    assert run.batch(1) == trainer(config(tmp_path, train__batch_size=2, train__epochs=3)).batch(1)
 
 
 def evaluate(policy):
@@ -328,7 +328,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     resumed.train()
     assert whole.step == resumed.step == 10 and whole.best == resumed.best
     assert all(torch.equal(t, weights_of(resumed)[name]) for name, t in weights_of(whole).items())
-    states = [checkpoint.optimizer_tensors(made.optimizer)[0] for made in (whole, resumed)]
+    states = [checkpoint.optimizer_tensors(result.optimizer)[0] for result in (whole, resumed)]
     assert all(torch.equal(t, states[1][name]) for name, t in states[0].items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
@@ -347,12 +347,12 @@ def test_micro_batches_do_not_change_the_curve(tmp_path):
 
 
 def test_the_run_folder(tmp_path):
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__eval_interval=5, dpo__span_weight=2.0),
         comparisons=pairs(marked=True),
         evaluate=evaluate,
     )
-    made.train()
+    run.train()
     assert {path.name for path in tmp_path.iterdir()} >= {
         "config.yaml",
         "run.json",
@@ -377,8 +377,8 @@ def test_the_run_folder(tmp_path):
     } == set(next(row for row in rows if "lr" in row))
     assert [row["step"] for row in rows if "eval/rougeLsum" in row] == [0, 5, 10]
     best = max((row["eval/rougeLsum"], -row["step"]) for row in rows if "eval/rougeLsum" in row)
-    assert made.best == {"step": -best[1], "metric": "rougeLsum", "value": best[0]}
-    assert type(load_policy(tmp_path / "final")) is type(made.policy)
+    assert run.best == {"step": -best[1], "metric": "rougeLsum", "value": best[0]}
+    assert type(load_policy(tmp_path / "final")) is type(run.policy)
     assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
         "step-0.jsonl",
         "step-5.jsonl",

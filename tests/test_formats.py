@@ -186,8 +186,8 @@ def test_a_file_with_other_keys(row_format, row, columns, expected):
 def test_a_renamed_key_counts_once():
     """`answer` is the response here, not also a list of references."""
     row = {"prompt": "a", "answer": "b", "references": ["c"]}
-    made = parse(DEMONSTRATIONS, row, {"response": "answer"})
-    assert made == Demonstration(Prompt("7", "a", ("c",)), "b")
+    parsed = parse(DEMONSTRATIONS, row, {"response": "answer"})
+    assert parsed == Demonstration(Prompt("7", "a", ("c",)), "b")
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_demonstrations(row, response, references):
 
 
 def test_the_last_message_of_a_conversation_is_imitated():
-    made = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
-    assert made.prompt.text == TALK_TEXT and made.response == GOOD["content"]
+    parsed = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
+    assert parsed.prompt.text == TALK_TEXT and parsed.response == GOOD["content"]
 
 
 @pytest.mark.parametrize(
@@ -277,16 +277,21 @@ FOUR = {"prompt": "p", "responses": ["a", "b", "c", "d"]}
     ],
 )
 def test_four_responses(judgement, pairs):
-    made = parse(COMPARISONS, FOUR | judgement)
-    assert made.pairs == pairs and [answer.text for answer in made.answers] == ["a", "b", "c", "d"]
+    parsed = parse(COMPARISONS, FOUR | judgement)
+    assert parsed.pairs == pairs and [answer.text for answer in parsed.answers] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_any_number_of_responses():
     for number in (2, 3, 7):
         row = {"prompt": "p", "responses": ["x"] * number, "scores": list(range(number))}
-        made = parse(COMPARISONS, row)
-        assert len(made.pairs) == number * (number - 1) // 2
-        assert all(better > worse for better, worse in made.pairs)
+        parsed = parse(COMPARISONS, row)
+        assert len(parsed.pairs) == number * (number - 1) // 2
+        assert all(better > worse for better, worse in parsed.pairs)
 
 
 def test_pairs_by_hand():
@@ -343,8 +348,8 @@ def test_a_pair_keeps_its_other_keys():
 
 def test_marked_characters():
     row = {"prompt": "p", "responses": ["🙂 cat", "dog"], "preferences": [[0, 1]]}
-    made = parse(COMPARISONS, {**row, "marked": [[[2, 5]], []]})
-    (answer, other) = made.answers
+    parsed = parse(COMPARISONS, {**row, "marked": [[[2, 5]], []]})
+    (answer, other) = parsed.answers
     assert answer.marked == ((2, 5),) and answer.text[2:5] == "cat" and other.marked == ()
     for marked, message in (
         ([[]], "`marked`: has 1 lists for 2 responses"),
@@ -402,10 +407,10 @@ def test_malformed_comparisons(row, message):
 def test_spans_count_code_points():
     text = "🙂🙂 naïve 𝒳"
     spans = [{"start": 9, "end": 10, "label": "symbol"}, {"start": 0, "end": 8, "label": "all"}]
-    made = parse(SPANS, {"prompt": "p", "response": text, "spans": spans})
-    assert made.prompt == Prompt("7", "p") and made.response == text
-    assert [text[span.start : span.end] for span in made.spans] == ["𝒳", "🙂🙂 naïve"]
-    assert [span.label for span in made.spans] == ["symbol", "all"]
+    parsed = parse(SPANS, {"prompt": "p", "response": text, "spans": spans})
+    assert parsed.prompt == Prompt("7", "p") and parsed.response == text
+    assert [text[span.start : span.end] for span in parsed.spans] == ["𝒳", "🙂🙂 naïve"]
+    assert [span.label for span in parsed.spans] == ["symbol", "all"]
 
 
 @pytest.mark.parametrize(
@@ -519,8 +524,8 @@ RATED = {  # format of PRM800K
     ],
 )
 def test_steps(row, columns, prompt, steps):
-    made = parse(STEPS, row, columns)
-    assert (made.prompt.text, made.steps) == (prompt, steps)
+    parsed = parse(STEPS, row, columns)
+    assert (parsed.prompt.text, parsed.steps) == (prompt, steps)
 
 
 def completions(**step):

@@ -20,10 +20,10 @@ def module_name(path: Path) -> str:
 
 def imported(path: Path) -> set[str]:
     """All modules in the file's import statements, with `from . import x` resolved."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = path.relative_to(ROOT).parent.parts[
                 : None if node.level <= 1 else 1 - node.level
@@ -31,8 +31,8 @@ def imported(path: Path) -> set[str]:
             base = ".".join(
                 [*(package if node.level else ()), *([node.module] if node.module else [])]
             )
-            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return found
+            modules |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return modules
 
 
 def test_the_walk_sees_imports(tmp_path, monkeypatch):
@@ -158,9 +158,9 @@ def test_the_library_has_no_word_of_a_task():
     for package in LIBRARY:
         for path in sorted((ROOT / package).rglob("*")):
             if path.suffix in SUFFIXES:
-                found = words_of_tasks(path.read_text(encoding="utf-8"))
-                if found:
-                    hits[str(path.relative_to(ROOT))] = found
+                words = words_of_tasks(path.read_text(encoding="utf-8"))
+                if words:
+                    hits[str(path.relative_to(ROOT))] = words
     assert hits == {}
 
 

@@ -86,8 +86,8 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
         read_items(QA, tmp_path / "rows.json")
-    found = [(problem.row, problem.field) for problem in raised.value.problems]
-    assert found[:5] == [
+    result = [(problem.row, problem.field) for problem in raised.value.problems]
+    assert result[:5] == [
         (1, "prediction 2"),
         (2, "passages[0]"),
         (3, "row"),

@@ -45,10 +45,10 @@ def unused(name):
 
 def classes_from_kernels(model) -> set[type]:
     """Classes of the model's modules, and methods of its instances, from fgrlhf/kernels."""
-    found = {type(module) for module in model.modules()}
+    result = {type(module) for module in model.modules()}
     for module in model.modules():
-        found |= {value for value in vars(module).values() if callable(value)}
-    return {item for item in found if getattr(item, "__module__", "").startswith("fgrlhf.kernels")}
+        result |= {value for value in vars(module).values() if callable(value)}
+    return {item for item in result if getattr(item, "__module__", "").startswith("fgrlhf.kernels")}
 
 
 def results(policy):
@@ -72,8 +72,8 @@ def test_a_policy_has_the_same_results_without_kernels(kind, request, tmp_path):
     policy = load_policy(tmp_path).eval()
     assert not classes_from_kernels(policy.model)
     assert policy.model.config._attn_implementation == "sdpa" or kind in ("bloom", "gemma2")
-    found = results(policy)
-    for found_tensor, expected_tensor in zip(found, expected):
+    result = results(policy)
+    for found_tensor, expected_tensor in zip(result, expected):
         torch.testing.assert_close(found_tensor, expected_tensor, atol=1e-5, rtol=1e-4)
 
 

@@ -64,16 +64,16 @@ def no_memory(name, side, choice):
 def test_ratios_are_those_of_single_rounds():
     ours = [Measured(6, 1.0, 1.0), Measured(6, 2.0, 1.0), Measured(6, 3.0, 3.0)]
     peer = [Measured(12, 4.0, 4.0), Measured(12, 4.0, 4.0), Measured(12, 12.0, 6.0)]
-    found = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
-    assert (found["ours"], found["peer"], found["ratio"]) == (3, 3, 2)
-    assert found["ratio_rounds"] == [2, 1, 2] and found["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
+    result = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
+    assert (result["ours"], result["peer"], result["ratio"]) == (3, 3, 2)
+    assert result["ratio_rounds"] == [2, 1, 2] and result["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
 
 
 def test_rounds_alternate_and_begin_with_either_side(capsys):
     calls = []
-    found = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
+    result = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
     assert [name for name, _ in calls] == ["ours", "peer", "peer", "ours", "ours", "peer"]
-    assert (found["ours"], found["peer"], found["ratio"], found["cpu_ratio"]) == (10, 5, 2, 1)
+    assert (result["ours"], result["peer"], result["ratio"], result["cpu_ratio"]) == (10, 5, 2, 1)
     assert "round 3: ours 10, numpy 5 units/s" in capsys.readouterr().out
 
 
@@ -81,9 +81,11 @@ def test_tuning_takes_the_fastest_setting_of_each_side():
     calls, slow_first = [], [{"times": 5}, {"times": 1}]
     row = toy(calls)
     row = Comparison(**{**vars(row), "peer": Side(row.peer.run, slow_first)})
-    found = peers.compare(row, rounds=1, tune=True, memory=no_memory)
-    assert found["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and found["ratio"] == 2
-    assert [tried["rate"] for tried in found["tried"]["peer"]] == [1, 5]
+    result = peers.compare(row, rounds=1, tune=True, memory=no_memory)
+    assert (
+        result["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and result["ratio"] == 2
+    )
+    assert [tried["rate"] for tried in result["tried"]["peer"]] == [1, 5]
     assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # by default the first one
 
 
@@ -113,8 +115,8 @@ def test_nothing_is_timed_where_the_sides_differ():
 
 def test_memory_is_that_of_one_side():
     calls = []
-    found = peers.memory_here(toy(calls), "peer", {"times": 1})
-    assert calls == [("peer", 1)] and found["peak_mb"] > found["added_mb"] >= 0
+    result = peers.memory_here(toy(calls), "peer", {"times": 1})
+    assert calls == [("peer", 1)] and result["peak_mb"] > result["added_mb"] >= 0
 
 
 def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
@@ -122,9 +124,9 @@ def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["peers"])
     with pytest.raises(SystemExit) as stopped:
         peers.run_main(peers.main)
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2 and said.count("\n") == 1
-    assert said.startswith("error: no_such_peer is not installed") and peers.INSTALL in said
+    message = capsys.readouterr().err
+    assert stopped.value.code == 2 and message.count("\n") == 1
+    assert message.startswith("error: no_such_peer is not installed") and peers.INSTALL in message
 
 
 def test_an_unknown_row_is_refused():
@@ -158,11 +160,11 @@ def test_both_sides_are_given_the_same_pairs(work):
 
 def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
     trainer = our_trainer(work, {"micro": 1})
-    found = comparison(TINY).ours.run(work, {"micro": 2})
+    result = comparison(TINY).ours.run(work, {"micro": 2})
     assert (
-        found.units == work.pairs * (TINY.steps - 1)
-        and found.seconds > 0
-        and math.isfinite(found.loss)
+        result.units == work.pairs * (TINY.steps - 1)
+        and result.seconds > 0
+        and math.isfinite(result.loss)
     )
     assert not [path for path in (work.folder / "ours").rglob("*") if path.is_file()]
     assert trainer.args.gradient_accumulation_steps == 2
@@ -229,9 +231,11 @@ def test_our_dpo_takes_the_pairs_as_they_come(dpo_work):
         [2, 3],
         [4, 5],
     ] and trainer.total_steps == 3
-    found = peer_dpo.run_ours(dpo_work, {"micro": 2})
+    result = peer_dpo.run_ours(dpo_work, {"micro": 2})
     assert (
-        found.units == 4 and found.seconds > 0 and found.loss == pytest.approx(math.log(2), abs=0.1)
+        result.units == 4
+        and result.seconds > 0
+        and result.loss == pytest.approx(math.log(2), abs=0.1)
     )
 
 

@@ -74,7 +74,7 @@ def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     stages = read_json(root / "out" / "stages.json")
     assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
     assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
-    assert stages["whole"]["seconds"] >= max(one["seconds"] for one in stages.values())
+    assert stages["whole"]["seconds"] >= max(entry["seconds"] for entry in stages.values())
     assert "three: started, log in" in text and re.search(r"three: done in \d+ s", text)
 
 

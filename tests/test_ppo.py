@@ -234,13 +234,13 @@ def test_coefficients_weigh_the_two_losses():
 
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
-    made = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
+    run = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
     assert (
-        isinstance(made, PPOTrainer)
-        and made.algorithm.config.lam == 0.5
-        and made.algorithm.needs_values
+        isinstance(run, PPOTrainer)
+        and run.algorithm.config.lam == 0.5
+        and run.algorithm.needs_values
     )
-    assert made.kl.coef == 0.1
+    assert run.kl.coef == 0.1
 
 
 # ---- clipping of gradients -----------------------------------------------------------------------
@@ -249,19 +249,19 @@ def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
 @pytest.mark.parametrize("own_value", [True, False])
 def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
     critic = {"ckpt": "tiny"} if own_value else {"policy_value_sharing": True}
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__max_grad_norm=2.0, model__value_model=critic), own_value=own_value
     )
-    policy, value = ([p for p in group["params"]] for group in made.optimizer.param_groups)
+    policy, value = ([p for p in group["params"]] for group in run.optimizer.param_groups)
     assert {id(p) for p in value} == {
-        id(p) for p in made.actor_critic.value.parameters() if p.requires_grad
+        id(p) for p in run.actor_critic.value.parameters() if p.requires_grad
     }
     for parameters, size in ((policy, 0.001), (value, 7.0)):
         for p in parameters:
             p.grad = torch.full_like(p, size)
-    made.optimizer.step = lambda: None
+    run.optimizer.step = lambda: None
     n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
-    norms = made._clip_and_step()
+    norms = run._clip_and_step()
     assert (
         norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
         and norms["grad_norm"] < 2
@@ -281,10 +281,10 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
             model__value_model={"ckpt": "tiny"},
             train__max_grad_norm=0.05,
         )
-        made = trainer(cfg, own_value=True)
-        rollout, rewards = made.collect_and_score()
-        _, advantages = made.compute_advantages(rollout, rewards)
-        metrics = made._optimizer_step(rollout, advantages, torch.arange(8))
-        weights.append(torch.cat([p.detach().flatten() for p in made.policy.parameters()]))
+        run = trainer(cfg, own_value=True)
+        rollout, rewards = run.collect_and_score()
+        _, advantages = run.compute_advantages(rollout, rewards)
+        metrics = run._optimizer_step(rollout, advantages, torch.arange(8))
+        weights.append(torch.cat([p.detach().flatten() for p in run.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))
     assert torch.equal(*weights) and norms[0][0] == norms[1][0] and norms[1][1] > 5000 * norms[0][1]

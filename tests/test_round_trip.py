@@ -149,15 +149,17 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
             tab.click("#record")
         assert event.value.suggested_filename == "record.json"
         record = json.loads(Path(event.value.path()).read_text())
-        assert [one["order"] for one in record] == orders and [one["id"] for one in record] == [
+        assert [judgement["order"] for judgement in record] == orders and [
+            judgement["id"] for judgement in record
+        ] == [
             "0",
             "1",
             "2",
         ]
         # a script may judge an item faster than the .1 s to which times are rounded
         assert all(
-            one["seconds"]["comparison"] >= 0 and one["seconds"]["annotation"] is None
-            for one in record
+            judgement["seconds"]["comparison"] >= 0 and judgement["seconds"]["annotation"] is None
+            for judgement in record
         )
     write_json(tmp_path / "record.json", record)
     judged = agreement.judged_in_files(
@@ -166,11 +168,13 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
         agreement.Comparison(EXPECTED, order) for order in orders
     ]
-    assert [one.seconds for one in judged] == [[entry["seconds"]["comparison"]] for entry in record]
+    assert [judgement.seconds for judgement in judged] == [
+        [entry["seconds"]["comparison"]] for entry in record
+    ]
     for wrong in (
         record[:2],
-        [{**one, "order": [0, 0, 1, 2]} for one in record],
-        [{**one, "seconds": {"a": "b"}} for one in record],
+        [{**judgement, "order": [0, 0, 1, 2]} for judgement in record],
+        [{**judgement, "seconds": {"a": "b"}} for judgement in record],
         [1, 2, 3],
     ):
         write_json(tmp_path / "record.json", wrong)

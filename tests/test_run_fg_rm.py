@@ -138,13 +138,13 @@ def test_metrics_of_several_errors_by_hand():
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 100), ("causal", 140)])
 def test_learns_what_can_be_learned(tmp_path, shape, steps):
     folder = train(config(tmp_path, shape, train__max_steps=steps))
-    found = metrics(folder)
-    assert found["accuracy"] > 0.95 and found["auc"] > 0.97
-    assert max(found["all_error_accuracy"], found["all_ok_accuracy"]) < 0.75
-    assert found["all_error_accuracy"] + found["all_ok_accuracy"] == pytest.approx(1)
-    assert sum(b["count"] for b in found["calibration"]) > 50
+    result = metrics(folder)
+    assert result["accuracy"] > 0.95 and result["auc"] > 0.97
+    assert max(result["all_error_accuracy"], result["all_ok_accuracy"]) < 0.75
+    assert result["all_error_accuracy"] + result["all_ok_accuracy"] == pytest.approx(1)
+    assert sum(b["count"] for b in result["calibration"]) > 50
     scorer = load_reward_model(folder, rm.prefix_fn)
-    assert scorer.spec.metrics["accuracy"] == found["accuracy"]
+    assert scorer.spec.metrics["accuracy"] == result["accuracy"]
     # segments of five words, as in training; results on longer ones depend on rounding
     texts = ["a blue dog sees and.", "red red cat red bird."]
     fine, wrong = scorer.score([rm.prompt("the cat")] * 2, texts)
@@ -179,9 +179,9 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
         labels__ignore="-",
     )
     folder = train(settings)
-    found = metrics(folder)
-    assert found["label_accuracy"] > 0.95 and found["accuracy"] > 0.95
-    assert min(found[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
+    result = metrics(folder)
+    assert result["label_accuracy"] > 0.95 and result["accuracy"] > 0.95
+    assert min(result[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.labels == ("RED", "GREEN", "fine") and scorer.spec.error_label is None
     texts = ["red dog red cat red", "green cat green dog green", "a bird a dog a"]

@@ -86,10 +86,10 @@ def test_gradients_do_not_depend_on_padding_or_on_the_order_of_pairs():
 
 
 def test_pair_accuracy_by_hand():
-    found = load_metric("pair_accuracy").compute(
+    result = load_metric("pair_accuracy").compute(
         predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0]
     )
-    assert found == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
+    assert result == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
 
 
 def test_decided_pairs_and_their_calibration():
@@ -109,8 +109,8 @@ def test_decided_pairs_and_their_calibration():
 def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     settings = config(tmp_path, shape, train__max_steps=steps)
     folder = train(settings)
-    found = json.loads((folder / "metrics.json").read_text())
-    assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
+    result = json.loads((folder / "metrics.json").read_text())
+    assert result["accuracy"] > 0.9 and 0.3 < result["first_accuracy"] < 0.7
     rows = read_pair_rows(settings.data.train_file)
     assert {len(row.answers) for row in rows} == {2, 3, 4, 5}
     won, decided = first_position_share(rows)
@@ -126,7 +126,7 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     assert (scorer.mean, scorer.std) == pytest.approx(
         (scores.mean().item(), scores.std(correction=0).item()), rel=1e-4
     )
-    assert found["mean"] == scorer.mean and found["std"] == scorer.std
+    assert result["mean"] == scorer.mean and result["std"] == scorer.std
     few, many = scorer.score(
         [rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"]
     )

@@ -83,10 +83,10 @@ def test_results_pair_questions_by_their_id(tmp_path):
     write("sft", "sft", {"a": 0.5, "b": 0.1})
     for name in RUNS:
         write("seed-0", name, {"b": 0.5, "a": 0.7})
-    found = results(tmp_path, [0])
-    assert found["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
-    assert found["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
-    assert "| fine_grained - sft | +0.300" in table(found)
+    result = results(tmp_path, [0])
+    assert result["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
+    assert result["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
+    assert "| fine_grained - sft | +0.300" in table(result)
 
 
 def test_seeds_must_be_numbers():

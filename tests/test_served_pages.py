@@ -112,8 +112,8 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             )
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
-        (one,) = read_database(server.db, "qa_feedback")[1]
-        assert [error["error type"] for error in one.doc["errors"]] == [
+        (entry,) = read_database(server.db, "qa_feedback")[1]
+        assert [error["error type"] for error in entry.doc["errors"]] == [
             "Irrelevant",
             "Unverifiable",
         ]
@@ -167,7 +167,7 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         press(b, "n", "Control+Enter")
         for tab in (a, b):
             tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(one.annotator for one in read_database(server.db, "qa_feedback")[1]) == [
+        assert sorted(entry.annotator for entry in read_database(server.db, "qa_feedback")[1]) == [
             "anna",
             "ben",
         ]

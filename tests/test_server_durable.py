@@ -58,7 +58,7 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
             try:
                 given = given or client.next()
                 body = body or client.submission(given)
-                status, told = client.call("POST", "/api/submissions", body)
+                status, answer = client.call("POST", "/api/submissions", body)
             except Exception as error:
                 if isinstance(error, (AssertionError, KeyError)):
                     stop.set()
@@ -68,7 +68,7 @@ def test_no_acknowledged_submission_is_lost_by_kills(tmp_path):
                 continue
             if status not in (200, 201):
                 stop.set()
-                raise AssertionError(told)
+                raise AssertionError(answer)
             acknowledged.append(body["uuid"])
             body = None
 
@@ -112,9 +112,9 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
             idle = 0  # the bound is for items that are no longer assigned
             while sum(map(len, seen.values())) < 3 * ITEMS and idle < 400:
                 page = {"page": "annotation"}
-                status, told = timed("next", client, "POST", "/api/next", page)
-                assert status == 200, told
-                given = told["assignment"]
+                status, response_body = timed("next", client, "POST", "/api/next", page)
+                assert status == 200, response_body
+                given = response_body["assignment"]
                 if given is None:  # other leases may still expire
                     idle += 1
                     time.sleep(lease / 4)
@@ -126,12 +126,12 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
                 last = given["draft"]["revision"] if given["draft"] else 0
                 draft = {"revision": last, "state": {"doc": "x" * 2000}}
                 address = f"/api/drafts/{given['id']}"
-                status, told = timed("draft", client, "PUT", address, draft)
-                assert status == 200, told
+                status, response_body = timed("draft", client, "PUT", address, draft)
+                assert status == 200, response_body
                 time.sleep(rng.uniform(*THINK) / 2)
                 body = client.submission(given)
-                status, told = timed("submit", client, "POST", "/api/submissions", body)
-                assert status in (201, 409), told
+                status, response_body = timed("submit", client, "POST", "/api/submissions", body)
+                assert status in (201, 409), response_body
                 if status == 201:
                     mine.append(given["item"]["id"])
 
@@ -139,7 +139,10 @@ def test_a_crowd_shares_the_items_fairly(tmp_path):
         together(ANNOTATORS, annotate)
         seconds = time.perf_counter() - start
         items, submissions = read_database(server.db, "qa_feedback")
-    who = {item.id: [one.annotator for one in submissions if one.item == item.id] for item in items}
+    who = {
+        item.id: [entry.annotator for entry in submissions if entry.item == item.id]
+        for item in items
+    }
     assert all(len(names) == len(set(names)) == 3 for names in who.values())
     assert all(len(set(items)) == len(items) for items in seen.values())
     everything = [time for some in times.values() for time in some]
@@ -169,8 +172,8 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
         body = client.submission(given, {**doc, "corrected-prediction": "x" * 100_000})
         size = server.db.stat().st_size
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        status, told = client.call("POST", "/api/submissions", body)
-        assert status == 507 and "not saved" in told["error"]
+        status, answer = client.call("POST", "/api/submissions", body)
+        assert status == 507 and "not saved" in answer["error"]
         assert (
             client.next()["id"] == given["id"]
             if client.call("GET", "/api/health")[0] != 200
@@ -255,5 +258,5 @@ def test_random_bytes_find_no_server_error(tmp_path):
                         continue
                     node[key] = copy.deepcopy(rng.choice(values))  # the next change may apply to it
                     break
-            status, told = client.call("POST", "/api/submissions", body)
-            assert status < 500, (body, told)
+            status, answer = client.call("POST", "/api/submissions", body)
+            assert status < 500, (body, answer)

@@ -37,9 +37,9 @@ def test_one_word_changes_the_algorithm_of_every_shipped_file(name, yml, monkeyp
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     ppo = load_config(QAConfig, TRAINING / f"{yml}.yml")
-    made = load_config(QAConfig, TRAINING / f"{yml}.yml", [f"algorithm.name={name}"])
-    assert made.algorithm.name == name
-    assert made.model_dump(exclude={"algorithm"}) == ppo.model_dump(exclude={"algorithm"})
+    loaded = load_config(QAConfig, TRAINING / f"{yml}.yml", [f"algorithm.name={name}"])
+    assert loaded.algorithm.name == name
+    assert loaded.model_dump(exclude={"algorithm"}) == ppo.model_dump(exclude={"algorithm"})
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "bart with adapters", "llama with adapters"])
