@@ -51,11 +51,11 @@ def test_alpha_is_that_of_the_krippendorff_package():
 def test_unanimous_and_single_judgements_say_why():
     assert "everybody chose 'a'" in alpha([[["a", "a"]]])
     assert "no item was judged by two" in alpha([[["a"], ["b"]]])
-    judged = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
-    figures = report(QA, [judged])
+    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": Comparison([0] * 6, None)})
+    figures = report(QA, [one])
     assert figures["span F1, exact"] == "undefined: no item was annotated by two annotators"
-    judged.annotations["b"], judged.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
-    figures = report(QA, [judged])
+    one.annotations["b"], one.comparisons["b"] = doc([], none=True), Comparison([0] * 6, None)
+    figures = report(QA, [one])
     assert figures["span F1, exact"] == "undefined: nobody marked an error"
     assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
     assert figures["ties"].mean == 1

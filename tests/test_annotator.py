@@ -90,7 +90,7 @@ def samples(count):
 def test_rate_of_noise_is_the_stated_one():
     flipped = total = 0
     for i, (row, texts) in enumerate(samples(300)):
-        variants = annotate(
+        row_of_feedback = annotate(
             random.Random(i),
             row["question"],
             row["passages"],
@@ -98,7 +98,7 @@ def test_rate_of_noise_is_the_stated_one():
             texts,
             Habits(noise=0.05, perturbed=0.0),
         )
-        marked = {(e.start, e.end) for e in variants.errors}
+        marked = {(e.start, e.end) for e in row_of_feedback.errors}
         for part in judge(row["question"], row["passages"], texts[0]).subsentences:
             flipped += ((part.start, part.end) in marked) == part.label.startswith(
                 "ok"

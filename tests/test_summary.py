@@ -253,20 +253,20 @@ def test_the_whole_summary(outputs, monkeypatch):
 
 
 def test_the_table_says_what_was_reached(outputs):
-    result = summarise(settings(outputs))
-    reached = {what: ok for what, _, _, ok in targets(result)}
+    found = summarise(settings(outputs))
+    reached = {what: ok for what, _, _, ok in targets(found)}
     assert reached["R1 accuracy"] and reached["fine-grained over SFT, gold, lower end"]
     assert not reached["fine-grained over SFT, relevance"]  # all answers are relevant: no gain
     assert "R2 accuracy" not in reached  # there is none
-    text = table(result)
+    text = table(found)
     assert (
         "holistic vs sft" in text
         and "R1 AUC" in text
         and "MISSED" in text
         and "60 s   512 MB" in text
     )
-    assert f"3.0 minutes, on {result['processor']}" in text
-    missed = missed_targets(result)
+    assert f"3.0 minutes, on {found['processor']}" in text
+    missed = missed_targets(found)
     assert "R2 accuracy: not measured, at least 0.78 is wanted" in missed
     assert "fine-grained over SFT, relevance: 0.000, above 0 is wanted" in missed
     assert not any(line.startswith("R1 accuracy") for line in missed)

@@ -292,10 +292,9 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
     run.train()
     assert run.best == {"step": 2, "metric": "reward", "value": 1.0}
     written = capsys.readouterr()
-    message = written.out + written.err
+    said = written.out + written.err
     assert (
-        message.count("(best so far)") == 2
-        and "(kl 5.1 is past train.kl_threshold: not kept)" in message
+        said.count("(best so far)") == 2 and "(kl 5.1 is past train.kl_threshold: not kept)" in said
     )
 
 
