@@ -1,15 +1,15 @@
-"""The other side: one PPO step written as the published code writes it, over the same networks.
+"""The baseline: one PPO step written as the published code writes it, on the same networks.
 
-What it does with every sample, and we do not: prompts stand padded to the limit, responses to
-theirs; the prompt is encoded again for each sample and in each of policy, reference and critic; a
-forward pass gives the whole log-softmax, the entropy and transformers' own loss, and policy and
-reference keep their logits; the critic computes logits too; attention is transformers' eager one,
-all that T5 had then; a segment's rewards need its text tokenised prefix by prefix, and reward
-inputs are tokenised twice, then scored in one batch in the order given.
+It repeats work for every sample that the library avoids: prompts and responses are padded to their
+limits; each sample's prompt is encoded again in the policy, the reference and the critic; a forward
+pass computes the whole log-softmax, the entropy and transformers' own loss, and the logits of
+policy and reference are kept; the critic computes logits too; attention is transformers' eager
+implementation, the only one T5 had at the time; segment rewards tokenise the text prefix by prefix;
+reward inputs are tokenised twice and scored in one unsorted batch.
 
-What it shares with us: hyper-parameters, sampled tokens, the pure functions for advantages and
-losses. `generate` encodes a prompt once for its K samples, because transformers'
-`num_return_sequences`, which is published, does so.
+Both sides share the hyper-parameters, the sampled tokens and the pure functions for advantages and
+losses. `generate` encodes a prompt once for its K samples, because the published code also uses
+transformers' `num_return_sequences`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    T5ForConditionalGeneration,
+)
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, RM_LENGTH, Size
@@ -28,6 +33,7 @@ from fgrlhf.reward_utils import load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import masked_sum, whiten
+from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_prefix
 
 
@@ -35,12 +41,12 @@ from tasks.qa_feedback.feedback import rm_prefix
 class State:
     size: Size
     config: RLConfig
-    tokenizer: object
+    tokenizer: PreTrainedTokenizerFast
     prompts: list[Prompt]
-    policy: nn.Module
-    reference: nn.Module
-    value: nn.Module
-    head: nn.Module
+    policy: T5ForConditionalGeneration
+    reference: T5ForConditionalGeneration
+    value: T5ForConditionalGeneration
+    head: ValueHead
     reward_models: dict[str, nn.Module]
     optimizer: torch.optim.Optimizer
     forced_BT: Tensor  # the responses to sample, padded to the limit
@@ -55,7 +61,7 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts and responses padded to their limits, one row a sample."""
+    """Prompts and responses padded to their limits, one row per sample."""
 
     prompt_ids_BP: Tensor
     prompt_mask_BP: Tensor
@@ -69,18 +75,18 @@ class Batch:
         return [row[:length] for row, length in zip(self.response_ids_BT.tolist(), lengths)]
 
     def rows(self, part: slice) -> "Batch":
-        tensors = (
-            self.prompt_ids_BP,
-            self.prompt_mask_BP,
-            self.response_ids_BT,
-            self.response_mask_BT,
+        return Batch(
+            self.prompt_ids_BP[part],
+            self.prompt_mask_BP[part],
+            self.response_ids_BT[part],
+            self.response_mask_BT[part],
+            self.texts[part],
         )
-        return Batch(*(tensor[part] for tensor in tensors), self.texts[part])
 
 
 @dataclass(frozen=True)
 class Forward:
-    """What one forward pass of a policy keeps."""
+    """The tensors kept from one forward pass of a policy."""
 
     logits_BTV: Tensor
     logprobs_BT: Tensor
@@ -96,29 +102,28 @@ class Scored:
 
 
 class Forced(LogitsProcessor):
-    """Leaves one token to each row, so that sampling draws the recorded responses."""
+    """Masks all but one token per row, so that sampling draws the recorded responses."""
 
     def __init__(self, forced_BT: Tensor):
         self.forced_BT = forced_BT
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         step = input_ids.shape[1] - 1  # the decoder starts from one start token
-        return torch.full_like(scores, -torch.inf).scatter(
-            -1, self.forced_BT[:, step : step + 1], 0.0
-        )
+        ids_B1 = self.forced_BT[:, step : step + 1]
+        return torch.full_like(scores, -torch.inf).scatter(-1, ids_B1, 0.0)
 
 
-def build(size: Size, responses: list[list[int]] | None = None) -> State:
-    """Networks and optimiser at step 0; `responses` are those our side sampled."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def build(size: Size, responses: list[list[int]]) -> State:
+    """Networks and optimiser at step 0; `responses` are the ones our side sampled."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = workload.config(size)
-    policy, reference = (
-        workload.policy_model(size).to(device),
-        workload.reference_model(size).to(device),
-    )
-    value, head = (module.to(device) for module in workload.value_model(size))
+    policy = workload.policy_model(size)
+    reference = workload.reference_model(size)
+    value, head = workload.value_model(size)
     for model in (policy, reference, value):
         model.set_attn_implementation(size.baseline_attention)
+    for module in (policy, reference, value, head):
+        nn.Module.to(module, device)
     dtype = torch.bfloat16 if size.bf16 else torch.float32
     trained = [*policy.parameters(), *value.parameters(), *head.parameters()]
     return State(
@@ -144,10 +149,12 @@ def build(size: Size, responses: list[list[int]] | None = None) -> State:
 
 @torch.no_grad()
 def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
-    """Sample with transformers' `generate`, prompts padded to the limit. `processor` picks the
-    tokens.
+    """Sample with transformers' `generate`; `processor` picks the tokens.
+
+    Prompts are padded to the limit.
     """
-    size, tokenizer = state.size, state.tokenizer
+    size = state.size
+    tokenizer = state.tokenizer
     prompts = tokenizer(
         [prompt.text for prompt in state.prompts],
         padding="max_length",
@@ -158,7 +165,7 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
     _train(state, False)
     sampling = state.config.model.policy_model.train_generation_kwargs
     with state.precision():
-        output = state.policy.generate(
+        output = state.policy.generate(  # pyright: ignore[reportAttributeAccessIssue]
             input_ids=prompts["input_ids"],
             attention_mask=prompts["attention_mask"],
             do_sample=True,
@@ -169,13 +176,16 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
             logits_processor=LogitsProcessorList([processor or Forced(state.forced_BT)]),
             pad_token_id=tokenizer.pad_token_id,
         )
+    assert isinstance(output, Tensor)
     ids_BT = output[:, 1:]
-    ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=tokenizer.pad_token_id)
+    pad_id = tokenizer.pad_token_id
+    assert isinstance(pad_id, int)
+    ids_BT = F.pad(ids_BT, (0, size.answer_tokens - ids_BT.shape[1]), value=pad_id)
     return Batch(
         prompts["input_ids"].repeat_interleave(size.samples, 0),
         prompts["attention_mask"].repeat_interleave(size.samples, 0),
         ids_BT,
-        (ids_BT != tokenizer.pad_token_id).long(),
+        (ids_BT != pad_id).long(),
         tokenizer.batch_decode(ids_BT, skip_special_tokens=True),
     )
 
@@ -205,10 +215,9 @@ def policy_forward(model: nn.Module, batch: Batch) -> Forward:
 
 
 def value_forward(state: State, batch: Batch) -> Tensor:
-    """values_BT, 0 on padding."""
-    return (
-        state.head(_outputs(state.value, batch).decoder_hidden_states[-1]) * batch.response_mask_BT
-    )
+    """Return values_BT, with 0 on padding."""
+    hidden_BTD = _outputs(state.value, batch).decoder_hidden_states[-1]
+    return state.head(hidden_BTD) * batch.response_mask_BT
 
 
 @torch.no_grad()
@@ -227,7 +236,7 @@ def score(state: State, batch: Batch) -> Scored:
 
 
 def rewards(state: State, scored: Scored) -> Tensor:
-    """rewards_BT, all aspects added up."""
+    """Return rewards_BT, summed over all aspects."""
     rewards_BT = torch.zeros(scored.values_BT.shape)
     lengths = scored.batch.response_mask_BT.sum(1).tolist()
     prompts = [prompt for prompt in state.prompts for _ in range(state.size.samples)]
@@ -262,16 +271,19 @@ def _logits(state: State, name: str, inputs: list[list[str]]) -> Tensor:
 def _segment_rewards(
     state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
 ):
-    """(row, (token, +1 or -1)) for every segment."""
+    """Yield (row, (token, +1 or -1)) for every segment."""
     spec, _ = ASPECTS[name]
-    segmenter, inputs, tokens = load_segmenter("auto"), [], []
+    assert spec.level != "sequence"
+    segmenter = load_segmenter("auto")
+    inputs = []
+    tokens = []
     for prompt, text, length in zip(prompts, texts, lengths):
         spans = segmenter.segments(text, spec.level)
         inputs.append(rm_words(rm_prefix(prompt, spec.with_context).all_words, text, spans)[0])
         counts = [len(state.tokenizer.tokenize(text[:end])) for _, end in spans]
         tokens.append([min(count, length) - 1 for count in counts])
     logits_BTL = _logits(state, name, inputs)
-    for row, words in enumerate(inputs):  # tokenised again to find the marks
+    for row, words in enumerate(inputs):  # tokenised again to find the separators
         ids = state.tokenizer(
             words, is_split_into_words=True, truncation=True, max_length=RM_LENGTH
         )["input_ids"]
@@ -284,7 +296,7 @@ def _segment_rewards(
 def _sequence_rewards(
     state: State, name: str, prompts: list[Prompt], texts: list[str], lengths: list[int]
 ):
-    """(row, (last token, z-score))."""
+    """Yield (row, (last token, z-score))."""
     spec, _ = ASPECTS[name]
     inputs = [
         rm_prefix(prompt, spec.with_context).all_words + text.split()
@@ -298,10 +310,12 @@ def _sequence_rewards(
 
 
 def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]:
-    """All epochs, one optimiser step each over micro-batches. Returns the losses' mean over the
-    epochs.
+    """All epochs, with one optimiser step each over micro-batches.
+
+    Returns the losses' mean over the epochs.
     """
-    ppo, train = state.config.algorithm, state.config.train
+    ppo = state.config.algorithm
+    train = state.config.train
     assert isinstance(ppo, PPOConfig)
     mask_BT = scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
@@ -338,10 +352,12 @@ def _micro_batch(
     returns_BT: Tensor,
     n_tokens: Tensor,
 ) -> dict[str, float]:
-    ppo, batch = state.config.algorithm, scored.batch.rows(part)
+    ppo = state.config.algorithm
     assert isinstance(ppo, PPOConfig)
+    batch = scored.batch.rows(part)
     with state.precision():
-        new, values_BT = policy_forward(state.policy, batch), value_forward(state, batch)
+        new = policy_forward(state.policy, batch)
+        values_BT = value_forward(state, batch)
     policy_BT, _, _ = clipped_policy_loss(
         new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
     )
@@ -357,5 +373,5 @@ def _micro_batch(
 
 
 def modules(state: State) -> dict[str, nn.Module]:
-    """What training changes: the same names and weights on both sides."""
+    """The trained modules: same names and weights on both sides."""
     return {"policy": state.policy, "value": state.value, "head": state.head}

@@ -1,10 +1,9 @@
-"""`make bench`: seconds, tokens per second and peak memory of a step, ours beside the published
-way, on equal work.
+"""`make bench`: time, throughput and peak memory of one step, compared with the published code.
 
     make bench ARGS="sizes=tiny reps=5"       python -m benchmarks.bench --help lists the keys
 
-Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps; they take
-turns in one process, and what they compute is equal to 1e-4 before anything is timed. Writes
+Both sides have the same prompts, sampled tokens, dropout and number of optimiser steps. They
+alternate in one process, and their results must agree to 1e-4 before anything is timed. Writes
 `bench.json` and `bench.md`.
 """
 
@@ -54,44 +53,44 @@ OF_SIZE = (
     "onednn",
     "gradient_checkpointing",
 )
-CHECKED_EPOCHS, CHECKED_PROMPTS = (
-    2,
-    2,
-)  # of the equality check: in the second epoch the ratio is not 1
+# Of the equality check. The second epoch is needed because the ratio of the first is 1.
+CHECKED_EPOCHS = 2
+CHECKED_PROMPTS = 2
 
 
 class Settings(StrictModel):
     """`make bench`."""
 
     sizes: str = Field(
-        "auto", description=f"of {', '.join(SIZES)}, with commas; auto: those of the machine"
+        "auto",
+        description=f"comma-separated names out of {', '.join(SIZES)}; auto: by the hardware",
     )
     reps: PositiveInt | None = Field(
-        None, description="steps of each side, medians are reported; null: the size's own"
+        None, description="timed steps of each side; null: the size's default"
     )
-    prompts: PositiveInt | None = Field(None, description="likewise")
-    samples: PositiveInt | None = Field(None, description="likewise")
-    epochs: PositiveInt | None = Field(None, description="likewise")
+    prompts: PositiveInt | None = Field(None, description="null: the size's default")
+    samples: PositiveInt | None = Field(None, description="per prompt; null: the size's default")
+    epochs: PositiveInt | None = Field(None, description="null: the size's default")
     dropout: NonNegativeFloat = Field(
-        0.1, description="of policy and critic in updates, on both sides; the check has none"
+        0.1, description="of policy and critic in updates, on both sides; off in the check"
     )
     baseline_attention: Literal["eager", "sdpa"] = Field(
-        "eager", description="of its T5s; eager is all that T5 had when the code was published"
+        "eager", description="of the baseline's T5s; the published code could only use eager"
     )
     onednn: bool = Field(
-        True, description="false: ours multiplies matrices with MKL on a CPU, as the baseline"
+        True, description="false: ours multiplies matrices with MKL on a CPU, like the baseline"
     )
     gradient_checkpointing: bool = Field(
-        False, description="ours keeps no activations in updates, layers are computed twice"
+        False, description="ours recomputes activations in updates instead of keeping them"
     )
     threads: PositiveInt = Field(2, description="CPU threads")
-    memory: bool = Field(True, description="measure peak memory, each side in a process of its own")
+    memory: bool = Field(True, description="measure peak memory, each side in a separate process")
     peak_tflops: PositiveFloat | None = Field(
-        None, description="the GPU's, for the share of it that is used"
+        None, description="the GPU's peak, to report utilisation (MFU)"
     )
     output_dir: str = "outputs"
     results: str | None = Field(
-        None, description="a document with a place for `bench`, to put the table in"
+        None, description="a document whose `bench` part is replaced by the table"
     )
 
     def chosen(self) -> list[Size]:
@@ -99,13 +98,13 @@ class Settings(StrictModel):
         names = list(auto) if self.sizes == "auto" else self.sizes.split(",")
         unknown = [name for name in names if name not in SIZES]
         if unknown:
-            raise UserError(f"unknown size {', '.join(unknown)}: known are {', '.join(SIZES)}")
+            raise UserError(f"unknown size {', '.join(unknown)}; choose from {', '.join(SIZES)}")
         changes = {name: getattr(self, name) for name in OF_SIZE if getattr(self, name) is not None}
         return [replace(SIZES[name], **changes) for name in names]
 
 
 class Progress:
-    """Lines with the seconds since the start."""
+    """Prints lines with the seconds since the start."""
 
     def __init__(self):
         self.started = perf_counter()
@@ -118,11 +117,14 @@ class Progress:
 
 
 def checked(size: Size, say: Progress) -> Equality:
-    """The equality of both sides in fp32 without dropout. Raises `UserError` where they differ."""
+    """Compare both sides in fp32 without dropout. Raises `UserError` if they differ."""
     prompts, epochs = min(size.prompts, CHECKED_PROMPTS), min(size.epochs, CHECKED_EPOCHS)
     equality = check(replace(size, prompts=prompts, epochs=epochs))
     differences = ", ".join(f"{name} {value:.1e}" for name, value in equality.differences.items())
-    say(f"{size.name}: {differences} apart, {equality.sampled_alike:.2%} of the tokens drawn alike")
+    say(
+        f"{size.name}: differences: {differences}; {equality.sampled_alike:.2%} of the sampled"
+        " tokens agree"
+    )
     equality.require(size.name)
     return equality
 
@@ -130,11 +132,10 @@ def checked(size: Size, say: Progress) -> Equality:
 def timed(
     size: Size, say: Progress
 ) -> tuple[dict[str, list[dict[str, float]]], list[list[int]], list[int]]:
-    """Steps of both sides in turn, each from the same weights.
+    """Run both sides alternately, each step from the same weights.
 
     Returns:
-      side -> one {phase: seconds} per repetition; the responses; tokens of the reward models'
-      inputs.
+      side -> {phase: seconds} per repetition; the responses; tokens of the reward models' inputs.
     """
     trainer = ours.build(size)
     generated = ours.generate(trainer)
@@ -143,17 +144,16 @@ def timed(
     sides = {"baseline": (baseline, baseline.build(size, responses)), "ours": (ours, trainer)}
     weights = {name: Weights(side.modules(state)) for name, (side, state) in sides.items()}
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-    warm_ups = int(
-        torch.cuda.is_available()
-    )  # its first step chooses kernels; a CPU has the check to warm up
+    # The first step on a GPU selects kernels; on a CPU the check has warmed up.
+    warm_ups = 1 if torch.cuda.is_available() else 0
     for rep in range(-warm_ups, size.reps):
         for name in list(sides)[:: 1 if rep % 2 == 0 else -1]:
             step = run_step(*sides[name])
             weights[name].restore()
             if step.generated.responses() != responses:
                 raise UserError(
-                    f"{size.name}: {name} sampled other tokens than before, so its work is not the"
-                    " same"
+                    f"{size.name}: {name} sampled different tokens in this repetition, so the times"
+                    " cannot be compared"
                 )
             if rep >= 0:
                 seconds[name].append(with_total(step.seconds))
@@ -169,19 +169,19 @@ def timed(
 def memory_of(
     size: Size, responses: list[list[int]], threads: int, say: Progress
 ) -> dict[str, dict[str, float]]:
-    """`peak_mb` and each phase's peaks, every side in a fresh process."""
-    enough = replace(
-        size, epochs=min(size.epochs, 2)
-    )  # from the second epoch on Adam's moments are there too
-    found = {side: measured(enough, side, threads, responses) for side in ("baseline", "ours")}
+    """`peak_mb` and the peaks of each phase, with every side in a fresh process."""
+    # Two epochs are enough: Adam's moments exist from the second one on.
+    short = replace(size, epochs=min(size.epochs, 2))
+    results = {side: measured(short, side, threads, responses) for side in ("baseline", "ours")}
     peaks = {
-        side: {**answer["peak_mb"], "step": max(answer["peak_mb"].values())}
-        for side, answer in found.items()
+        side: {**result["peak_mb"], "step": max(result["peak_mb"].values())}
+        for side, result in results.items()
     }
-    imports = found["ours"]["imports_mb"]
-    net = [
-        max(peaks[side]["step"] - found[side]["imports_mb"], 1.0) for side in ("baseline", "ours")
-    ]
+    imports = results["ours"]["imports_mb"]
+    net = {
+        side: max(peaks[side]["step"] - result["imports_mb"], 1.0)
+        for side, result in results.items()
+    }
     both = ", ".join(f"{side} {peak['step']:.0f} MB" for side, peak in peaks.items())
     say(f"{size.name}: peak memory: {both}, of which imports {imports:.0f} MB")
     phases = {
@@ -193,16 +193,14 @@ def memory_of(
         "ours": peaks["ours"]["step"],
         "ratio": peaks["baseline"]["step"] / peaks["ours"]["step"],
         "imports": imports,
-        "ratio_without_imports": net[0] / net[1],
-        "models": found["ours"]["built_mb"] - imports,
+        "ratio_without_imports": net["baseline"] / net["ours"],
+        "models": results["ours"]["built_mb"] - imports,
     }
     return {**phases, "peak_mb": total}
 
 
 def _free() -> None:
-    """Give memory back: another process needs it now. glibc keeps what was freed until it is
-    asked.
-    """
+    """Release memory for the next process; glibc keeps freed memory until `malloc_trim`."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -211,13 +209,14 @@ def _free() -> None:
 
 
 def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
-    """One size: `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload`,
-    `equality`.
+    """Benchmark one size.
+
+    Returns `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload` and `equality`.
     """
     prompts = workload.prompt_lengths(size)
     say(
-        f"{size.name}: {size.samples} samples for each prompt of {', '.join(map(str, prompts))}"
-        " tokens"
+        f"{size.name}: {size.samples} samples per prompt; prompt tokens:"
+        f" {', '.join(map(str, prompts))}"
     )
     equality = checked(size, say)
     _free()
@@ -275,7 +274,7 @@ def _row(name: str, row: dict[str, float]) -> list[str]:
 
 
 def size_table(name: str, result: dict[str, dict]) -> str:
-    """One size's phases, and in words what they were measured on."""
+    """The table of one size's phases, under a description of its workload."""
     header = [
         "phase",
         "baseline s",
@@ -290,16 +289,20 @@ def size_table(name: str, result: dict[str, dict]) -> str:
     ]
     facts = result["workload"]
     prompt, answer = (statistics.mean(facts[f"{kind}_tokens"]) for kind in ("prompt", "answer"))
+    about = [
+        f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average) with"
+        f" {facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of"
+        f" {facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g},"
+        f" {facts['baseline_attention']} attention in the baseline.",
+        f"The baseline computes {facts['baseline_flops']:.2g} times our FLOPs in updates.",
+    ]
+    if not facts["onednn"]:
+        about.append("Ours without oneDNN.")
+    if facts["gradient_checkpointing"]:
+        about.append("Ours with gradient checkpointing.")
+    about.append(f"Medians; steps timed per side: {facts['reps']}.")
     lines = [
-        (
-            f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average)"
-            f" with {facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in"
-            f" micro-batches of {facts['micro_batch']}, {facts['precision']}, dropout"
-            f" {facts['dropout']:g}, the baseline's attention {facts['baseline_attention']}. It"
-            f" computes {facts['baseline_flops']:.2g} times our FLOPs in updates."
-            f" {'' if facts['onednn'] else 'Ours without oneDNN. '}{'Ours with gradient checkpointing. ' if facts['gradient_checkpointing'] else ''}Medians"  # noqa: E501
-            f" of {facts['reps']} steps of each side in turn."
-        ),
+        " ".join(about),
         "",
         table(header, [_row(phase, result[phase]) for phase in (*PHASES, "step")]),
     ]
@@ -308,8 +311,9 @@ def size_table(name: str, result: dict[str, dict]) -> str:
         lines += [
             "",
             (
-                f"Peak memory {peak['ratio']:.2f} times ours; {peak['ratio_without_imports']:.2f}"
-                f" times without the {peak['imports']:.0f} MB that importing takes."
+                f"The baseline's peak memory is {peak['ratio']:.2f} times ours, or"
+                f" {peak['ratio_without_imports']:.2f} times without the {peak['imports']:.0f} MB"
+                " of imports."
             ),
         ]
     return "\n".join(lines)
@@ -328,7 +332,8 @@ def run(settings: Settings, sizes: Sequence[Size] | None = None) -> dict[str, di
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
-    folder, say = Path(settings.output_dir), Progress()
+    folder = Path(settings.output_dir)
+    say = Progress()
     results: dict[str, dict] = {"about": machine(settings.threads)}
     for size in sizes or settings.chosen():
         results[size.name] = bench_size(size, settings, say)

@@ -1,5 +1,6 @@
-"""One side in a fresh process: seconds and peak memory of its steps. JSON in on stdin, JSON out on
-stdout.
+"""Steps of one side in a fresh process: seconds and peak memory.
+
+The process reads JSON on stdin and writes JSON to stdout.
 """
 
 import json
@@ -21,12 +22,12 @@ ROOT = Path(__file__).parents[1]
 def measured(
     size: Size, side: str, threads: int, responses: list[list[int]] | None = None, reps: int = 1
 ) -> dict:
-    """Run this file on `size` and return what it says.
+    """Run this file on `size` and return its results.
 
     Returns:
-      imports_mb, built_mb: before and after the models exist; seconds: one {phase: s} per
-        repetition, each
-      from the weights the one before left; peak_mb: {phase: MB}.
+      imports_mb, built_mb: before and after the models are built.
+      seconds: {phase: s} per repetition; a repetition starts from the weights of the one before.
+      peak_mb: {phase: MB}.
 
     Raises:
       UserError: the process failed or was killed.
@@ -47,14 +48,12 @@ def measured(
     )
     if done.returncode == -SIGKILL:
         raise UserError(
-            f"{size.name}: the process of {side} was killed, most likely for want of memory: free"
-            " some, or take a smaller size or fewer prompts; make bench also runs without it"
+            f"{size.name}: the process of {side} was killed, most likely because memory ran out:"
+            " free some, choose a smaller size or fewer prompts, or skip this measurement"
             " (memory=false)"
         )
     if done.returncode:
-        raise UserError(
-            f"{size.name}, {side} in a process of its own failed:\n{done.stderr[-2000:]}"
-        )
+        raise UserError(f"{size.name}: the process of {side} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -70,7 +69,8 @@ def _size(tree: dict) -> Size:
 def main() -> None:
     spec = json.load(sys.stdin)
     torch.set_num_threads(spec["threads"])
-    side, memory = SIDES[spec["side"]], PeakMemory()
+    side = SIDES[spec["side"]]
+    memory = PeakMemory()
     memory.reset()
     imports_mb = memory.peak_mb()
     state = side.build(_size(spec["size"]), spec["responses"])

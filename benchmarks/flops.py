@@ -1,11 +1,10 @@
-"""Model FLOPs of a step's phases: what the algorithm cannot do without, whoever does it in whatever
-way.
+"""Model FLOPs of a step's phases: the work that the algorithm needs in any implementation.
 
-A product of (m, k) and (k, n) matrices is 2 m k n FLOPs; norms, softmax and other elementwise work
-are left out, a backward pass is twice its forward pass. Only real tokens count, each prompt is
-encoded once for all its samples, and scoring needs no forward pass of the policy, which has just
-sampled these tokens. So FLOPs per second tell of useful work: a side that computes padding, or a
-prompt several times, has fewer of them in the same time.
+A product of (m, k) and (k, n) matrices is 2 m k n FLOPs. Norms, softmax and other elementwise work
+are not counted; a backward pass costs twice its forward pass. Only real tokens count, each prompt
+is encoded once for all its samples, and scoring needs no forward pass of the policy, because
+sampling has just computed these log-probabilities. FLOPs per second therefore measure useful work:
+a side that computes padding, or encodes a prompt several times, has a lower rate.
 """
 
 from collections.abc import Sequence
@@ -25,15 +24,15 @@ def cross_flops(dims: T5Dims, tokens: int) -> float:
 
 
 def decoder_flops(dims: T5Dims, tokens: int, prompt: int, cached: bool = False) -> float:
-    """t response tokens that attend to themselves and to n prompt tokens: L (2t (6 d i + 2 d f) + 4
-    t^2 i + 4 t n i).
+    """Decode t response tokens that attend to themselves and n prompt tokens.
 
-    `cached`: token by token, each attends to those before it only: 2 t (t + 1) i in place of 4 t^2
-      i.
+    FLOPs: L (2t (6 d i + 2 d f) + 4 t^2 i + 4 t n i). `cached`: token by token, each attends only
+    to the tokens before it: 2 t (t + 1) i in place of 4 t^2 i.
     """
     linear = 6 * dims.d_model * dims.inner + 2 * dims.d_model * dims.d_ff
-    own = 2 * tokens * (tokens + 1) if cached else 4 * tokens**2
-    return dims.layers * (2 * tokens * linear + own * dims.inner + 4 * tokens * prompt * dims.inner)
+    attention = 2 * tokens * (tokens + 1) if cached else 4 * tokens**2
+    attention += 4 * tokens * prompt
+    return dims.layers * (2 * tokens * linear + attention * dims.inner)
 
 
 def logits_flops(dims: T5Dims, tokens: int) -> float:
@@ -48,22 +47,24 @@ def forward_flops(
     logits: bool,
     cached: bool = False,
 ) -> float:
-    """A forward pass over each prompt once and all its answers (`answers[g]`: the lengths of
-    g's).
+    """A forward pass over each prompt once and all its answers.
+
+    `answers[g]` holds the lengths of the answers to prompt g.
     """
     total = 0.0
     for prompt, lengths in zip(prompts, answers, strict=True):
         total += encoder_flops(dims, prompt) + cross_flops(dims, prompt)
         for length in lengths:
-            total += decoder_flops(dims, length, prompt, cached) + (
-                logits_flops(dims, length) if logits else 0.0
-            )
+            total += decoder_flops(dims, length, prompt, cached)
+            if logits:
+                total += logits_flops(dims, length)
     return total
 
 
 def longformer_flops(dims: RMDims, tokens: int) -> float:
-    """n tokens that attend to w + 1 (or all n, where fewer): L (2n (4 h^2 + 2 h f) + 4 n min(n, w +
-    1) h).
+    """Read n tokens that each attend to w + 1 tokens, or to all n if n is smaller.
+
+    FLOPs: L (2n (4 h^2 + 2 h f) + 4 n min(n, w + 1) h).
     """
     linear = 4 * dims.hidden**2 + 2 * dims.hidden * dims.ff
     return dims.layers * (
@@ -74,12 +75,12 @@ def longformer_flops(dims: RMDims, tokens: int) -> float:
 def step_flops(
     size: Size, prompts: Sequence[int], answers: Sequence[Sequence[int]], judged: Sequence[int]
 ) -> dict[str, float]:
-    """FLOPs of each phase. `judged`: tokens of every input of a reward model."""
+    """FLOPs of each phase. `judged`: the length of every reward-model input."""
     policy = forward_flops(size.policy, prompts, answers, logits=True)
     value = forward_flops(size.value, prompts, answers, logits=False)
     phases = {
         "generation": forward_flops(size.policy, prompts, answers, logits=True, cached=True),
-        "scoring": policy + value,  # the reference and the critic
+        "scoring": policy + value,  # reference and critic
         "rewards": sum(longformer_flops(size.reward, tokens) for tokens in judged),
         "updates": 3 * size.epochs * (policy + value),
     }
@@ -87,8 +88,9 @@ def step_flops(
 
 
 def padded_update_flops(size: Size) -> float:
-    """What the baseline computes in `updates`: every sample with a prompt of its own, both padded
-    to their limits, logits twice.
+    """FLOPs of the baseline's updates: each sample encodes its own prompt, padded to the limit.
+
+    Responses are padded too, and policy and critic both compute logits.
     """
     rows = size.prompts * size.samples
     prompts, answers = [size.input_limit] * rows, [[size.answer_tokens]] * rows

@@ -1,6 +1,4 @@
-"""One step of either side in its four phases: what it takes, and whether both sides compute the
-same.
-"""
+"""One step of either side in four phases: its cost, and whether both sides compute the same."""
 
 import contextlib
 import statistics
@@ -8,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
+from typing import Any
 
 import psutil
 import torch
@@ -19,23 +19,23 @@ from benchmarks.workload import Size
 from fgrlhf.errors import UserError
 
 PHASES = ("generation", "scoring", "rewards", "updates")
-SIDES = {"baseline": baseline, "ours": ours}
+SIDES: dict[str, ModuleType] = {"baseline": baseline, "ours": ours}
 TOLERANCE = 1e-4
-SAMPLED_ALIKE = (
-    0.99  # of the tokens: where two are almost as probable, rounding may order them otherwise
-)
+# Fraction of tokens; rounding may swap two that are almost equally probable.
+SAMPLED_ALIKE = 0.99
 MB = 2**20
 
 
 @dataclass
 class Step:
-    """One step's outputs, and what each phase took. `peak_mb` is filled where memory is
-    measured.
+    """One step's outputs and the cost of each phase.
+
+    `peak_mb` is filled only if memory is measured.
     """
 
-    generated: object = None
-    scored: object = None
-    rewards: object = None
+    generated: Any = None
+    scored: Any = None
+    rewards: Any = None
     losses: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
@@ -47,9 +47,7 @@ def _synchronize() -> None:
 
 
 def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
-    """Generation, scoring, rewards, updates, one after the other; the clock stops for nothing in
-    between.
-    """
+    """Generation, scoring, rewards, updates; nothing between the phases is timed."""
     step = Step()
 
     def phase(name: str, function: Callable, *arguments):
@@ -72,9 +70,7 @@ def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
 
 
 class Weights:
-    """The trained weights as they were: every repetition starts from them and samples the same
-    tokens.
-    """
+    """A copy of the trained weights, to start every repetition from the same point."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]):
         self.modules = modules
@@ -95,11 +91,10 @@ class Weights:
 
 
 class PeakMemory:
-    """The largest memory since `reset`, in MB: the GPU's where there is one, else the process's
-    resident set.
+    """Peak memory since `reset` in MB: GPU memory if there is a GPU, else the resident set.
 
-    Linux sets a process's mark of its largest resident set back when 5 is written to `clear_refs`.
-    Where that is not allowed the mark is that of the whole life of the process.
+    Linux resets the peak of the resident set when 5 is written to `clear_refs`. If that is not
+    allowed, the peak covers the whole life of the process.
     """
 
     def reset(self) -> None:
@@ -123,13 +118,14 @@ class PeakMemory:
 
 
 class Compared(LogitsProcessor):
-    """Draws the recorded responses, and counts how often our sampler would have drawn the same
-    token here.
-    """
+    """Draws the recorded responses and counts how often our sampler would draw the same token."""
 
     def __init__(self, draw: Callable[[int, Tensor], Tensor], forced_BT: Tensor):
-        self.draw, self.force = draw, baseline.Forced(forced_BT)
-        self.real_BT, self.alike, self.drawn = forced_BT != 0, 0, 0
+        self.draw = draw
+        self.force = baseline.Forced(forced_BT)
+        self.real_BT = forced_BT != 0
+        self.alike = 0
+        self.drawn = 0
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         forced = self.force(input_ids, scores)
@@ -147,17 +143,18 @@ class Compared(LogitsProcessor):
 def _apart(a_BT: Tensor, b_BT: Tensor) -> float:
     """The largest difference; `b_BT` may have more columns of padding, which must hold zeros."""
     T = a_BT.shape[1]
-    return max(
-        float((a_BT - b_BT[:, :T]).abs().max()),
-        float(b_BT[:, T:].abs().max()) if b_BT.shape[1] > T else 0.0,
-    )
+    apart = float((a_BT - b_BT[:, :T]).abs().max())
+    if b_BT.shape[1] == T:
+        return apart
+    return max(apart, float(b_BT[:, T:].abs().max()))
 
 
 def gradients(
     modules: Mapping[str, torch.nn.Module], optimizer: torch.optim.Optimizer
 ) -> dict[str, Tensor]:
-    """Adam's running mean of each parameter's gradients over the steps made; no entry where there
-    were none.
+    """Adam's running mean of each parameter's gradients over the steps so far.
+
+    Parameters without optimiser state have no entry.
     """
     return {
         f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
@@ -168,10 +165,10 @@ def gradients(
 
 
 def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """|g - g'| / |g| over all parameters; one without an entry has gradient 0.
+    """|g - g'| / |g| over all parameters; a missing entry counts as gradient 0.
 
-    Not the parameters: Adam divides a gradient by its size, so where it is all but 0 its rounding
-    decides the step.
+    Gradients are compared instead of parameters, because Adam divides a gradient by its size: where
+    it is almost 0, rounding decides the step.
     """
     zero = torch.zeros(())
     names = set(mine) | set(other)
@@ -183,34 +180,32 @@ def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
 
 @dataclass(frozen=True)
 class Equality:
-    """How far apart the sides are: largest differences; for gradients see `gradients_apart`."""
+    """How far the sides are apart: largest differences; for gradients see `gradients_apart`."""
 
     differences: dict[str, float]
     sampled_alike: float
     responses: list[list[int]]
 
     def failures(self) -> list[str]:
-        found = [
+        failures = [
             f"{name} differ by {value:.2g}"
             for name, value in self.differences.items()
             if not value <= TOLERANCE
         ]
-        return found + (
-            [f"only {self.sampled_alike:.2%} of the tokens are drawn alike"]
-            if self.sampled_alike < SAMPLED_ALIKE
-            else []
-        )
+        if self.sampled_alike < SAMPLED_ALIKE:
+            failures.append(f"only {self.sampled_alike:.2%} of the sampled tokens agree")
+        return failures
 
     def require(self, name: str) -> None:
         if self.failures():
             raise UserError(
                 f"{name}: baseline and ours do not compute the same ({'; '.join(self.failures())}),"
-                " so there is nothing to time"
+                " so their times cannot be compared"
             )
 
 
 def check(size: Size) -> Equality:
-    """One fp32 step without dropout on both sides, on the same tokens."""
+    """Run one fp32 step without dropout on both sides, on the same tokens."""
     size = replace(size, bf16=False, dropout=0.0)
     state = ours.build(size)
     mine = run_step(ours, state)
@@ -245,7 +240,7 @@ def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    """Medians of both, and the median of the ratios of what was measured one after the other."""
+    """Medians of both, and the median ratio of consecutive measurements."""
     return {
         "baseline_s": statistics.median(first),
         "ours_s": statistics.median(second),
@@ -258,7 +253,7 @@ def response_tokens(responses: Sequence[Sequence[int]]) -> int:
 
 
 def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
-    """What a table of timings has to say of its workload."""
+    """The facts about the workload that the tables print."""
     return {
         "prompt_tokens": workload.prompt_lengths(size),
         "answer_tokens": [len(row) for row in responses],

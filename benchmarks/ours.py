@@ -1,5 +1,6 @@
-"""Our side: the library's own step in the four phases that are timed. All calls into the loop are
-here.
+"""Our side: the library's step in the four timed phases.
+
+All calls into the training loop are here.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,21 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, Size
 from fgrlhf.models.decoding import Sampling, draw, uniform_rows
 from fgrlhf.policy import T5Policy
 from fgrlhf.ppo import PPOTrainer
-from fgrlhf.reward import BasicReward, CombinedReward, SegmentClassifierReward, SequenceScorerReward
-from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward import (
+    AspectReward,
+    BasicReward,
+    CombinedReward,
+    SegmentClassifierReward,
+    SequenceScorerReward,
+)
+from fgrlhf.reward_models.scoring import SegmentScorer, load_reward_model
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
 from fgrlhf.runs.rl_config import RLConfig
@@ -41,17 +49,16 @@ class Generated:
 
 
 def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
-    """A trainer at step 0. `responses` is for the other side: here they are sampled."""
+    """A trainer at step 0. `responses` is ignored: only the baseline needs them."""
     AcceleratorState._reset_state(reset_partial_state=True)  # one process builds several trainers
     torch.backends.mkldnn.set_flags(size.onednn)
     accelerator = Accelerator(
         mixed_precision="bf16" if size.bf16 else "no", cpu=not torch.cuda.is_available()
     )
-    config, tokenizer = workload.config(size), workload.tokenizer(size.policy.vocab)
-    policy, reference = (
-        T5Policy(model, tokenizer, size.input_limit)
-        for model in (workload.policy_model(size), workload.reference_model(size))
-    )
+    config = workload.config(size)
+    tokenizer = workload.tokenizer(size.policy.vocab)
+    policy = T5Policy(workload.policy_model(size), tokenizer, size.input_limit)
+    reference = T5Policy(workload.reference_model(size), tokenizer, size.input_limit)
     trunk, head = workload.value_model(size)
     value = Value(size.value.d_model, T5Policy(trunk, tokenizer, size.input_limit))
     value.head = head
@@ -67,20 +74,22 @@ def build(size: Size, responses: list[list[int]] | None = None) -> PPOTrainer:
 
 
 def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
-    """The reward models are saved and loaded, as a run loads them."""
-    aspects = {}
+    """The combined reward; its reward models are saved and loaded, as in a real run."""
+    aspects: dict[str, AspectReward] = {}
     for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
         with TemporaryDirectory() as folder:
-            workload.reward_model(size, spec.kind, seed).save_pretrained(folder)
+            model = workload.reward_model(size, spec.kind, seed)
+            assert isinstance(model, PreTrainedModel)
+            model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             spec.save(folder)
             dtype = "bf16" if size.bf16 else "fp32"
             scorer = load_reward_model(folder, rm_prefix, str(accelerator.device), dtype)
-        aspects[name] = (
-            SegmentClassifierReward(scorer, {"ok": amount, "error": -amount})
-            if spec.kind == "segment"
-            else SequenceScorerReward(scorer, spec.mean, spec.std, amount)
-        )
+        if isinstance(scorer, SegmentScorer):
+            aspects[name] = SegmentClassifierReward(scorer, {"ok": amount, "error": -amount})
+        else:
+            assert spec.mean is not None and spec.std is not None
+            aspects[name] = SequenceScorerReward(scorer, spec.mean, spec.std, amount)
     return CombinedReward(aspects)
 
 
@@ -89,7 +98,7 @@ def _sampling(config: RLConfig) -> Sampling:
 
 
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
-    """A function (step t, logits_BV) -> ids_B: what our sampler draws from another's logits."""
+    """A function (step t, logits_BV) -> ids_B that draws with our sampler from any logits."""
     uniform_BT = uniform_rows(
         response_seeds(0, 0, 0, size.prompts, size.samples), size.answer_tokens
     )
@@ -100,8 +109,9 @@ def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:
 
 
 def generate(trainer: PPOTrainer) -> Generated:
-    """As `fgrlhf.rollout.collect` begins."""
-    config, policy = trainer.config, trainer.actor_critic.policy
+    """The first half of `fgrlhf.rollout.collect`."""
+    config = trainer.config
+    policy = trainer.actor_critic.policy
     samples = config.env.train_num_samples_per_input
     seeds = response_seeds(0, 0, 0, len(trainer.prompts), samples)
     trainer.actor_critic.train(config.dropout_in_rollouts)
@@ -116,7 +126,7 @@ def generate(trainer: PPOTrainer) -> Generated:
 
 
 def score(trainer: PPOTrainer, generated: Generated) -> Rollout:
-    """As `fgrlhf.rollout.collect` ends."""
+    """The second half of `fgrlhf.rollout.collect`."""
     config = trainer.config
     with trainer.accelerator.autocast():
         return score_responses(
@@ -142,16 +152,20 @@ def update(trainer: PPOTrainer, rollout: Rollout, token_rewards: TokenReward) ->
 
 
 def judged_tokens(trainer: PPOTrainer, rollout: Rollout) -> list[int]:
-    """Tokens of every input of every reward model."""
-    scorers = [aspect.scorer for aspect in trainer.reward.aspects.values()]
-    return [
-        read.length for scorer in scorers for read in scorer.encode(rollout.prompts, rollout.texts)
-    ]
+    """The length of every reward-model input."""
+    assert isinstance(trainer.reward, CombinedReward)
+    lengths = []
+    for aspect in trainer.reward.aspects.values():
+        assert isinstance(aspect, (SegmentClassifierReward, SequenceScorerReward))
+        inputs = aspect.scorer.encode(rollout.prompts, rollout.texts)
+        lengths += [encoded.length for encoded in inputs]
+    return lengths
 
 
 def modules(trainer: PPOTrainer) -> dict[str, nn.Module]:
-    """What training changes: the same names and weights on both sides."""
+    """The trained modules: same names and weights on both sides."""
     critic = trainer.actor_critic.value
+    assert critic is not None and critic.trunk is not None
     return {
         "policy": trainer.actor_critic.policy.model,
         "value": critic.trunk.model,

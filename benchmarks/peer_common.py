@@ -1,6 +1,4 @@
-"""What several rows of the comparison need: made-up texts, a small GPT-2 with its tokenizer, a
-clock.
-"""
+"""Shared by several comparisons: made-up texts, a small GPT-2 with its tokenizer, a timer."""
 
 import random
 from collections.abc import Sequence
@@ -19,26 +17,30 @@ SPECIAL = ("<pad>", "</s>", "<unk>")
 
 
 class ModelSize(Protocol):
-    """What of a row's sizes decides its model. `words` is the number of different ones."""
+    """The fields of a size that define its model. `words` is the number of distinct words."""
 
-    vocab: int
-    width: int
-    layers: int
-    heads: int
-    words: int
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def words(self) -> int: ...
 
 
 class Words:
-    """Made-up words, a few of them frequent (Zipf), so that a tokenizer has whole words and
-    pieces.
-    """
+    """Made-up words with Zipf frequencies, so that the tokenizer has whole words and pieces."""
 
     def __init__(self, size: ModelSize, draw: random.Random):
         syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
-        found: set[str] = set()
-        while len(found) < size.words:
-            found.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
-        self.words, self.draw = sorted(found, key=lambda word: (len(word), word)), draw
+        words: set[str] = set()
+        while len(words) < size.words:
+            words.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
+        self.words = sorted(words, key=lambda word: (len(word), word))
+        self.draw = draw
         self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
 
     def text(self, words: int) -> str:
@@ -47,27 +49,24 @@ class Words:
 
 def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
     model = Tokenizer(models.BPE())
-    model.pre_tokenizer, model.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    model.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=vocab,
-            special_tokens=list(SPECIAL),
-            show_progress=False,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        ),
-    )
+    model.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
 
 
 def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
-    """A random GPT-2 and a tokenizer. No dropout: TRL turns it off, ours keeps what the checkpoint
-    says.
+    """A random GPT-2 and a tokenizer.
+
+    Dropout is 0, because TRL turns it off and ours uses the checkpoint's value.
     """
     words = Words(size, random.Random(derive_seed("peers", "rows")))
     tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
@@ -93,9 +92,7 @@ def gpt2_checkpoint(folder: Path, size: ModelSize) -> Path:
 
 
 class Clock(TrainerCallback):
-    """Seconds from the end of the first optimiser step to the end of the last: wall's,
-    processor's.
-    """
+    """Wall and CPU seconds from the end of the first optimiser step to the end of the last."""
 
     def __init__(self):
         self.ends: list[tuple[float, float]] = []
@@ -106,4 +103,6 @@ class Clock(TrainerCallback):
         self.ends.append((perf_counter(), process_time()))
 
     def seconds(self) -> tuple[float, float]:
-        return tuple(last - first for first, last in zip(self.ends[0], self.ends[-1]))
+        first_wall, first_cpu = self.ends[0]
+        last_wall, last_cpu = self.ends[-1]
+        return last_wall - first_wall, last_cpu - first_cpu

@@ -1,11 +1,9 @@
-"""TRL's DPOTrainer beside `fgrlhf/dpo.py`: pairs of answers to a prompt, the reference's
-log-probabilities computed before.
+"""TRL's DPOTrainer compared with `fgrlhf/dpo.py`, with precomputed reference log-probabilities.
 
 Both train the same GPT-2 in fp32 on the same texts, with the same optimiser settings and the same
-pairs in every step, in an order that puts pairs of like length together. Neither has dropout,
-evaluation, logging or activation checkpointing here, and no second model is held. TRL reads prompt
-and answer twice, once for each answer of a pair; ours reads the prompt once and both answers after
-it.
+pairs in every step, ordered so that pairs of similar length are together. Dropout, evaluation,
+logging and activation checkpointing are off, and no second model is held. TRL reads prompt and
+answer once for each answer of a pair; ours reads the prompt once, followed by both answers.
 """
 
 import random
@@ -35,12 +33,15 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 
 TOLERANCE = 1e-4  # of losses, and of log-probabilities per token
-BETA, LR = 0.1, 1e-4
+BETA = 0.1
+LR = 1e-4
 
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `pairs` are those of one optimiser step;
+    """Sizes of the workload.
+
+    `prompt_words` and `answer_words` are bounds of a length. `pairs` belong to one optimiser step;
     the first of `steps` is not timed.
     """
 
@@ -57,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given: the checkpoint, and the pairs in the order of the steps."""
+    """The input of both sides: the checkpoint, and the pairs in training order."""
 
     folder: Path
     size: Size
@@ -69,34 +70,34 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Checkpoint and texts. An answer begins with a space, so that it is the same tokens alone and
-    after its prompt.
+    """Write the checkpoint and draw the texts.
+
+    An answer begins with a space, so that it has the same tokens alone and after its prompt.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     datasets.disable_progress_bars()
     gpt2_checkpoint(folder / "start", size)
     draw = random.Random(derive_seed("peers", "dpo"))
-    words, made = Words(size, draw), []
+    words = Words(size, draw)
+    comparisons = []
     for i in range(size.pairs * size.steps):
-        prompt, *answers = (
-            words.text(draw.randint(*bounds))
-            for bounds in (size.prompt_words, size.answer_words, size.answer_words)
-        )
-        made.append(
+        prompt = words.text(draw.randint(*size.prompt_words))
+        answers = [words.text(draw.randint(*size.answer_words)) for _ in range(2)]
+        comparisons.append(
             Compared(
                 Prompt(str(i), prompt), tuple(Answer(" " + text) for text in answers), ((0, 1),)
             )
         )
-    made.sort(key=lambda c: len(c.prompt.text))
-    return Work(folder, size, made)
+    comparisons.sort(key=lambda c: len(c.prompt.text))
+    return Work(folder, size, comparisons)
 
 
 # ---- the two trainers ----------------------------------------------------------------------------
 
 
 class _Ours(DPOTrainer):
-    """The library's trainer on the pairs as they come, with a clock."""
+    """The library's trainer, with pairs in their given order and a timer."""
 
     clock: Clock
     losses: list[float]
@@ -111,12 +112,11 @@ class _Ours(DPOTrainer):
         self.losses.append(metrics["loss/total"])
 
 
-def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
-    """micro: pairs of one forward pass."""
+def our_trainer(work: Work, choice: Choice) -> _Ours:
+    """`choice["micro"]`: pairs per forward pass."""
     size = work.size
-    shutil.rmtree(
-        work.folder / "ours", ignore_errors=True
-    )  # else the run before would be continued
+    # otherwise the previous run would be continued
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)
     tree = {
         "model": {"policy_model": {"ckpt": work.ckpt}},
         "dpo": {"beta": BETA},
@@ -137,15 +137,16 @@ def our_trainer(work: Work, choice: Choice) -> DPOTrainer:
     config = validate(DPOConfig, tree, "the benchmark's settings")
     policy = load_policy(work.ckpt)
     encoded = encode_comparisons(policy, work.comparisons, config.env.max_generated_len)
-    made = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
-    made.clock, made.losses = Clock(), []
-    return made
+    trainer = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
+    trainer.clock = Clock()
+    trainer.losses = []
+    return trainer
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
-    """micro: pairs of one forward pass."""
-    from trl import DPOConfig as TRLConfig
-    from trl import DPOTrainer as TRLTrainer
+    """`choice["micro"]`: pairs per forward pass."""
+    from trl import DPOConfig as TRLConfig  # pyright: ignore[reportMissingImports]
+    from trl import DPOTrainer as TRLTrainer  # pyright: ignore[reportMissingImports]
 
     size = work.size
     arguments = TRLConfig(
@@ -187,55 +188,59 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 
 
 def run_ours(work: Work, choice: Choice) -> Measured:
-    made = our_trainer(work, choice)
-    made.train()
+    trainer = our_trainer(work, choice)
+    trainer.train()
     return Measured(
         work.size.pairs * (work.size.steps - 1),
-        *made.clock.seconds(),
-        sum(made.losses) / len(made.losses),
+        *trainer.clock.seconds(),
+        loss=sum(trainer.losses) / len(trainer.losses),
     )
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    made, clock = trl_trainer(work, choice), Clock()
-    made.add_callback(clock)
-    made.remove_callback(PrinterCallback)
-    loss = made.train().training_loss
+    trainer = trl_trainer(work, choice)
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    loss = trainer.train().training_loss
     assert len(clock.ends) == work.size.steps
-    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+    return Measured(work.size.pairs * (work.size.steps - 1), *clock.seconds(), loss=loss)
 
 
 # ---- equal work ----------------------------------------------------------------------------------
 
 
 def check(work: Work) -> dict[str, Any]:
-    """Both read the same tokens, give them the same reference log-probabilities, and have learned
-    the same after all steps.
-    """
-    ours, peer = our_trainer(work, {"micro": 1}), trl_trainer(work, {"micro": 1})
-    rows, reference = list(peer.train_dataset), ours.reference_logprobs()
-    for row, mine, logprobs in zip(rows, ours.comparisons, reference, strict=True):
-        if (row["prompt_ids"], [row["chosen_ids"], row["rejected_ids"]]) != (
-            mine.prompt_ids,
-            mine.answer_ids,
-        ):
-            raise UserError("the sides read other tokens: nothing to time")
+    """Check that tokens, reference log-probabilities and the loss over all steps agree."""
+    ours = our_trainer(work, {"micro": 1})
+    peer = trl_trainer(work, {"micro": 1})
+    assert isinstance(peer.train_dataset, datasets.Dataset)
+    rows = peer.train_dataset.to_list()
+    reference = ours.reference_logprobs()
+    for row, comparison, logprobs in zip(rows, ours.comparisons, reference, strict=True):
+        same_prompt = row["prompt_ids"] == comparison.prompt_ids
+        same_answers = [row["chosen_ids"], row["rejected_ids"]] == comparison.answer_ids
+        if not (same_prompt and same_answers):
+            raise UserError("the sides read different tokens, so their rates cannot be compared")
         for name, logprobs_T in zip(("ref_chosen_logps", "ref_rejected_logps"), logprobs):
             if abs(row[name] - float(logprobs_T.sum())) > TOLERANCE * len(logprobs_T):
                 raise UserError(
-                    f"{name} differ, ours {float(logprobs_T.sum()):.6f} and TRL's {row[name]:.6f}:"
-                    " nothing to time"
+                    f"{name} differ (ours {float(logprobs_T.sum()):.6f}, TRL {row[name]:.6f}), so"
+                    " the rates cannot be compared"
                 )
-    learned = {"ours": run_ours(work, {"micro": 1}).loss, "peer": run_trl(work, {"micro": 1}).loss}
-    if not abs(learned["ours"] - learned["peer"]) <= TOLERANCE:
+    our_loss = run_ours(work, {"micro": 1}).loss
+    peer_loss = run_trl(work, {"micro": 1}).loss
+    assert our_loss is not None and peer_loss is not None
+    if not abs(our_loss - peer_loss) <= TOLERANCE:
         raise UserError(
-            f"the losses over {work.size.steps} steps differ, {learned}: nothing to time"
+            f"the losses over {work.size.steps} steps differ (ours {our_loss:.6f}, TRL"
+            f" {peer_loss:.6f}), so the rates cannot be compared"
         )
     answers = [ids for c in ours.comparisons for ids in c.answer_ids]
     prompts = sum(len(c.prompt_ids) for c in ours.comparisons)
     return {
         **asdict(work.size),
-        "loss_over_steps": learned,
+        "loss_over_steps": {"ours": our_loss, "peer": peer_loss},
         "prompt_tokens_mean": prompts / len(ours.comparisons),
         "answer_tokens_mean": sum(map(len, answers)) / len(answers),
         "parameters": sum(p.numel() for p in ours.policy.parameters()),

@@ -1,12 +1,11 @@
-"""TRL's GRPOTrainer beside our on-policy loop with `algorithm.name: grpo`: K responses to each
-prompt, one update on them.
+"""TRL's GRPOTrainer compared with our on-policy loop (`algorithm.name: grpo`).
 
-Both train the same GPT-2 in fp32 on the same prompts in the same order, sample as many tokens (the
-end of sequence is never among the `TOP_K` allowed), ask the same cheap reward function, hold the
-same reference for the KL, and make one optimiser step per rollout. TRL samples by transformers'
-generate, without vLLM. All prompts are as long, for TRL numbers a GPT-2's positions from the
-padding on. Samples differ, their number of tokens does not; to see that both compute the same,
-`check` lets TRL learn from our samples.
+Both train the same GPT-2 in fp32 on the same prompts in the same order with K responses to each
+prompt. They sample the same number of tokens (the end of sequence is never among the `TOP_K`), use
+the same cheap reward function and the same reference for the KL, and make one optimiser step per
+rollout. TRL samples with transformers' `generate`, without vLLM. All prompts have the same length,
+because TRL counts padding in a GPT-2's position ids. The samples differ, but not their number of
+tokens; to show that both sides compute the same, `check` trains TRL on our samples.
 """
 
 import random
@@ -19,6 +18,7 @@ from typing import Any
 import datasets
 import torch
 from accelerate import Accelerator
+from torch import nn
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
 from transformers.utils import logging as transformers_logging
 
@@ -36,14 +36,18 @@ from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
 
-TOLERANCE = 1e-4  # of the gradients, as a part of them
-TOP_K, BETA, LR = 20, 0.04, 1e-4
+TOLERANCE = 1e-4  # relative difference of the gradients
+TOP_K = 20
+BETA = 0.04
+LR = 1e-4
 
 
 @dataclass(frozen=True)
 class Size:
-    """`prompts` of one step, each with `samples` responses of `tokens` tokens. The first of `steps`
-    is not timed.
+    """Sizes of the workload.
+
+    A step has `prompts`, each with `samples` responses of `tokens` tokens. The first of `steps` is
+    not timed.
     """
 
     vocab: int = 8192
@@ -64,7 +68,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given: the checkpoint, and the prompts in the order of the steps."""
+    """The input of both sides: the checkpoint, and the prompts in training order."""
 
     folder: Path
     size: Size
@@ -76,8 +80,10 @@ class Work:
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """A model whose special tokens have the logit 0, which is never among the largest: every
-    response has all its tokens.
+    """Write the model and draw the prompts.
+
+    Special tokens have the logit 0, which is never among the largest, so every response has its
+    full length.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -85,22 +91,23 @@ def prepare(folder: Path, size: Size) -> Work:
     gpt2_checkpoint(folder / "start", size)
     model = AutoModelForCausalLM.from_pretrained(folder / "start")
     with torch.no_grad():
-        model.get_input_embeddings().weight[:3] = 0
+        embeddings = model.get_input_embeddings()
+        assert isinstance(embeddings, nn.Embedding)
+        embeddings.weight[:3] = 0
     model.save_pretrained(folder / "start")
     draw = random.Random(derive_seed("peers", "grpo"))
     tokenizer = load_policy(folder / "start").tokenizer
-    whole = [
-        word for word in Words(size, draw).words if len(tokenizer(" " + word)["input_ids"]) == 1
-    ]
-    texts = [
-        "".join(" " + word for word in draw.choices(whole, k=size.prompt_tokens))
-        for _ in range(size.prompts * size.steps)
-    ]
-    return Work(folder, size, [Prompt(str(i), text) for i, text in enumerate(texts)])
+    words = Words(size, draw).words
+    one_token_words = [word for word in words if len(tokenizer(" " + word)["input_ids"]) == 1]
+    prompts = []
+    for i in range(size.prompts * size.steps):
+        chosen = draw.choices(one_token_words, k=size.prompt_tokens)
+        prompts.append(Prompt(str(i), "".join(" " + word for word in chosen)))
+    return Work(folder, size, prompts)
 
 
 def reward_of(text: str) -> float:
-    """Costs nothing, and differs from response to response."""
+    """A reward that costs nothing and differs between responses."""
     return sum(map(ord, text)) % 101 / 10
 
 
@@ -113,8 +120,9 @@ class _Letters:
 
 
 class _Ours(OnPolicyTrainer):
-    """The library's loop on the prompts as they come, with a clock. `sampled` keeps each step's
-    response ids.
+    """The library's loop, with prompts in their given order and a timer.
+
+    `sampled` keeps the response ids of each step.
     """
 
     clock: Clock
@@ -128,7 +136,7 @@ class _Ours(OnPolicyTrainer):
         self.sampled.append(rollout.response_ids_BT.tolist())
         if not bool(rollout.response_mask_BT.all()):
             raise UserError(
-                "a response ended early: the sides would sample different numbers of tokens"
+                "a response ended early, so the sides would sample different numbers of tokens"
             )
         return rollout, rewards
 
@@ -142,41 +150,56 @@ def our_config(work: Work, micro: int) -> RLConfig:
     tree = {
         "model": {
             "policy_model": {"ckpt": work.ckpt, "train_generation_kwargs": {"top_k": TOP_K}},
-            "value_model": {"policy_value_sharing": True},  # not read: grpo has no critic
+            "value_model": {"policy_value_sharing": True},  # unused: grpo has no critic
         },
         "reward": {"letters": {"kind": "letters"}},
         "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
         "algorithm": {"name": "grpo", "credit": "response", "kl_coef": BETA},
         "train": {
-            "total_episodes": size.responses * size.steps, "sampling_batch_size_per_card": size.prompts,  # noqa: E501
-            "training_batch_size_per_card": micro, "n_ppo_epoch_per_rollout": 1, "n_warmup_steps": 0, "lr": LR, "adam_eps": 1e-8,  # noqa: E501
-            "max_grad_norm": 1.0, "kl_threshold": 1e9, "eval_interval": 1000, "save_interval": 1000, "shuffle": False,  # noqa: E501
+            "total_episodes": size.responses * size.steps,
+            "sampling_batch_size_per_card": size.prompts,
+            "training_batch_size_per_card": micro,
+            "n_ppo_epoch_per_rollout": 1,
+            "n_warmup_steps": 0,
+            "lr": LR,
+            "adam_eps": 1e-8,
+            "max_grad_norm": 1.0,
+            "kl_threshold": 1e9,
+            "eval_interval": 1000,
+            "save_interval": 1000,
+            "shuffle": False,
         },
         "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
-    }  # fmt: skip
+    }
     return validate(RLConfig, tree, "the benchmark's settings")
 
 
-def our_trainer(work: Work, choice: Choice) -> OnPolicyTrainer:
-    """micro: responses of one forward pass."""
-    shutil.rmtree(
-        work.folder / "ours", ignore_errors=True
-    )  # else the run before would be continued
+def our_trainer(work: Work, choice: Choice) -> _Ours:
+    """`choice["micro"]`: responses per forward pass."""
+    # otherwise the previous run would be continued
+    shutil.rmtree(work.folder / "ours", ignore_errors=True)
     config = our_config(work, choice["micro"])
-    policy, reference = load_policy(work.ckpt), load_policy(work.ckpt)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    made = _Ours(
-        config, GRPO(config.algorithm), ActorCritic(policy, None), reference, CombinedReward({"letters": _Letters()}),  # noqa: E501
-        work.prompts, None, accelerator)  # fmt: skip
-    made.clock, made.sampled = Clock(), []
-    return made
+    trainer = _Ours(
+        config,
+        GRPO(config.algorithm),
+        ActorCritic(load_policy(work.ckpt), None),
+        load_policy(work.ckpt),
+        CombinedReward({"letters": _Letters()}),
+        work.prompts,
+        None,
+        Accelerator(cpu=not torch.cuda.is_available()),
+    )
+    trainer.clock = Clock()
+    trainer.sampled = []
+    return trainer
 
 
 def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> Trainer:
-    """micro: responses of one forward pass. replay: response ids of every step, instead of
-    sampling.
+    """`choice["micro"]`: responses per forward pass.
+
+    replay: response ids of every step, used instead of sampling.
     """
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
     size = work.size
     arguments = GRPOConfig(
@@ -190,7 +213,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
         temperature=1.0,
         top_k=TOP_K,
         beta=BETA,
-        loss_type="dapo",  # the mean over all tokens, as ours
+        loss_type="dapo",  # the mean over all tokens, like ours
         learning_rate=LR,
         lr_scheduler_type="linear",
         warmup_steps=0,
@@ -208,7 +231,7 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
         dataloader_num_workers=0,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    made = GRPOTrainer(
+    trainer = GRPOTrainer(
         AutoModelForCausalLM.from_pretrained(work.ckpt),
         lambda completions, **_: [reward_of(text) for text in completions],
         args=arguments,
@@ -217,21 +240,22 @@ def trl_trainer(work: Work, choice: Choice, replay: Sequence | None = None) -> T
     )
     if replay is not None:
         steps = iter(replay)
-        made._generate_single_turn = lambda *_, **__: (next(steps), None)
-    return made
+        trainer._generate_single_turn = lambda *_, **__: (next(steps), None)
+    return trainer
 
 
 def run_ours(work: Work, choice: Choice) -> Measured:
-    made = our_trainer(work, choice)
-    made.train()
-    return Measured(work.size.responses * (work.size.steps - 1), *made.clock.seconds())
+    trainer = our_trainer(work, choice)
+    trainer.train()
+    return Measured(work.size.responses * (work.size.steps - 1), *trainer.clock.seconds())
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
-    made, clock = trl_trainer(work, choice), Clock()
-    made.add_callback(clock)
-    made.remove_callback(PrinterCallback)
-    made.train()
+    trainer = trl_trainer(work, choice)
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
     assert len(clock.ends) == work.size.steps
     return Measured(work.size.responses * (work.size.steps - 1), *clock.seconds())
 
@@ -240,11 +264,10 @@ def run_trl(work: Work, choice: Choice) -> Measured:
 
 
 def check(work: Work) -> dict[str, Any]:
-    """From the same samples both learn the same: the gradients of the first step (see
-    `gradients_apart`).
+    """Check that both sides compute the same gradients in the first step from the same samples.
 
-    Of the first only: advantages of a group sum to 0, so words that nobody said have gradients of
-    rounding alone, which Adam makes as large as any. After three steps that is 0.3 % of the
+    Only the first step is compared: the advantages of a group sum to 0, so the gradients of unused
+    words are rounding errors, which Adam scales up. After three steps this amounts to 0.3 % of the
     gradients.
     """
     work = replace(work, size=replace(work.size, steps=1))
@@ -253,13 +276,15 @@ def check(work: Work) -> dict[str, Any]:
     peer = trl_trainer(work, {"micro": work.size.samples}, ours.sampled)
     peer.remove_callback(PrinterCallback)
     peer.train()
-    mine = gradients({"policy": ours.policy.model}, ours.optimizer)
-    theirs = gradients({"policy": peer.accelerator.unwrap_model(peer.model)}, peer.optimizer)
-    apart = gradients_apart(mine, theirs)
+    assert isinstance(peer.optimizer, torch.optim.Optimizer)
+    our_gradients = gradients({"policy": ours.policy.model}, ours.optimizer)
+    peer_policy = peer.accelerator.unwrap_model(peer.model)
+    peer_gradients = gradients({"policy": peer_policy}, peer.optimizer)
+    apart = gradients_apart(our_gradients, peer_gradients)
     if not apart <= TOLERANCE:
         raise UserError(
-            f"from the same samples the gradients are {apart:.2g} of themselves apart: the sides do"
-            " not learn the same"
+            f"the gradients from the same samples differ by {apart:.2g} of their norm, so the rates"
+            " cannot be compared"
         )
     return {
         **asdict(work.size),

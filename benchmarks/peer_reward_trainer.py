@@ -1,11 +1,10 @@
-"""TRL's RewardTrainer beside `reward_modeling/run_pref_rm.py`: six decided pairs of four answers
-each.
+"""TRL's RewardTrainer compared with `reward_modeling/run_pref_rm.py` on all pairs of four answers.
 
-Both train the same GPT-2 with a linear head, in fp32, on the same token ids (pretokenised for TRL,
-cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. What
-neither does here: dropout, evaluation, checkpoints, logging, activation checkpointing. TRL reads
-both texts of every pair, 12 of a question; ours reads the question's four and takes the six
-differences of their scores.
+Both train the same GPT-2 with a linear head in fp32 on the same token ids (pretokenised for TRL,
+cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. Dropout,
+evaluation, checkpoints, logging and activation checkpointing are off. TRL reads both texts of every
+pair, 12 per question; ours reads the question's four answers and uses all six differences of their
+scores.
 """
 
 import random
@@ -16,7 +15,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import GPT2ForSequenceClassification, PrinterCallback, Trainer
+from torch import nn
+from transformers import GPT2ForSequenceClassification, PreTrainedModel, PrinterCallback, Trainer
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import logging as transformers_logging
 
@@ -38,7 +38,9 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Size:
-    """`prompt_words`, `answer_words`: bounds of a length. `questions` are those of one optimiser
+    """Sizes of the workload.
+
+    `prompt_words` and `answer_words` are bounds of a length. `questions` belong to one optimiser
     step; the first of `steps` is not timed.
     """
 
@@ -56,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides are given. examples: (four RMInputs, six pairs) of every question."""
+    """The input of both sides. examples: (four RMInputs, six pairs) of every question."""
 
     folder: Path
     size: Size
@@ -66,7 +68,7 @@ class Work:
 
     @property
     def pairs(self) -> int:
-        """Of one optimiser step."""
+        """Pairs per optimiser step."""
         return self.size.questions * len(PAIRS)
 
 
@@ -74,9 +76,10 @@ class Work:
 
 
 def feedback_rows(size: Size) -> list[dict[str, Any]]:
-    """Rows of a pair file, every pair decided: question, passages, four answers of random merit."""
+    """Rows of a pair file with every pair decided by random merits of the four answers."""
     draw = random.Random(derive_seed("peers", "rows"))
-    words, rows = Words(size, draw), []
+    words = Words(size, draw)
+    rows = []
     for _ in range(size.questions * size.steps):
         left = draw.randint(*size.prompt_words) - 12
         passages = []
@@ -84,22 +87,16 @@ def feedback_rows(size: Size) -> list[dict[str, Any]]:
             passages.append(["title " + words.text(2), words.text(min(left, 110))])
             left -= 110
         merit = draw.sample(range(4), 4)
-        rows.append(
-            {
-                "question": words.text(12),
-                "passages": passages,
-                **{
-                    f"prediction {i + 1}": words.text(draw.randint(*size.answer_words))
-                    for i in range(4)
-                },
-                "preference": [1 if merit[i] > merit[j] else 2 for i, j in PAIRS],
-            }
-        )
+        row: dict[str, Any] = {"question": words.text(12), "passages": passages}
+        for i in range(4):
+            row[f"prediction {i + 1}"] = words.text(draw.randint(*size.answer_words))
+        row["preference"] = [1 if merit[i] > merit[j] else 2 for i, j in PAIRS]
+        rows.append(row)
     return rows
 
 
 def prepare(folder: Path, size: Size) -> Work:
-    """Checkpoint and pair file in `folder`, read as run_pref_rm.py reads them."""
+    """Write checkpoint and pair file, and read them as run_pref_rm.py does."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     file = folder / "pairs.json"
@@ -125,22 +122,23 @@ def prepare(folder: Path, size: Size) -> Work:
 
 
 def _network(work: Work):
-    """Ours with its fresh head, the same at every call."""
+    """Our network with a fresh head, the same at every call."""
     with seeded(work.config.train.seed, "head"):
         return load_network(work.config.model, "sequence")
 
 
 def _arguments(work: Work, micro: int):
-    """run_pref_rm.py's, less evaluation, checkpoints and logging. micro: questions of one forward
-    pass.
+    """The arguments of run_pref_rm.py without evaluation, checkpoints and logging.
+
+    micro: questions per forward pass.
     """
     train = work.config.train.model_copy(update={"micro_batch_size": micro})
     arguments = trainer_arguments(work.config.model_copy(update={"train": train}))
-    arguments.eval_strategy = arguments.save_strategy = arguments.logging_strategy = (
-        IntervalStrategy.NO
-    )
+    arguments.eval_strategy = IntervalStrategy.NO
+    arguments.save_strategy = IntervalStrategy.NO
+    arguments.logging_strategy = IntervalStrategy.NO
     arguments.load_best_model_at_end = False
-    arguments.train_sampling_strategy = "sequential"  # the pairs of a step are those of the peer's
+    arguments.train_sampling_strategy = "sequential"  # the same pairs per step as TRL
     return arguments
 
 
@@ -157,8 +155,9 @@ def our_trainer(work: Work, choice: Choice) -> Trainer:
 
 
 def trl_rows(work: Work) -> list[dict[str, Any]]:
-    """TRL's pretokenised form, question by question; its collator reads the ids, its sampler the
-    length.
+    """The examples in TRL's pretokenised form, question by question.
+
+    TRL's collator reads the ids, its sampler the lengths.
     """
     rows = []
     for read, pairs in work.examples:
@@ -174,8 +173,9 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
 
 
 def _same_start(work: Work) -> GPT2ForSequenceClassification:
-    """transformers' own network, the one TRL would load, with the weights ours starts from."""
+    """The transformers network that TRL would load, with the same initial weights as ours."""
     network, _ = _network(work)
+    assert isinstance(network.trunk, nn.Module) and isinstance(network.head, nn.Module)
     peer = GPT2ForSequenceClassification.from_pretrained(work.config.model.ckpt, num_labels=1)
     peer.transformer.load_state_dict(network.trunk.state_dict())
     peer.score.load_state_dict(network.head.state_dict())
@@ -183,10 +183,11 @@ def _same_start(work: Work) -> GPT2ForSequenceClassification:
 
 
 def trl_trainer(work: Work, choice: Choice) -> Trainer:
-    """micro: pairs of one forward pass. sampling: their order, `sequential` is question by
-    question.
+    """`choice["micro"]`: pairs per forward pass; `choice["sampling"]`: their order.
+
+    The order `sequential` is question by question.
     """
-    from trl import RewardConfig, RewardTrainer
+    from trl import RewardConfig, RewardTrainer  # pyright: ignore[reportMissingImports]
 
     same = _arguments(work, 1)
     names = (
@@ -200,10 +201,10 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
         per_device_train_batch_size=choice["micro"],
         gradient_accumulation_steps=work.pairs // choice["micro"],
         train_sampling_strategy=choice["sampling"],
-        remove_unused_columns=False,  # else the sampler finds no lengths
-        max_length=None,  # TRL drops what is longer; ours has cut the prompts already
+        remove_unused_columns=False,  # the sampler needs the lengths
+        max_length=None,  # TRL drops longer texts; our prompts are already cut
         bf16=False,
-        # `gradient_checkpointing` until 5.22; TRL turns it on by default
+        # Called `gradient_checkpointing` before 5.23. TRL turns it on by default.
         activation_checkpointing=False,
         dataloader_num_workers=0,
         report_to="none",
@@ -224,56 +225,61 @@ def _run(trainer: Trainer, work: Work) -> Measured:
     trainer.remove_callback(PrinterCallback)
     loss = trainer.train().training_loss
     assert len(clock.ends) == work.size.steps
-    return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss)
+    return Measured(work.pairs * (work.size.steps - 1), *clock.seconds(), loss=loss)
 
 
 # ---- equal work ----------------------------------------------------------------------------------
 
 
 def _first_loss(trainer: Trainer, rows: int) -> tuple[float, int, int]:
-    """Loss of the first step's rows in one forward pass; tokens in it, padding included and not."""
+    """Loss of the first step's rows in one forward pass; its tokens with and without padding."""
+    assert trainer.train_dataset is not None and isinstance(trainer.model, nn.Module)
     batch = trainer.data_collator([trainer.train_dataset[i] for i in range(rows)])
     batch = trainer._prepare_inputs(batch)
-    padded, real = batch["input_ids"].numel(), int(batch["attention_mask"].sum())
+    padded = batch["input_ids"].numel()
+    real = int(batch["attention_mask"].sum())
     with torch.no_grad():
-        return trainer.compute_loss(trainer.model, batch).item(), padded, real
+        loss = trainer.compute_loss(trainer.model, batch)
+    assert isinstance(loss, torch.Tensor)
+    return loss.item(), padded, real
 
 
 def check(work: Work) -> dict[str, Any]:
-    """The loss of one step's pairs is the same on both sides, and so it is when all steps are
-    done.
-    """
+    """Check that the losses agree before training and over all steps."""
     size = work.size
-    ours, peer = (
-        our_trainer(work, {"micro": 1}),
-        trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
-    )
-    (mine, _, read), (other, _, peer_read) = (
-        _first_loss(ours, size.questions),
-        _first_loss(peer, work.pairs),
-    )
-    learned = [_run(trainer, work).loss for trainer in (ours, peer)]
-    if ours.model.is_activation_checkpointing or peer.model.is_activation_checkpointing:
-        raise UserError("a side computes its activations twice: nothing to time")
-    for what, a, b in (("before training", mine, other), (f"over {size.steps} steps", *learned)):
-        if not abs(a - b) <= TOLERANCE:
+    trainers = {
+        "ours": our_trainer(work, {"micro": 1}),
+        "peer": trl_trainer(work, {"micro": 1, "sampling": "sequential"}),
+    }
+    first_loss = {}
+    tokens = {}
+    first_loss["ours"], _, tokens["ours"] = _first_loss(trainers["ours"], size.questions)
+    first_loss["peer"], _, tokens["peer"] = _first_loss(trainers["peer"], work.pairs)
+    mean_loss = {}
+    parameters = {}
+    for side, trainer in trainers.items():
+        mean_loss[side] = _run(trainer, work).loss
+        assert isinstance(trainer.model, PreTrainedModel)
+        if trainer.model.is_activation_checkpointing:
+            raise UserError(f"{side} recomputes its activations, so the rates cannot be compared")
+        parameters[side] = sum(p.numel() for p in trainer.model.parameters())
+    losses = (("before training", first_loss), (f"over {size.steps} steps", mean_loss))
+    for when, loss in losses:
+        if not abs(loss["ours"] - loss["peer"]) <= TOLERANCE:
             raise UserError(
-                f"the losses {what} differ, ours {a:.6f} and TRL's {b:.6f}: nothing to time"
+                f"the losses {when} differ (ours {loss['ours']:.6f}, TRL {loss['peer']:.6f}), so"
+                " the rates cannot be compared"
             )
-    weights = (
-        sum(p.numel() for p in ours.model.parameters()),
-        sum(p.numel() for p in peer.model.parameters()),
-    )
     return {
         **asdict(size),
         "pairs_per_step": work.pairs,
-        "loss": {"ours": mine, "peer": other},
-        "loss_over_steps": dict(zip(("ours", "peer"), learned)),
-        "tokens_of_first_step": {"ours": read, "peer": peer_read},
+        "loss": first_loss,
+        "loss_over_steps": mean_loss,
+        "tokens_of_first_step": tokens,
         "text_tokens_mean": (
             sum(x.length for four, _ in work.examples for x in four) / len(work.examples) / 4
         ),
-        "parameters": dict(zip(("ours", "peer"), weights)),
+        "parameters": parameters,
     }
 
 

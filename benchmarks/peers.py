@@ -1,19 +1,18 @@
-"""Ours beside other packages, in one run and on equal work.
+"""The library compared with other packages on equal work.
 
     python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
 
 A row of the table is a `Comparison`: two sides that do the same work in one process, one after the
-other and the other way round in the next round, so that whatever else the machine does meets both.
-Reported are the medians, the ratio of every round and their median, and each side's peak memory in
-a process of its own. Before anything is timed the row's own `check` must find that both sides
-compute the same.
+other, in alternating order, so that other load on the machine affects both. The table lists the
+medians, the ratio of every round and their median, and each side's peak memory in a separate
+process. Before anything is timed, the row's own `check` verifies that both sides compute the same.
 
-`--tune` first tries every setting that a row names for its sides and times the fastest ones;
-without it each side's first setting is taken. Written are `bench_peers.json` and `bench_peers.md`,
-the table of benchmarks/PEERS.md.
+`--tune` first tries all settings that a row lists for its sides and times the fastest ones; by
+default each side uses its first setting. The results are written to `bench_peers.json` and
+`bench_peers.md`, the table in benchmarks/PEERS.md.
 
-The peers are the extra `peers` of setup.py, never a dependency. To add a row: a module that gives a
-`Comparison`, and a line in `ROWS`.
+The peers are installed by the extra `peers` of setup.py and are never a dependency. To add a row,
+write a module with a function `comparison` and list it in `ROWS`.
 """
 
 import argparse
@@ -38,7 +37,7 @@ import torch
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
 
-# row -> the module whose `comparison()` gives it, read when the row is run
+# row -> module with its `comparison()`, imported when the row is run
 ROWS = {
     "reward_trainer": "benchmarks.peer_reward_trainer",
     "dpo": "benchmarks.peer_dpo",
@@ -49,14 +48,14 @@ INSTALL = "pip install -c constraints.txt -e '.[peers]'"
 ROOT = Path(__file__).parents[1]
 MB = 2**20
 
-Choice = Mapping[str, Any]  # one way to run a side
+Choice = Mapping[str, Any]  # settings of one side
 
 
 @dataclass(frozen=True)
 class Measured:
-    """`units` of work done in `seconds`, set-up excluded, and in `cpu_seconds` of this process.
+    """`units` of work done in `seconds` and `cpu_seconds`, set-up excluded.
 
-    loss: the mean over the steps, to see that both learn alike.
+    loss: the mean over the steps, to verify that both sides learn the same.
     """
 
     units: int
@@ -71,9 +70,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Side:
-    """One package's way to do the work.
+    """One package's implementation of the work.
 
-    run: (work, choice) -> Measured. choices: its sane settings, the fastest we know of first.
+    run: (work, choice) -> Measured. choices: its sensible settings, the fastest known one first.
     """
 
     run: Callable[[Any, Choice], Measured]
@@ -84,10 +83,11 @@ class Side:
 class Comparison:
     """One row of the table.
 
-    package: what must be installed. unit: what a rate counts.
-    prepare: a folder -> the work, the same in every process.
-    check: raises `UserError` where the sides do not compute the same, else gives facts about the
-      work.
+    `package`: what must be installed.
+    `unit`: what a rate counts.
+    `prepare`: a folder -> the work, the same in every process.
+    `check`: raises `UserError` if the sides do not compute the same, else returns facts about the
+    work.
     """
 
     name: str
@@ -106,14 +106,12 @@ class Comparison:
 
 def require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"{package} is not installed (it is optional, for this comparison only): {INSTALL}"
-        )
+        raise UserError(f"{package} is not installed, but this comparison needs it: {INSTALL}")
 
 
 def row(name: str) -> Comparison:
     if name not in ROWS:
-        raise UserError(f"no row `{name}`; known here: {', '.join(ROWS)}")
+        raise UserError(f"there is no row `{name}`; choose from {', '.join(ROWS)}")
     return importlib.import_module(ROWS[name]).comparison()
 
 
@@ -121,7 +119,7 @@ def row(name: str) -> Comparison:
 
 
 def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]:
-    """Medians of both rates, and the rounds' ratios. `cpu_ratio`: by this process's CPU time."""
+    """Medians of both rates, and the ratio of every round. `cpu_ratio` uses CPU time."""
     both = list(zip(ours, peer, strict=True))
     ratios = [a.rate / b.rate for a, b in both]
     return {
@@ -139,30 +137,31 @@ def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]
 def alternate(
     comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
 ) -> dict[str, Any]:
-    """Each round runs both sides; every other round begins with the peer."""
-    found: dict[str, list[Measured]] = {side: [] for side in SIDES}
+    """Run both sides in each round; every other round begins with the peer."""
+    runs: dict[str, list[Measured]] = {side: [] for side in SIDES}
     for i in range(rounds):
         for side in SIDES if i % 2 == 0 else SIDES[::-1]:
-            found[side].append(comparison.side(side).run(work, choices[side]))
-        ours, peer = (found[side][-1].rate for side in SIDES)
+            runs[side].append(comparison.side(side).run(work, choices[side]))
+        ours, peer = (runs[side][-1].rate for side in SIDES)
         print(
             f"  round {i + 1}: ours {ours:.3g}, {comparison.package} {peer:.3g}"
             f" {comparison.unit}/s",
             flush=True,
         )
-    return paired(found["ours"], found["peer"])
+    return paired(runs["ours"], runs["peer"])
 
 
 def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
-    """Every setting of both sides once: the best of each, and all the rates."""
-    best, tried = {}, {}
+    """Try all settings of both sides once. Returns each side's best setting and all rates."""
+    best = {}
+    tried = {}
     for side in SIDES:
         tried[side] = []
         for choice in comparison.side(side).choices:
             measured = comparison.side(side).run(work, choice)
             tried[side].append({"choice": dict(choice), **asdict(measured), "rate": measured.rate})
             print(f"  {side} {dict(choice)}: {measured.rate:.3g} {comparison.unit}/s", flush=True)
-        best[side] = max(tried[side], key=lambda found: found["rate"])["choice"]
+        best[side] = max(tried[side], key=lambda attempt: attempt["rate"])["choice"]
     return best, tried
 
 
@@ -170,32 +169,28 @@ def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[
 
 
 def peak_mb() -> float:
-    """This process's largest memory so far: the GPU's where there is one, else what was
-    resident.
-    """
+    """Peak memory of this process: GPU memory if there is a GPU, else the resident set."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / MB
-    try:  # not getrusage: its mark is handed down by the process that started this one
+    try:  # unlike VmHWM, getrusage includes the peak of the parent process
         return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
-    except OSError:  # not Linux
+    except OSError:  # not on Linux
         return psutil.Process().memory_info().rss / MB
 
 
 def memory_here(comparison: Comparison, side: str, choice: Choice) -> dict[str, float]:
-    """Peak of this process, and how much more that is than imports and the prepared work take."""
+    """Peak of this process, and the part above imports and the prepared work."""
     with tempfile.TemporaryDirectory() as folder:
         work = comparison.prepare(Path(folder))
         before = 0.0 if torch.cuda.is_available() else psutil.Process().memory_info().rss / MB
         comparison.side(side).run(work, choice)
     peak = peak_mb()
-    return {
-        "peak_mb": peak,
-        "added_mb": max(peak - before, 0.0),
-    }  # Linux counts the two a little differently
+    # Linux counts the two slightly differently, so the difference may be negative
+    return {"peak_mb": peak, "added_mb": max(peak - before, 0.0)}
 
 
 def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
-    """The same in a fresh process."""
+    """Run `memory_here` in a fresh process."""
     command = [
         sys.executable,
         "-m",
@@ -239,7 +234,7 @@ def _processor() -> str:
 def compare(
     comparison: Comparison, rounds: int, tune: bool = False, memory: Callable = memory_of
 ) -> dict[str, Any]:
-    """One row's results."""
+    """Measure one row."""
     require(comparison.package)
     print(f"{comparison.name}: {comparison.what}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -270,37 +265,43 @@ HEAD = (
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line per row: medians of the rates and of the rounds' ratios, in brackets the extreme
-    ones.
-    """
+    """One line per row: median rates, the median ratio and its range over the rounds."""
     lines = [HEAD]
-    for name, found in results.items():
-        goal = found["at_least"]
-        verdict = (
-            "" if goal is None else f"{goal:g}: {'met' if found['ratio'] >= goal else 'missed'}"
-        )
-        low, high = min(found["ratio_rounds"]), max(found["ratio_rounds"])
-        ours, peer = (found["memory"][side]["peak_mb"] for side in SIDES)
-        lines.append(
-            f"| {name} | {found['package']} {found['version']} | {found['ours']:.3g}"
-            f" {found['unit']}/s | {found['peer']:.3g} {found['unit']}/s | **{found['ratio']:.2f}**"
-            f" ({low:.2f} to {high:.2f}) | {found['cpu_ratio']:.2f} | {verdict} | {ours:.0f} /"
-            f" {peer:.0f} MB |"
-        )
+    for name, result in results.items():
+        low, high = min(result["ratio_rounds"]), max(result["ratio_rounds"])
+        ours_mb, peer_mb = (result["memory"][side]["peak_mb"] for side in SIDES)
+        cells = [
+            name,
+            f"{result['package']} {result['version']}",
+            f"{result['ours']:.3g} {result['unit']}/s",
+            f"{result['peer']:.3g} {result['unit']}/s",
+            f"**{result['ratio']:.2f}** ({low:.2f} to {high:.2f})",
+            f"{result['cpu_ratio']:.2f}",
+            _goal_cell(result["ratio"], result["at_least"]),
+            f"{ours_mb:.0f} / {peer_mb:.0f} MB",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
+def _goal_cell(ratio: float, goal: float | None) -> str:
+    if goal is None:
+        return ""
+    return f"{goal:g}: {'met' if ratio >= goal else 'missed'}"
+
+
 def main() -> None:
-    # Nothing is fetched, and TRL reports its use to nobody: read when huggingface_hub is imported.
+    # Offline, and without TRL's telemetry. huggingface_hub reads these variables at import.
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers", description=__doc__.splitlines()[0]
+        prog="python -m benchmarks.peers",
+        description="The library compared with other packages on equal work.",
     )
     parser.add_argument(
-        "--rows", nargs="+", default=list(ROWS), help=f"of {', '.join(ROWS)}; default: all"
+        "--rows", nargs="+", default=list(ROWS), help=f"out of {', '.join(ROWS)}; default: all"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tune", action="store_true", help="try every setting of both sides first")
+    parser.add_argument("--tune", action="store_true", help="first try all settings of both sides")
     parser.add_argument("--out", type=Path, default=Path("outputs"))
     parser.add_argument("--memory", nargs=2, metavar=("SIDE", "CHOICE"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,5 +1,4 @@
-"""`make profile`: where our step's time goes: seconds of the phases, then the operators with the
-largest shares.
+"""`make profile`: seconds per phase of our step, and the operators with the largest shares.
 
 make profile ARGS="size=t5_small prompts=1 top=20"
 """
@@ -8,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from pydantic import Field, PositiveInt
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers.utils import logging as transformers_logging
 
@@ -29,16 +28,17 @@ class Settings(StrictModel):
     side: str = Field("ours", description="ours or baseline")
     prompts: PositiveInt | None = Field(None, description="null: the size's own")
     epochs: PositiveInt | None = Field(1, description="null: the size's own")
-    top: PositiveInt = Field(12, description="operators shown of each phase")
+    top: PositiveInt = Field(12, description="operators shown per phase")
     threads: PositiveInt = Field(2, description="CPU threads")
     trace: str | None = Field(
-        None, description="a file for chrome://tracing or https://ui.perfetto.dev"
+        None, description="trace file for chrome://tracing or https://ui.perfetto.dev"
     )
 
     def chosen(self) -> Size:
         if self.size not in SIZES or self.side not in SIDES:
             raise UserError(
-                f"unknown size or side: sizes are {', '.join(SIZES)}, sides {', '.join(SIDES)}"
+                f"size={self.size} side={self.side}: choose a size from {', '.join(SIZES)} and a"
+                f" side from {', '.join(SIDES)}"
             )
         changes = {
             name: getattr(self, name)
@@ -48,15 +48,19 @@ class Settings(StrictModel):
         return replace(SIZES[self.size], **changes)
 
 
+# name of a side's function -> the phase it computes
+PHASE_OF: dict[str, str] = dict(zip(("generate", "score", "rewards", "update"), PHASES))
+
+
 class _Recorded:
-    """A side whose phases carry their names in the profile."""
+    """A side whose phases are labelled in the profile."""
 
     def __init__(self, side):
         self.side = side
 
     def __getattr__(self, name: str):
         function = getattr(self.side, name)
-        phase = dict(zip(("generate", "score", "rewards", "update"), PHASES))[name]
+        phase = PHASE_OF[name]
 
         def recorded(*arguments):
             with record_function(f"phase/{phase}"):
@@ -66,9 +70,7 @@ class _Recorded:
 
 
 def _phase_of(event) -> str | None:
-    """The phase an event ran in, by the events around it. None: a backward pass runs in another
-    thread.
-    """
+    """The phase an event ran in, or None for a backward pass, which runs in another thread."""
     while event is not None:
         if event.name.startswith("phase/"):
             return event.name.removeprefix("phase/")
@@ -77,21 +79,18 @@ def _phase_of(event) -> str | None:
 
 
 def operators(events) -> dict[str, dict[str, tuple[float, int]]]:
-    """phase -> operator -> (its own seconds, calls). What is in no phase is the updates' backward
-    pass.
-    """
-    found: dict[str, dict[str, tuple[float, int]]] = {phase: {} for phase in PHASES}
+    """Sum (own seconds, calls) by phase and operator; other events are the backward pass."""
+    totals: dict[str, dict[str, tuple[float, int]]] = {phase: {} for phase in PHASES}
     gpu = torch.cuda.is_available()
     for event in events:
-        if (
-            event.name.startswith("phase/") or event.device_type != DeviceType.CPU
-        ):  # an operator has its kernels' time
+        # kernels are skipped: an operator includes the time of its kernels
+        if event.name.startswith("phase/") or event.device_type != DeviceType.CPU:
             continue
-        own = (event.self_device_time_total if gpu else event.self_cpu_time_total) / 1e6
-        row = found[_phase_of(event) or "updates"]
+        microseconds = event.self_device_time_total if gpu else event.self_cpu_time_total
+        row = totals[_phase_of(event) or "updates"]
         seconds, calls = row.get(event.name, (0.0, 0))
-        row[event.name] = (seconds + own, calls + 1)
-    return found
+        row[event.name] = (seconds + microseconds / 1e6, calls + 1)
+    return totals
 
 
 def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
@@ -107,7 +106,7 @@ def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
 
 
 def run(settings: Settings) -> str:
-    """One step to warm up, one timed, one profiled. Returns the text that is printed."""
+    """Warm up with one step, time one and profile one. Returns the printed text."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(settings.threads)
@@ -116,15 +115,15 @@ def run(settings: Settings) -> str:
     state = side.build(size, responses)
     run_step(side, state)
     seconds = run_step(side, state).seconds
-    activities = [
-        ProfilerActivity.CPU,
-        *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
-    ]
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as profiled:
         run_step(_Recorded(side), state)
     if settings.trace:
         profiled.export_chrome_trace(settings.trace)
-    total, prompts = sum(seconds.values()), ", ".join(map(str, workload.prompt_lengths(size)))
+    total = sum(seconds.values())
+    prompts = ", ".join(map(str, workload.prompt_lengths(size)))
     parts = [
         (
             f"{settings.side}, {size.name}: prompts of {prompts} tokens, {size.samples} samples, "

@@ -1,11 +1,10 @@
-"""How our step's cost grows: seconds and memory against prompt length, answer length, K, batch and
-model size.
+"""Growth of cost: time and memory against prompt length, answer length, K, batch and model size.
 
     python -m benchmarks.scaling axes=prompt_tokens,samples reps=3        --help lists the keys
 
-One axis at a time around one base; every point is a process of its own. The slope of log(cost)
-against log(x), fitted over the largest points of an axis, says how cost grows there: 1 is linear.
-Writes `scaling.json`, one picture an axis.
+One axis varies at a time around a common base; every point runs in a separate process. The slope of
+log(cost) against log(x), fitted over the largest points of an axis, is the order of growth: 1 is
+linear. Writes `scaling.json` and one plot per axis.
 """
 
 import math
@@ -58,7 +57,7 @@ BASE = _sized(
     128,
 )
 
-# axis -> what it is called, and its points
+# axis -> label and points
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompt_tokens": ("tokens of a prompt", (128, 256, 512, 1024)),
     "answer_tokens": ("tokens of an answer", (50, 100, 200, 400)),
@@ -66,38 +65,37 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompts": ("prompts in a batch", (1, 2, 4, 8, 16)),
     "width": ("weights of the policy", (64, 128, 256, 512)),
 }
-FITTED = 3  # points at the end of an axis: small ones are all fixed cost
+FITTED = 3  # points at the end of an axis; fixed cost dominates small ones
 
 
 class Settings(StrictModel):
-    """How cost grows."""
+    """Settings of `python -m benchmarks.scaling`."""
 
-    axes: str = Field("all", description=f"of {', '.join(AXES)}, with commas")
+    axes: str = Field("all", description=f"comma-separated names out of {', '.join(AXES)}")
     points: PositiveInt | None = Field(
-        None, description="the first ones of every axis only; null: all"
+        None, description="number of points per axis, from the smallest; null: all"
     )
-    reps: PositiveInt = Field(
-        3, description="steps of a point; the first is not counted where there are several"
-    )
+    reps: PositiveInt = Field(3, description="steps per point; the first of several is not counted")
     threads: PositiveInt = Field(2, description="CPU threads")
     output_dir: str = "outputs"
-    plots: str = Field("outputs/plots", description="where the pictures go")
+    plots: str = Field("outputs/plots", description="folder of the plots")
     results: str | None = Field(
-        None, description="a document with a place for `scaling`, to put table and pictures in"
+        None, description="a document whose `scaling` part is replaced by table and plots"
     )
 
     def chosen(self) -> list[str]:
         names = list(AXES) if self.axes == "all" else self.axes.split(",")
         if set(names) - set(AXES):
-            raise UserError(f"unknown axes in `{self.axes}`: known are {', '.join(AXES)}")
+            raise UserError(f"unknown axes in `{self.axes}`; choose from {', '.join(AXES)}")
         return names
 
 
 def at(axis: str, value: int) -> Size:
-    """The base with one thing changed."""
+    """The base size with one value changed."""
     if axis == "width":
         return _sized(BASE, value)
     size = replace(BASE, **{axis: value})
+    assert size.prompt_tokens is not None
     return replace(size, input_limit=max(size.input_limit, size.prompt_tokens))
 
 
@@ -109,25 +107,28 @@ def weights_of(dims: T5Dims) -> int:
 
 
 def measure_point(axis: str, value: int, settings: Settings) -> dict[str, float]:
-    """x, median seconds of every phase, and the peak in MB above what importing takes."""
+    """x, the median seconds of every phase, and the peak in MB without imports."""
     size = at(axis, value)
-    found = measured(size, "ours", settings.threads, reps=settings.reps)
-    steps = [with_total(seconds) for seconds in found["seconds"]]
+    result = measured(size, "ours", settings.threads, reps=settings.reps)
+    steps = [with_total(seconds) for seconds in result["seconds"]]
     steps = steps[1:] or steps
     medians = {name: statistics.median(step[name] for step in steps) for name in (*PHASES, "step")}
     x = weights_of(size.policy) if axis == "width" else value
-    return {"x": x, **medians, "peak_mb": max(found["peak_mb"].values()) - found["imports_mb"]}
+    return {"x": x, **medians, "peak_mb": max(result["peak_mb"].values()) - result["imports_mb"]}
 
 
 def slope(points: Sequence[Mapping[str, float]], name: str) -> float:
-    """Of the least-squares line through (log x, log y) of the last FITTED points."""
+    """Slope of the least-squares line through (log x, log y) of the last FITTED points."""
     last = points[-FITTED:]
-    xs, ys = [math.log(p["x"]) for p in last], [math.log(max(p[name], 1e-9)) for p in last]
-    return statistics.linear_regression(xs, ys).slope if len(last) > 1 else math.nan
+    if len(last) < 2:
+        return math.nan
+    xs = [math.log(point["x"]) for point in last]
+    ys = [math.log(max(point[name], 1e-9)) for point in last]
+    return statistics.linear_regression(xs, ys).slope
 
 
 def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Seconds of the phases and memory against x, both logarithmic, with a line of slope 1."""
+    """Plot time per phase and memory against x on log axes, with a line of slope 1."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     import matplotlib.pyplot as plt
 
@@ -161,7 +162,7 @@ def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
 
 
 def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
-    """A row an axis: cost at its ends, and the slopes."""
+    """One row per axis: the cost at both ends, and the slopes."""
     rows = []
     for axis, points in results.items():
         ends = [points[0], points[-1]]
@@ -191,8 +192,8 @@ def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
 def document(
     results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path
 ) -> str:
-    """Table and pictures, their links relative to `folder`."""
-    pictures = [
+    """Table and plots, with links relative to `folder`."""
+    images = [
         f"![cost against {AXES[axis][0]}]({os.path.relpath(plots / f'{axis}.svg', folder)})"
         for axis in results
     ]
@@ -201,12 +202,15 @@ def document(
         f" {BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last"
         " six columns are slopes."
     )
-    return "\n\n".join([base, growth_table(results), *pictures]) + "\n"
+    return "\n\n".join([base, growth_table(results), *images]) + "\n"
 
 
 def run(settings: Settings) -> dict[str, list[dict[str, float]]]:
     """Measure, plot and write; returns axis -> points."""
-    say, results, folder, plots = Progress(), {}, Path(settings.output_dir), Path(settings.plots)
+    say = Progress()
+    folder = Path(settings.output_dir)
+    plots = Path(settings.plots)
+    results = {}
     for axis in settings.chosen():
         results[axis] = []
         for value in AXES[axis][1][: settings.points]:

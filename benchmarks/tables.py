@@ -1,4 +1,4 @@
-"""Markdown tables, and their place in a document."""
+"""Markdown tables, and inserting them into a document."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three significant digits, no exponent."""
+    """A number with three significant digits and no exponent."""
     if value == 0:
         return "0"
     if value >= 1000:
@@ -28,7 +28,7 @@ def replace_part(path: str | Path, name: str, text: str) -> None:
     _, closing, after = rest.partition(f"<!-- /{name} -->")
     if not closing:
         raise UserError(
-            f"{path} has no place for `{name}`: put the lines `<!-- {name} -->` and `<!-- /{name}"
+            f"{path} has no place for `{name}`: add the lines `<!-- {name} -->` and `<!-- /{name}"
             " -->` where it belongs"
         )
     write_text(path, before + opening + text.rstrip() + "\n" + closing + after)

@@ -1,9 +1,8 @@
-"""What both sides of the benchmark run on: sizes, prompts of real lengths, random weights, one set
-of settings.
+"""The workload of both sides: sizes, prompts of realistic length, random weights, settings.
 
 Nothing is downloaded and no data is read. Words are made up and each is one token, so lengths are
 exact: a prompt is `question: ... context: wikipage: ... text: ...` with as many tokens as a real
-  row has.
+row has.
 """
 
 import random
@@ -26,16 +25,16 @@ from transformers import (
 
 from fgrlhf.config import validate
 from fgrlhf.reward_models.scoring import RewardModelSpec
+from fgrlhf.reward_utils import Level
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ValueHead
 from tasks.qa_feedback.feedback import rm_words_prefix
 
-# Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of the 300 rows of
-# qa-feedback that we have, `</s>` included, cut at 1,024, mean 657. T5's own vocabulary could not
-# be had offline: the tokenizer is a Unigram trained on these texts with T5's normalisation (16.7 k
-# pieces, 1.38 tokens a word).
+# Tokens of a real prompt at the quantiles 0, 2.5, 5 ... 100 %: `text` of 300 rows of qa-feedback
+# with `</s>`, cut at 1,024 tokens, mean 657. Counted by a Unigram tokenizer trained on these texts
+# with T5's normalisation (16.7 k pieces, 1.38 tokens per word), not by T5's own.
 PROMPT_TOKENS = (
     15,
     262,
@@ -81,13 +80,13 @@ PROMPT_TOKENS = (
 )
 SPECIAL = ("<pad>", "</s>", "<unk>")
 MARKS = ("question:", "context:", "wikipage:", "text:", "answer:")
-QUESTION, TITLE, SENTENCE, SENTENCES = 12, 3, 20, 7  # words of each, and sentences of a passage
-RM_LENGTH = 2048  # tokens the published reward models read
+QUESTION, TITLE, SENTENCE, SENTENCES = 12, 3, 20, 7  # words of each part; sentences per passage
+RM_LENGTH = 2048  # maximum length of the published reward models
 
 
 @dataclass(frozen=True)
 class T5Dims:
-    """Of an encoder and a decoder of `layers` each."""
+    """Dimensions of a T5 with `layers` layers in both encoder and decoder."""
 
     d_model: int
     d_ff: int
@@ -103,7 +102,7 @@ class T5Dims:
 
 @dataclass(frozen=True)
 class RMDims:
-    """Of a Longformer. `window`: tokens that one token attends to, both sides together."""
+    """Dimensions of a Longformer. `window`: tokens that a token attends to, both sides together."""
 
     hidden: int
     ff: int
@@ -114,17 +113,17 @@ class RMDims:
 
 @dataclass(frozen=True)
 class Size:
-    """One workload. `prompt_tokens=None`: lengths of real rows. `eos_every=None`: every answer is
-    `answer_tokens` long.
+    """One workload.
 
-    `eos_every`: every so many words of the vocabulary one ends an answer. With the seeds used here
-      answers
-    have 97 (tiny) and 95 (t5_small) tokens on average, as sampled answers of real rows have (97).
-    `reps`: steps of each side that are timed.
-    `baseline_attention`: of the baseline's T5s. The published transformers 4.23 had no other than
-      `eager`.
+    `prompt_tokens`: None uses the lengths of real rows.
+    `eos_every`: every n-th word of the vocabulary ends an answer; with the seeds used here answers
+    have 97 (tiny) and 95 (t5_small) tokens on average, and sampled answers of real rows have 97.
+    None makes every answer `answer_tokens` long.
+    `reps`: timed steps of each side.
+    `baseline_attention`: attention of the baseline's T5s; transformers 4.23, which the published
+    code uses, had only `eager`.
     `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/kernels/layers.py).
-    `gradient_checkpointing`: whether ours computes layers twice in updates.
+    `gradient_checkpointing`: whether ours recomputes layers in updates.
     """
 
     name: str
@@ -154,8 +153,7 @@ _T5_LARGE = T5Dims(1024, 4096, 64, 16, 24, 32_128)
 _RM_SMALL = RMDims(256, 1024, 4, 6, 512)
 _LONGFORMER_BASE = RMDims(768, 3072, 12, 12, 512)
 
-# The reward models of `t5_small` are to it what longformer-base is to t5-large: an eighth of its
-# weights.
+# The reward models of `t5_small` have an eighth of its weights, like longformer-base and t5-large.
 SIZES = {
     size.name: size
     for size in (
@@ -172,14 +170,17 @@ CPU_SIZES, GPU_SIZES = ("tiny", "t5_small"), ("t5_base", "t5_large")
 
 
 def _word(i: int) -> str:
-    """A made-up word. One in 12 ends a sentence, one in 9 a clause: answers have segments as real
-    ones do.
-    """
-    syllables, rest = "", i
+    """A made-up word; one in 12 ends a sentence and one in 9 a clause, for realistic segments."""
+    syllables = ""
+    rest = i
     while rest or len(syllables) < 4:
         rest, digit = divmod(rest, 70)
         syllables += "bdfgklmnprstvz"[digit // 5] + "aeiou"[digit % 5]
-    return syllables + ("." if i % 12 == 5 else "," if i % 9 == 4 else "")
+    if i % 12 == 5:
+        return syllables + "."
+    if i % 9 == 4:
+        return syllables + ","
+    return syllables
 
 
 @cache
@@ -188,8 +189,9 @@ def words(vocab: int) -> tuple[str, ...]:
 
 
 def tokenizer(vocab: int) -> PreTrainedTokenizerFast:
-    """Every word a token; `</s>` is put at the end. Policies and reward models share the
-    vocabulary.
+    """A tokenizer with one token per word that appends `</s>`.
+
+    Policies and reward models share the vocabulary.
     """
     listed = [*SPECIAL, *("▁" + word for word in (*MARKS, *words(vocab)))]
     model = Tokenizer(WordLevel({token: i for i, token in enumerate(listed)}, unk_token="<unk>"))
@@ -208,8 +210,9 @@ def tokenizer(vocab: int) -> PreTrainedTokenizerFast:
 
 
 def eos_ids(size: Size) -> list[int]:
-    """Ids that end an answer. Random weights do not choose `</s>` by themselves: many words stand
-    for it.
+    """Ids that end an answer.
+
+    Random weights do not choose `</s>` by themselves, so many words act as the end.
     """
     if size.eos_every is None:
         return [SPECIAL.index("</s>")]
@@ -217,28 +220,21 @@ def eos_ids(size: Size) -> list[int]:
 
 
 def prompt_lengths(size: Size) -> list[int]:
-    """Tokens of each prompt: evenly spaced quantiles of the real rows, in an order of no
-    meaning.
-    """
+    """Tokens of each prompt: evenly spaced quantiles of the real rows, shuffled."""
     if size.prompt_tokens is not None:
         return [size.prompt_tokens] * size.prompts
     lengths = []
     for i in range(size.prompts):
         place = (i + 0.5) / size.prompts * (len(PROMPT_TOKENS) - 1)
-        low = int(place)
-        lengths.append(
-            round(
-                PROMPT_TOKENS[low] + (place - low) * (PROMPT_TOKENS[low + 1] - PROMPT_TOKENS[low])
-            )
-        )
+        left = int(place)
+        low, high = PROMPT_TOKENS[left : left + 2]
+        lengths.append(round(low + (place - left) * (high - low)))
     random.Random(0).shuffle(lengths)
     return [min(length, size.input_limit) for length in lengths]
 
 
 def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
-    """Prompt i with `tokens` tokens, `</s>` included: a question, then passages as long as they
-    fit.
-    """
+    """Prompt i with `tokens` tokens including `</s>`: a question, then as many passages as fit."""
     draw = random.Random(derive_seed("benchmark prompt", i))
     budget = tokens - 2  # `question:` and `</s>`
     length = budget if budget < QUESTION + 16 else QUESTION
@@ -247,10 +243,8 @@ def make_prompt(vocab: int, i: int, tokens: int) -> Prompt:
     passages = []
     while budget > 0:
         size = min(budget, 2 + TITLE + SENTENCE * SENTENCES)
-        size = (
-            budget if budget - size < 2 + TITLE + 1 else size
-        )  # the rest is no passage of its own
-        content = draw.choices(words(vocab), k=size - 2)  # less `wikipage:` and `text:`
+        size = budget if budget - size < 2 + TITLE + 1 else size  # too short for another passage
+        content = draw.choices(words(vocab), k=size - 2)  # without `wikipage:` and `text:`
         sentences = [
             " ".join(content[at : at + SENTENCE]) for at in range(TITLE, len(content), SENTENCE)
         ]
@@ -270,29 +264,28 @@ def prompts(size: Size) -> list[Prompt]:
 
 
 def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
-    """A random T5 whose next token depends on what it has read.
+    """A random T5 whose next token depends on its input.
 
-    A random T5 with tied embeddings repeats the token it has just read, for that is the one most
-    like its hidden state: random signs in the last norm undo this. In deep ones the token read is
-    lost among what the layers add, so that the same 20 tokens are always the most probable: the
-    decoder's layers add 0.3 times as much. Special tokens have zero embeddings, hence a logit of 0,
-    and are never among the 20.
+    A random T5 with tied embeddings repeats the last token, because that token is the most similar
+    to its hidden state; random signs in the last norm prevent this. In deep models the
+    contributions of the layers outweigh the input token, so that the same 20 tokens are always the
+    most probable; the contributions of the decoder's layers are therefore scaled by 0.3. Special
+    tokens have zero embeddings, hence a logit of 0, and are never among the 20.
     """
     torch.manual_seed(derive_seed("benchmark t5", seed))
-    model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=dims.vocab,
-            d_model=dims.d_model,
-            d_ff=dims.d_ff,
-            d_kv=dims.d_kv,
-            num_heads=dims.heads,
-            num_layers=dims.layers,
-            dropout_rate=size.dropout,
-            pad_token_id=0,
-            eos_token_id=1,
-            decoder_start_token_id=0,
-        )
+    config = T5Config(
+        vocab_size=dims.vocab,
+        d_model=dims.d_model,
+        d_ff=dims.d_ff,
+        d_kv=dims.d_kv,
+        num_heads=dims.heads,
+        num_layers=dims.layers,
+        dropout_rate=size.dropout,
+        pad_token_id=0,
+        eos_token_id=1,
     )
+    config.decoder_start_token_id = 0
+    model = T5ForConditionalGeneration(config)
     with torch.no_grad():
         model.get_input_embeddings().weight[: len(SPECIAL)] = 0
         model.decoder.final_layer_norm.weight.mul_(torch.randint(0, 2, (dims.d_model,)) * 2 - 1)
@@ -304,7 +297,7 @@ def t5(dims: T5Dims, size: Size, seed: int) -> T5ForConditionalGeneration:
 
 
 def policy_model(size: Size) -> T5ForConditionalGeneration:
-    """The reference a little sharpened, as in the middle of a run: the KL is not 0."""
+    """The reference, slightly sharpened as in the middle of a run, so that the KL is not 0."""
     model = t5(size.policy, size, seed=0)
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.02)
@@ -316,17 +309,17 @@ def reference_model(size: Size) -> T5ForConditionalGeneration:
 
 
 def value_model(size: Size) -> tuple[T5ForConditionalGeneration, ValueHead]:
-    """Trunk and head. The head's last layer is random: a fresh one would hide the trunk behind
-    zeros.
-    """
+    """Trunk and head. The head's last layer is random, because a fresh one outputs only zeros."""
     trunk = t5(size.value, size, seed=1)
     head = ValueHead(size.value.d_model)
-    nn.init.normal_(head.layers[-1].weight, std=size.value.d_model**-0.5)
+    last_layer = head.layers[-1]
+    assert isinstance(last_layer, nn.Linear)
+    nn.init.normal_(last_layer.weight, std=size.value.d_model**-0.5)
     return trunk, head
 
 
 def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
-    """A random Longformer that judges segments or scores answers."""
+    """A random Longformer that classifies segments or scores answers."""
     torch.manual_seed(derive_seed("benchmark reward", seed))
     dims = size.reward
     config = LongformerConfig(
@@ -343,23 +336,23 @@ def reward_model(size: Size, kind: str, seed: int) -> nn.Module:
         sep_token_id=1,
         type_vocab_size=1,
         initializer_range=0.1,
-        num_labels=2 if kind == "segment" else 1,
     )
-    network = (
-        LongformerForTokenClassification
-        if kind == "segment"
-        else LongformerForSequenceClassification
-    )
-    return network(config).eval().requires_grad_(False)
+    if kind == "segment":
+        config.num_labels = 2
+        network = LongformerForTokenClassification(config)
+    else:
+        config.num_labels = 1
+        network = LongformerForSequenceClassification(config)
+    return network.eval().requires_grad_(False)
 
 
-def _segments(level: str, with_context: bool) -> RewardModelSpec:
+def _segments(level: Level, with_context: bool) -> RewardModelSpec:
     return RewardModelSpec(
         "segment", "encoder", level, with_context, RM_LENGTH, ("ERR", "O"), "ERR", "O"
     )
 
 
-# aspect -> what its reward model is, and what a good and a bad segment earn
+# aspect -> its reward model's spec and the reward of a good segment (a bad one gets the negative)
 ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
     "relevance": (_segments("subsentence", with_context=False), 0.3),
     "factuality": (_segments("sentence", with_context=True), 0.5),
@@ -374,9 +367,7 @@ ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
 
 
 def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
-    """The published hyper-parameters at this size; advantages and loss as the library has them by
-    default.
-    """
+    """The published hyper-parameters at this size, with the library's advantages and loss."""
     generation = {"do_sample": True, "top_k": 20, "temperature": 0.7}
     tree = {
         "model": {
@@ -410,5 +401,5 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
 
 
 def padded(rows: Sequence[Sequence[int]], width: int, pad: int = 0) -> torch.Tensor:
-    """ids_BT of `width` columns."""
+    """ids_BT with `width` columns."""
     return torch.tensor([[*row, *[pad] * (width - len(row))] for row in rows])

@@ -1,14 +1,13 @@
 """`make faults`: run the campaign and print its table.
 
 python -m faults [kinds=kill,rows] [seed=0] [scale=1] [only=1234] [lanes=2]
-[output_dir=outputs/faults]
+                 [output_dir=outputs/faults]
 """
 
 import os
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # before numpy and torch: no thread may run when a child is forked
+# Set before numpy and torch are imported: no thread may run when a child is forked.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -31,20 +30,20 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
 
-SHOWN = 3  # failures of a kind and verdict that are printed; faults.md has all
+SHOWN = 3  # printed failures per kind and verdict; faults.md lists all
 
 
 class Settings(StrictModel):
     """Which trials to run."""
 
-    kinds: str = Field(",".join(KINDS), description="with commas")
+    kinds: str = Field(",".join(KINDS), description="comma-separated")
     seed: int = 0
     scale: PositiveFloat = Field(1.0, description="0.1: a tenth of the trials")
     only: NonNegativeInt | None = Field(
-        None, description="the one trial of this index, of one kind"
+        None, description="run only the trial of this index, of a single kind"
     )
-    sample: bool = Field(False, description="the few trials that `make test` runs")
-    lanes: PositiveInt = Field(2, description="trials at the same time")
+    sample: bool = Field(False, description="run only the few trials of `make test`")
+    lanes: PositiveInt = Field(2, description="parallel trials")
     output_dir: str = "outputs/faults"
 
     def chosen(self) -> list[type[Kind]]:
@@ -52,20 +51,20 @@ class Settings(StrictModel):
         unknown = [name for name in names if name not in KINDS]
         if unknown:
             raise UserError(
-                f"kinds={self.kinds}: there is no {', '.join(unknown)}; there are"
+                f"kinds={self.kinds}: there is no {', '.join(unknown)}; choose from"
                 f" {', '.join(KINDS)}"
             )
         if self.only is not None and len(names) != 1:
-            raise UserError("only=... is a trial of one kind: add kinds=...")
+            raise UserError("only=... needs a single kind: add kinds=...")
         return [KINDS[name] for name in names]
 
 
 def prepare(settings: Settings) -> Bench:
-    """Import everything and make the tiny world."""
+    """Import everything and create the tiny world."""
     folder = Path(settings.output_dir).absolute()
     for name in ("trials", "failed", "world", "reference"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    print("importing, and making a tiny world", flush=True)
+    print("importing modules and making a tiny world", flush=True)
     warm_up(world.MODULES)
 
     def make() -> None:
@@ -78,7 +77,7 @@ def prepare(settings: Settings) -> Bench:
 
 
 def run(settings: Settings) -> list[Tally]:
-    """Every chosen kind, one after another; the results are written after each."""
+    """Run every chosen kind and write the results after each."""
     chosen = settings.chosen()
     started = time.monotonic()
     bench = prepare(settings)
@@ -104,7 +103,7 @@ def run(settings: Settings) -> list[Tally]:
 
 
 def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
-    """faults.json, faults.md."""
+    """Write faults.json and faults.md."""
     folder = Path(settings.output_dir)
     failures = [failure for tally in tallies for failure in tally.failures]
     listed = [
@@ -130,7 +129,8 @@ def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
 
 def first_of_each(failures: list[Failure]) -> list[Failure]:
     """The first few failures of each kind and verdict."""
-    shown, count = [], Counter()
+    shown = []
+    count = Counter()
     for failure in failures:
         name = failure.kind, failure.outcome.row, failure.outcome.verdict
         count[name] += 1
@@ -148,9 +148,9 @@ def _printable(value):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):
         return [_printable(item) for item in value]
-    return (
-        {key: _printable(item) for key, item in value.items()} if isinstance(value, dict) else value
-    )
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    return value
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Trials, their outcomes, the processes they run in, and the table.
 
-A trial is a pure function of (kind, seed, scale, index). It runs in a forked process of its own, or
-with the others of its batch; should that process die, the trial it was at has failed and the rest
-of the batch goes on in a new one.
+A trial is a pure function of (kind, seed, scale, index). It runs in a forked process, alone or with
+the other trials of its batch. If that process dies, the current trial has failed, and the rest of
+the batch continues in a new process.
 """
 
 import json
@@ -22,17 +22,17 @@ from typing import Any
 from faults.reference import References
 from faults.world import World
 
-PULSE = 15.0  # seconds between lines of progress
-BATCH_CPU_LIMIT = 5  # seconds of CPU for one trial of a batch: over it the trial has failed
+PULSE = 15.0  # seconds between progress lines
+BATCH_CPU_LIMIT = 5  # CPU seconds; a batched trial that takes longer has failed
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a trial ended.
 
-    verdict: one of the kind's `good` or `bad` words.
-    row: the line of the table it belongs to; empty: the kind's own.
-    note: what happened, for the reader of a failure.
+    verdict: one of the kind's `good` or `bad` verdicts.
+    row: the line of the table that counts it; empty: the kind's name.
+    note: an explanation for the reader of a failure.
     counts: further numbers that the table adds up, such as kills.
     """
 
@@ -44,12 +44,12 @@ class Outcome:
 
 @dataclass
 class Bench:
-    """What trials are given: the tiny world, the seed, and where they may write."""
+    """The environment of a trial: the tiny world, the seed, and a folder to write to."""
 
     world: World
     seed: int
     scale: float
-    folder: Path  # scratch; what a trial leaves in its own part of it is kept if it failed
+    folder: Path  # scratch; each trial has a subfolder, which is kept if the trial fails
 
     def __post_init__(self):
         self.references = References(self.folder / "reference")
@@ -59,37 +59,39 @@ class Bench:
 
 
 class Kind:
-    """A kind of fault. Subclasses say how many trials there are and run the one of an index."""
+    """A kind of fault. Subclasses define the number of trials and run the trial of an index."""
 
     name: str
     good: tuple[str, ...]  # verdicts that pass
-    bad: tuple[str, ...]  # verdicts that fail; the table shows each, zeros included
-    batch = 1  # trials that share a process
+    bad: tuple[str, ...]  # verdicts that fail; the table shows them all, zeros included
+    batch = 1  # trials per process
     trials = 0  # at scale 1
-    sample = 1  # of them in `make test`
+    sample = 1  # number of trials in `make test`
 
     def __init__(self, bench: Bench):
         self.bench = bench
 
     def prepare(self, indices: Sequence[int]) -> None:
-        """What these trials need, such as uninterrupted runs. Models run in forked children
-        only.
+        """Prepare the trials, for example with uninterrupted runs.
+
+        Models may only run in forked children.
         """
 
     def count(self) -> int:
         return max(1, round(self.trials * self.bench.scale))
 
     def sampled(self) -> list[int]:
-        """Indices of a small sample, spread evenly."""
-        count, few = self.count(), min(self.sample, self.count())
+        """Indices of a small sample, evenly spaced."""
+        count = self.count()
+        few = min(self.sample, count)
         return [(2 * i + 1) * count // (2 * few) for i in range(few)]
 
     def run(self, index: int, folder: Path) -> Outcome:
-        """The trial of that index; `folder` is empty and its own."""
-        raise NotImplementedError("abstract: a kind says what a trial does")
+        """Run the trial of that index in `folder`, which is empty."""
+        raise NotImplementedError("abstract: a kind must define `run`")
 
     def died(self, code: int) -> Outcome:
-        """The outcome of a trial that ended its process; `code` is negative for a signal."""
+        """The outcome of a trial whose process died; a negative `code` is a signal."""
         return Outcome(self.bad[0], f"the process ended with {code}")
 
 
@@ -124,8 +126,9 @@ class Tally:
 
 
 def in_child(function, *arguments: Any) -> Any:
-    """Call a function in a forked process; its JSON-able result. Raises `RuntimeError` if it
-    fails.
+    """Call a function in a forked process and return its JSON-able result.
+
+    Raises `RuntimeError` if it fails.
     """
     reader, writer = os.pipe()
     sys.stdout.flush()
@@ -152,7 +155,8 @@ def in_child(function, *arguments: Any) -> Any:
 
 def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = False) -> Tally:
     """Run trials, `lanes` processes at a time."""
-    tally, started = Tally(kind), time.monotonic()
+    tally = Tally(kind)
+    started = time.monotonic()
     waiting = [list(indices[at : at + kind.batch]) for at in range(0, len(indices), kind.batch)]
     running: list[_Batch] = []
     pulse = started
@@ -178,10 +182,12 @@ def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = F
 
 
 class _Batch:
-    """A forked process that runs some trials and writes a line for each outcome to a pipe."""
+    """A forked process that runs some trials and writes a line per outcome to a pipe."""
 
     def __init__(self, kind: Kind, indices: list[int]):
-        self.left, self.ended, self.code = indices, False, 0
+        self.left = indices
+        self.ended = False
+        self.code = 0
         self.reader, writer = os.pipe()
         sys.stdout.flush()
         self.pid = os.fork()
@@ -193,8 +199,8 @@ class _Batch:
         self.text = b""
 
     def outcomes(self) -> list[tuple[int, Outcome]]:
-        """Those that came since the last call."""
-        # before the pipe is read: if it has ended, what is in the pipe then is all there is
+        """The outcomes since the last call."""
+        # Checked before the pipe is read: if the process has ended, the pipe holds all its output.
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         while True:
             try:
@@ -205,7 +211,8 @@ class _Batch:
                 break
             self.text += block
         if pid:
-            self.ended, self.code = True, os.waitstatus_to_exitcode(status)
+            self.ended = True
+            self.code = os.waitstatus_to_exitcode(status)
             os.close(self.reader)
         *lines, self.text = self.text.split(b"\n")
         settled = [json.loads(line) for line in lines]
@@ -245,7 +252,8 @@ def trial_folder(kind: Kind, index: int) -> Path:
 
 
 def _settle(tally: Tally, index: int, outcome: Outcome) -> None:
-    kind, folder = tally.kind, trial_folder(tally.kind, index)
+    kind = tally.kind
+    folder = trial_folder(kind, index)
     tally.add(outcome)
     if outcome.verdict in kind.good:
         shutil.rmtree(folder, ignore_errors=True)
@@ -267,8 +275,8 @@ def _progress(tally: Tally, total: int) -> None:
     rate = done / tally.seconds
     left = f"{(total - done) / rate / 60:.1f} min left" if done else "..."
     failed = len(tally.failures)
-    told = f"{done} of {total}, {failed} failed, {rate:.1f} a second, {left}"
-    print(f"  {tally.kind.name}: {told}", flush=True)
+    progress = f"{done} of {total}, {failed} failed, {rate:.1f} per second, {left}"
+    print(f"  {tally.kind.name}: {progress}", flush=True)
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -300,7 +308,7 @@ def table_rows(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
 
 
 def table(tallies: Sequence[Tally]) -> str:
-    """The table in markdown."""
+    """The table as markdown."""
     lines = ["| kind | tried | result |", "|---|---|---|"]
     lines += [
         f"| {row['kind']} | {row['tried']} | {row['result']} |" for row in table_rows(tallies)

@@ -1,7 +1,7 @@
-"""checkpoints: an interrupted run's checkpoints are damaged, then the same command runs again.
+"""Kind `checkpoints`: damage an interrupted run's checkpoints, then run the same command again.
 
-It has to end with the uninterrupted run's weights (from the checkpoint before, or from the start),
-or to refuse with a message.
+The run must end with the weights of the uninterrupted run (from the checkpoint before, or from the
+start), or refuse with a message.
 """
 
 import json
@@ -15,7 +15,7 @@ from faults.campaign import Bench, Kind, Outcome
 from faults.child import CrashPoint, run
 from faults.compare import compare, snapshot
 
-# stage -> the change at which it is interrupted: two checkpoints are there, a third is begun
+# stage -> the change before which it is interrupted: two checkpoints exist, a third has begun
 STAGES = {
     "oracle": r"checkpoints/.*step-4",
     "sft": r"checkpoint-6",
@@ -27,13 +27,13 @@ TITLES = {"oracle": "RL", "sft": "SFT", "fg_rm": "reward models", "pref_rm": "re
 
 @dataclass(frozen=True)
 class Damage:
-    """what it is; apply(checkpoints oldest first, run folder, rng, a foreign checkpoint).
+    """A named damage: apply(checkpoints from the oldest, run folder, rng, a foreign checkpoint).
 
-    log: it is to logs, so a run that goes on need not have them whole.
+    log: it damages logs, so a resumed run may lose some of them.
     """
 
     what: str
-    apply: Callable[[list[Path], Path, random.Random, Path], None]
+    apply: Callable[[list[Path], Path, random.Random, Path], object]
     log: bool = False
 
 
@@ -49,13 +49,12 @@ def weights_of(checkpoint: Path) -> Path:
 
 
 def state_of(checkpoint: Path) -> Path:
-    return checkpoint / (
-        "state.json" if (checkpoint / "state.json").exists() else "trainer_state.json"
-    )
+    state = checkpoint / "state.json"
+    return state if state.exists() else checkpoint / "trainer_state.json"
 
 
 def flip(path: Path, rng: random.Random) -> None:
-    """One bit of a file, at a random place."""
+    """Flip one bit of a file at a random place."""
     content = bytearray(path.read_bytes())
     if content:
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
@@ -63,7 +62,7 @@ def flip(path: Path, rng: random.Random) -> None:
 
 
 def flip_late(path: Path) -> None:
-    """A high bit of the last number but one: a tensor's entry, not the header."""
+    """Flip a high bit of the last number but one, which is an entry of a tensor."""
     content = bytearray(path.read_bytes())
     content[-5] ^= 0x40
     path.write_bytes(content)
@@ -94,15 +93,15 @@ def move(path: Path, name: str) -> None:
 
 
 def _each_file(action: Callable[[Path, random.Random], None]) -> Callable:
-    """The action on one file of the newest checkpoint, drawn at random."""
+    """Apply the action to a random file of the newest checkpoint."""
     return lambda checkpoints, run, rng, foreign: action(rng.choice(files_of(checkpoints[-1])), rng)
 
 
-def _newest(action: Callable[[Path], None]) -> Callable:
+def _newest(action: Callable[[Path], object]) -> Callable:
     return lambda checkpoints, run, rng, foreign: action(checkpoints[-1])
 
 
-def _all(action: Callable[[Path], None]) -> Callable:
+def _all(action: Callable[[Path], object]) -> Callable:
     return lambda checkpoints, run, rng, foreign: [action(path) for path in checkpoints]
 
 
@@ -257,7 +256,7 @@ def _stray_sample(run: Path) -> None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """The checkpoints from the oldest to the newest."""
     numbered = {}
     for path in folder.rglob("*-*"):
         name, _, number = path.name.rpartition("-")
@@ -286,7 +285,7 @@ class Checkpoints(Kind):
             self._interrupt(name, "foreign", "train.seed=7")
 
     def place(self, index: int) -> tuple[str, Damage]:
-        """Stage and damage; fewer trials are spread over all of both."""
+        """Stage and damage of an index; a small number of trials is spread over all of them."""
         each = -(-self.count() // len(STAGES))
         return self.names[index % len(STAGES)], DAMAGES[index // len(STAGES) * len(DAMAGES) // each]
 

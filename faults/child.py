@@ -1,8 +1,7 @@
-"""Runs a program of this repository in a forked child, which may die at a chosen place.
+"""Runs a program of this repository in a forked child, which may die at a chosen point.
 
-A child starts from a process that has imported everything, so a run costs what it computes and not
-ten seconds of imports. The module is run as `python -m module` would run it, with a working
-directory, an environment and a log of its own.
+A child starts from a process that has imported everything, so a run saves ten seconds of imports.
+The module runs as with `python -m module`, with its own working directory, environment and log.
 """
 
 import contextlib
@@ -22,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-CPU_LIMIT = 120  # seconds of CPU a child may use; far more than any tiny run needs
+CPU_LIMIT = 120  # CPU seconds of a child; far more than any tiny run needs
 WALL_LIMIT = 600.0
 GOOD_CODES = (0, 1, 2, 130)
-DEATHS = (signal.SIGKILL, signal.SIGPROF)  # how a child dies where the campaign wants it to
+DEATHS = (signal.SIGKILL, signal.SIGPROF)  # signals that intentionally kill a child
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-PATHS_OF = {  # audit event -> the positions of its path and, where it has one, its dir_fd
+PATHS_OF = {  # audit event -> the positions of its paths and their dir_fd arguments
     "os.rename": ((0, 2), (1, 3)),
     "os.remove": ((0, 1),),
     "os.rmdir": ((0, 1),),
@@ -40,7 +39,7 @@ PATHS_OF = {  # audit event -> the positions of its path and, where it has one, 
 
 @dataclass(frozen=True)
 class Command:
-    """`python -m module arguments`, and what is added to the environment."""
+    """The command `python -m module arguments`, with additions to the environment."""
 
     module: str
     arguments: tuple[str, ...] = ()
@@ -55,9 +54,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Die at the `at`-th change (from 1) below a folder, or at the first of a path that matches
-    `near`.
-    """
+    """Die at the `at`-th change (from 1) below a folder, or at the first that matches `near`."""
 
     at: int = 0
     near: str = ""
@@ -71,9 +68,7 @@ class CrashPoint:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: exit code (negative: the signal), output, CPU time, the changes it
-    made.
-    """
+    """The end of a child: exit code (a negative one is a signal), output, CPU time and changes."""
 
     code: int
     output: str
@@ -85,21 +80,19 @@ class Ended:
 
     @property
     def killed(self) -> bool:
-        """Whether it died as the campaign wanted."""
+        """Whether it was killed intentionally."""
         return -self.code in DEATHS
 
     @property
     def has_traceback(self) -> bool:
-        """Whether a user would have seen a traceback, or an exit code that no program here
-        gives.
-        """
+        """Whether a user would have seen a traceback or an exit code that no program here uses."""
         if self.code not in GOOD_CODES and not self.killed:
             return True
         return "Traceback (most recent call last)" in self.output
 
 
 class Changes:
-    """An audit hook that counts changes of files below a folder and dies where it is told to."""
+    """An audit hook that counts changes of files below a folder and can die at one of them."""
 
     def __init__(self, below: Path, crash: CrashPoint | None):
         self.below, self.crash = str(below), crash
@@ -125,7 +118,7 @@ class Changes:
 
 
 def changed_paths(event: str, arguments: tuple) -> list[str]:
-    """The absolute paths that an audit event is about to change."""
+    """The absolute paths that an audit event will change."""
     if event == "open":
         path, _, flags = arguments
         writes = isinstance(flags, int) and flags & WRITING
@@ -139,9 +132,7 @@ def changed_paths(event: str, arguments: tuple) -> list[str]:
 
 
 def absolute(path: Any, folder: int = -1) -> str:
-    """A path without `..`; `folder` is the open folder it is relative to, -1 the working
-    directory.
-    """
+    """A path without `..`, relative to the open folder `folder`; -1 is the working directory."""
     text = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(text):
         text = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
@@ -150,18 +141,18 @@ def absolute(path: Any, folder: int = -1) -> str:
 
 @dataclass
 class Running:
-    """A child that has been started."""
+    """A started child."""
 
     pid: int
     log: Path
     started: float
 
     def kill(self) -> None:
-        """kill -9, to the child alone: what it started lives on, as it would."""
+        """Kill -9 the child alone; its own children keep running."""
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> Ended:
-        """Wait until it ends. A child that hangs is killed, which counts as an unexpected end."""
+        """Wait until it ends. A hanging child is killed, which counts as an unexpected end."""
         hung = False
         while True:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
@@ -199,13 +190,12 @@ def start(
     """Start a command in `folder`.
 
     Args:
-      log: where its output goes; outside of what is compared.
-      below: the part of `folder` whose changes are counted.
+      log: file for its output, outside of the compared folder.
+      below: the part of `folder` in which changes are counted.
       crash: where to die.
-      die_after: seconds of CPU after which to die. It is no clock: a busy machine makes no
-        difference.
-      answers: what stands on its standard input; None: nothing.
-      file_limit: bytes a file may have at most.
+      die_after: CPU seconds after which to die; independent of the load of the machine.
+      answers: text on its standard input; None: no input.
+      file_limit: maximum size of a file in bytes.
       before: called in the child before the program.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -238,12 +228,12 @@ def start(
 
 
 def run(command: Command, folder: Path, log: Path, **options: Any) -> Ended:
-    """`start` and wait for the end."""
+    """Start a command and wait for its end."""
     return start(command, folder, log, **options).wait()
 
 
 def _redirect(log: Path, answers: str | None) -> None:
-    """Standard streams: the input from `answers`, both outputs to `log`."""
+    """Redirect the standard streams: input from `answers`, both outputs to `log`."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(target, 1)
     os.dup2(target, 2)
@@ -255,17 +245,20 @@ def _redirect(log: Path, answers: str | None) -> None:
         os.close(writer)
     os.dup2(source, 0)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stdout = _writer_to(1)
+    sys.stderr = _writer_to(2)
+
+
+def _writer_to(descriptor: int):
+    return open(descriptor, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _run(command: Command, die_after: float | None, file_limit: int | None) -> int:
-    """What `python -m` does; the exit code."""
+    """Run a module like `python -m`; returns the exit code."""
     sys.argv = [command.module, *command.arguments]
     sys.orig_argv = ["python", "-m", command.module, *command.arguments]
-    sys.modules.pop(
-        command.module, None
-    )  # it is run as __main__; imported before, it would be there twice
+    # it runs as __main__; an earlier import would be a second copy
+    sys.modules.pop(command.module, None)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if file_limit is not None:
@@ -295,13 +288,14 @@ def _exit_code(program: Callable[[], Any]) -> int:
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Import what the children will need, on one thread, and keep the garbage collector off shared
-    pages.
+    """Import all modules of the children on one thread.
+
+    The garbage collector stays off the shared pages.
     """
     import torch
     from transformers.utils import logging
 
-    torch.set_num_threads(1)  # a pool of threads would not survive a fork
+    torch.set_num_threads(1)  # a thread pool would not survive a fork
     logging.disable_progress_bar()
     for module in modules:
         __import__(module)

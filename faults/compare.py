@@ -1,4 +1,4 @@
-"""What a run left, in a form in which two runs are compared: bytes, less what no two runs share."""
+"""Compares the files of two runs: bytes, except for parts that differ between any two runs."""
 
 import hashlib
 import json
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The commit too: the code may be edited while the campaign runs.
+# The commit is excluded too: the code may be edited while the campaign runs.
 TIMINGS = re.compile(r"(^|/)(time|seconds|peak_mb|resumed_at|runtime|git_commit)(/|$)")
-LOCKS = re.compile(r"lock")  # a lock may stay; its contents are a process's number
+LOCKS = re.compile(r"lock")  # a lock may stay; it contains a process id
 PLACES = {"metrics.jsonl", "run.json", "stages.json", "pipeline.json"}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Names of files that differ from those of the uninterrupted run."""
+    """Names of the files that differ from those of the uninterrupted run."""
 
     lost: tuple[str, ...] = ()
     stray: tuple[str, ...] = ()
@@ -26,22 +26,23 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """The worst of it."""
+        """The worst kind of difference."""
         if self.other:
             return "other content"
         return "lost files" if self.lost else "stray files"
 
     def __str__(self) -> str:
-        parts = [(name, getattr(self, name)) for name in ("lost", "stray", "other")]
-        return (
-            "; ".join(f"{name}: {', '.join(files[:5])}" for name, files in parts if files)
-            or "equal"
-        )
+        parts = []
+        for kind, files in (("lost", self.lost), ("stray", self.stray), ("other", self.other)):
+            if files:
+                parts.append(f"{kind}: {', '.join(files[:5])}")
+        return "; ".join(parts) or "equal"
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """Relative path -> digest of every file below a folder. Empty folders count as files that end
-    in `/`.
+    """Relative path -> digest of every file below a folder.
+
+    Empty folders count as files whose name ends in `/`.
     """
     taken = {}
     for path in sorted(folder.rglob("*")):
@@ -55,7 +56,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 
 def digest(path: Path) -> str:
-    """Digest of a file; of a log without its timings."""
+    """Digest of a file; timings in logs are excluded."""
     content = path.read_bytes()
     if path.name in PLACES:
         try:
@@ -64,7 +65,7 @@ def digest(path: Path) -> str:
             rows = [_without_timings(json.loads(line)) for line in lines if line.strip()]
             content = json.dumps(rows).encode()
         except ValueError:
-            pass  # damaged: then its bytes count
+            pass  # damaged, so compare its bytes
     return hashlib.sha256(content).hexdigest()
 
 
@@ -79,7 +80,7 @@ def _without_timings(value: Any) -> Any:
 
 
 def compare(expected: dict[str, str], taken: dict[str, str]) -> Difference:
-    """What is lost, stray or other in `taken`."""
+    """The files that are lost, stray or different in `taken`."""
     return Difference(
         lost=tuple(name for name in expected if name not in taken),
         stray=tuple(name for name in taken if name not in expected),
@@ -88,5 +89,5 @@ def compare(expected: dict[str, str], taken: dict[str, str]) -> Difference:
 
 
 def rows_in(path: Path) -> int:
-    """Lines of a JSON-lines file; 0 where there is none."""
+    """Number of lines in a JSON-lines file; 0 if there is no file."""
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,14 +1,14 @@
-"""configs: mutations of every shipped YAML through the loader of its stage. configs-run: accepted
-ones are run.
+"""Kinds `configs` and `configs-run`: mutate every shipped YAML and load it; run accepted ones.
 
-Whole files (not UTF-8, bombs, wrong shapes), forms of overrides, override values for every key,
-misspelt keys.
+Mutations are whole files (not UTF-8, YAML bombs, wrong shapes), malformed overrides, override
+values for every key, and misspelt keys.
 """
 
 import random
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ from faults.verdicts import BAD, GOOD, call
 from faults.world import ROOT
 from fgrlhf.config import load_config
 
-RUNS = 60  # accepted settings that are run, at scale 1
+RUNS = 60  # accepted settings to run, at scale 1
 NESTED = 3_000
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What is done to a config: a file's bytes in its place, or overrides.
+    """A mutation of a config: a replaced file or overrides.
 
-    key: what a refusal has to name; empty: the file.
-    misspelt: nothing but a refusal will do.
+    key: the key that a refusal must name; empty: the file.
+    misspelt: the config must be refused.
     """
 
     what: str
@@ -40,16 +40,17 @@ class Mutation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One of these a refusal must hold: the last part of the key, or where that is odd any part
-        of it."""
+        """Names of which a refusal must contain one: the last part of the key.
+
+        If that part is malformed, any part of the key will do.
+        """
         parts = [part for part in self.key.split(".") if part.strip()]
         plain = parts[-1:] if self.misspelt or self.what.startswith(self.key) else parts
         return tuple(part.encode("utf-8", "backslashreplace").decode() for part in plain)
 
 
 def config_class(path: Path):
-    """The class that the stage of a shipped YAML loads it with; None for a file that is no stage's
-    config."""
+    """The config class of a shipped YAML's stage; None if the file is no stage's config."""
     from fgrlhf.runs.dpo_config import DPOConfig
     from fgrlhf.task import load_task, rl_config
     from reward_modeling.run_fg_rm import SegmentRMConfig
@@ -69,8 +70,9 @@ def config_class(path: Path):
 
 
 def shipped() -> list[Path]:
-    """Every YAML of the task that is a stage's config. mini_compare_config.yml is compare.py's own
-    table.
+    """Every YAML of the task that is the config of a stage.
+
+    mini_compare_config.yml is excluded: it is a table of compare.py.
     """
     return [
         path for path in sorted((ROOT / "tasks").rglob("*.yml")) if config_class(path) is not None
@@ -81,7 +83,7 @@ def shipped() -> list[Path]:
 
 
 def whole_files(text: str) -> Iterator[Mutation]:
-    """Files of other shapes, and the shipped one with something hostile in it."""
+    """Files of other shapes, and the shipped file with a hostile addition."""
     first = text.split("\n")[1] if text.startswith("#") else text.split("\n")[0]
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)
@@ -244,7 +246,7 @@ ODD = (
 
 
 def override_forms() -> Iterator[Mutation]:
-    """Overrides that are none, or lead nowhere."""
+    """Overrides that are malformed or refer to nothing."""
     forms = (
         "",
         "=",
@@ -320,7 +322,7 @@ def values_of_keys(tree: Any) -> Iterator[Mutation]:
 
 def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
     """Keys with a letter dropped, doubled or swapped, and keys of other sections."""
-    free = ("reward.",)  # the names of rewards are the user's own
+    free = ("reward.",)  # the names of rewards are chosen by the user
     keys = [key for key, _ in leaves(tree)]
     for key in keys:
         head, _, leaf = key.rpartition(".")
@@ -333,20 +335,14 @@ def misspelt(tree: Any, rng: random.Random) -> Iterator[Mutation]:
             leaf[: at - 1] + leaf[at] + leaf[at - 1] + leaf[at + 1 :],
         ):
             path = f"{head}.{wrong}".lstrip(".")
-            if (
-                wrong != leaf
-                and path not in keys
-                and not (key.startswith(free) and key.count(".") < 2)
-            ):
-                yield Mutation(
-                    f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True
-                )
+            is_free = key.startswith(free) and key.count(".") < 2
+            if wrong == leaf or path in keys or is_free:
+                continue
+            yield Mutation(f"misspelt {path}", overrides=(f"{path}=1",), key=wrong, misspelt=True)
 
 
 def mutations(path: Path, rng: random.Random) -> list[Mutation]:
-    """Every mutation of a shipped YAML in a shuffled order; those that are few before those of
-    every key.
-    """
+    """Every mutation of a shipped YAML, shuffled, with the few that are not per key first."""
     text = path.read_text(encoding="utf-8")
     tree = yaml.safe_load(text)
     few = [*whole_files(text), *override_forms()]
@@ -363,6 +359,7 @@ def load(path: Path, mutation: Mutation, folder: Path):
         file = folder / path.name
         file.write_bytes(mutation.content)
     model = config_class(path)
+    assert model is not None
     names = mutation.names if mutation.overrides else (file.name,)
     return call(lambda: load_config(model, file, list(mutation.overrides)), names)
 
@@ -383,21 +380,17 @@ class Configs(Kind):
         self.mutations: dict[Path, list[Mutation]] = {}
 
     def place(self, index: int) -> tuple[Path, Mutation]:
-        """The file and mutation of an index: the files in turn, each one's mutations in their
-        order.
-        """
-        path, number = self.files[index % len(self.files)], index // len(self.files)
+        """The file and mutation of an index: files alternate, each with its mutations in order."""
+        path = self.files[index % len(self.files)]
+        number = index // len(self.files)
         if path not in self.mutations:
-            self.mutations[path] = mutations(
-                path, random.Random(f"{self.bench.seed}/configs/{path.name}")
-            )
+            rng = random.Random(f"{self.bench.seed}/configs/{path.name}")
+            self.mutations[path] = mutations(path, rng)
         return path, self.mutations[path][number % len(self.mutations[path])]
 
     def died(self, code: int) -> Outcome:
-        return Outcome(
-            "over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}",
-        )
+        verdict = "over a second" if code == -signal.SIGXCPU else "traceback"
+        return Outcome(verdict, f"the process ended with {code}")
 
     def run(self, index: int, folder: Path) -> Outcome:
         path, mutation = self.place(index)
@@ -412,18 +405,13 @@ class Configs(Kind):
 
 RUN_STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "ppo", "dpo")
 PATHS = ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file")
-HOW_LONG = (
-    "epochs",
-    "max_steps",
-    "total_episodes",
-    "eval_interval",
-    "save_interval",
-)  # long is no fault
+# with odd values of these keys a long run is no fault
+HOW_LONG = ("epochs", "max_steps", "total_episodes", "eval_interval", "save_interval")
 RUN_CPU = 25.0
 
 
 class AcceptedConfigs(Kind):
-    """A tiny run with one odd value that its config accepts."""
+    """Runs a tiny stage with one odd value that its config accepts."""
 
     name = "configs-run"
     good = ("ran", "refused")
@@ -450,7 +438,7 @@ class AcceptedConfigs(Kind):
 
 
 def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
-    """An odd value that the tiny config of a stage accepts; paths are left alone."""
+    """An odd value that the tiny config of a stage accepts; paths are not changed."""
     path = bench.world.config({"ppo": "rl"}.get(name, name))
     model = config_class_of_stage(name)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -459,8 +447,9 @@ def accepted_override(bench: Bench, name: str, rng: random.Random) -> str:
         key, value = rng.choice(keys), rng.choice(ODD)
         if len(value) > 6_000 or "\0" in value or "\ud800" in value:
             continue
-        if call(lambda: load_config(model, path, [f"{key}={value}"])).verdict == "accepted":  # noqa: B023
-            return f"{key}={value}"
+        override = f"{key}={value}"
+        if call(partial(load_config, model, path, [override])).verdict == "accepted":
+            return override
 
 
 def config_class_of_stage(name: str):

@@ -1,9 +1,9 @@
-"""disk: a disk that is full or read-only, a file in the folder's place, a name that is too long.
+"""Kind `disk`: a full disk, a read-only folder, a file in the folder's place, a too long name.
 
-A stage has to end with a message, and after room was made the same command has to leave what an
-uninterrupted run leaves. The full disk is a tmpfs of some kB in a mount namespace of the trial's
-own. Where mounting is not allowed it is a limit on the size of a file (RLIMIT_FSIZE), and the
-read-only trials need a user other than root.
+A stage must end with a message. With enough room, the same command must then leave the files of an
+uninterrupted run. The full disk is a tmpfs of some kB in the trial's mount namespace. If mounting
+is not allowed, the size of files is limited instead (RLIMIT_FSIZE), and the read-only trials need a
+user other than root.
 """
 
 import ctypes
@@ -18,20 +18,15 @@ from faults.compare import compare, snapshot
 from faults.world import Stage
 
 STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "generate", "evaluate")
-SHARES = (
-    0.02,
-    0.3,
-    0.7,
-    1.0,
-    1.7,
-)  # of the bytes an uninterrupted run leaves; while it runs it needs more
+# fractions of the bytes that an uninterrupted run leaves; it needs more while it runs
+SHARES = (0.02, 0.3, 0.7, 1.0, 1.7)
 CLONE_NEWNS, MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 0x20000, 1, 32, 0x4000, 0x40000
 ROOM = "64m"
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """full: `share` of the room. Otherwise readonly, file or long name."""
+    """What is wrong: a disk with `share` of the needed room, or readonly, file or long name."""
 
     stage: str
     what: str
@@ -54,7 +49,7 @@ def _mount(target: Path, flags: int, options: str) -> None:
 
 
 def mount_small_disk(target: Path, size: int) -> None:
-    """A tmpfs of `size` bytes that only this process and its children see."""
+    """Mount a tmpfs of `size` bytes that only this process and its children see."""
     libc = ctypes.CDLL(None, use_errno=True)
     if (
         libc.unshare(CLONE_NEWNS) != 0
@@ -73,7 +68,7 @@ def make_read_only(target: Path) -> None:
 
 
 def why_no_mount(folder: Path) -> str:
-    """Why no tmpfs can be mounted here; empty if one can."""
+    """Why no tmpfs can be mounted here; empty if it can."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def attempt() -> str:
@@ -104,9 +99,7 @@ class Disk(Kind):
 
     def prepare(self, indices) -> None:
         if self.no_mount:
-            print(
-                f"  disk: no tmpfs ({self.no_mount}); files are limited in size instead", flush=True
-            )
+            print(f"  disk: no tmpfs ({self.no_mount}), so file sizes are limited", flush=True)
         for index in indices:
             if self.trouble(index).what == "full":
                 self.bench.references.of(self.bench.world.stage(self.trouble(index).stage))
@@ -124,8 +117,9 @@ class Disk(Kind):
         return self._no_folder(stage, trouble, folder)
 
     def _full(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:
-        disk, limit = folder / "disk", None
+        disk = folder / "disk"
         disk.mkdir()
+        limit = None
         sizes = self.bench.references.of(stage).sizes
         if self.no_mount:
             limit = max(int(trouble.share * max(sizes)), 1 << 14)
@@ -158,17 +152,21 @@ class Disk(Kind):
         return Outcome("room enough" if before[0].code == 0 else "refused, then equal", note, row)
 
     def _read_only(self, stage: Stage, folder: Path) -> Outcome:
-        disk, row = folder / "disk", "read-only folder"
+        row = "read-only folder"
+        disk = folder / "disk"
         disk.mkdir()
         if not self.no_mount:
             mount_small_disk(disk, 1 << 24)
             make_read_only(disk)
         elif os.geteuid() == 0:
-            return Outcome("skipped", "root may write anywhere, and mounting is not allowed", row)
+            return Outcome("skipped", "root can write anywhere, and mounting is not allowed", row)
         else:
             disk.chmod(0o555)
         ended = run(stage.command, disk, folder / "logs/0.txt")
-        disk.chmod(0o755) if self.no_mount else make_room(disk)
+        if self.no_mount:
+            disk.chmod(0o755)
+        else:
+            make_room(disk)
         return self._refusal(ended, f"{stage.name}, read-only folder", row)
 
     def _no_folder(self, stage: Stage, trouble: Trouble, folder: Path) -> Outcome:

@@ -1,6 +1,6 @@
-"""folders: hostile model folders and reward_model.json.
+"""Kind `folders`: hostile model folders and reward_model.json.
 
-They have to be refused with a reason. No code may run, also with `y` on standard input, and no
+They must be refused with a reason. No code may run, even with `y` on standard input, and no
 traceback may show.
 """
 
@@ -44,14 +44,13 @@ AUTO_MAP = {
 
 @dataclass(frozen=True)
 class Hostile:
-    """what it is; apply(folder, canary): makes a sound folder hostile.
+    """A named fault: apply(folder, canary) makes a valid folder hostile.
 
-    refused: whether it has to be refused; otherwise it may also be used, as long as nothing bad
-      happens.
+    refused: whether it must be refused; otherwise it may also be loaded without harm.
     """
 
     what: str
-    apply: Callable[[Path, Path], None]
+    apply: Callable[[Path, Path], object]
     refused: bool = True
 
 
@@ -79,7 +78,7 @@ def auto_map(folder: Path, canary: Path, **changes: Any) -> None:
 
 
 class Payload:
-    """Makes the canary when it is unpickled."""
+    """Creates the canary when unpickled."""
 
     def __init__(self, canary: Path):
         self.canary = str(canary)
@@ -102,15 +101,14 @@ def torch_pickled(folder: Path, canary: Path) -> None:
 def weights(folder: Path, change: Callable[[dict], dict]) -> None:
     """Change the tensors."""
     path = folder / "model.safetensors"
-    save_file(
-        {name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()},
-        path,
-        {"format": "pt"},
-    )
+    changed = {
+        name: tensor.contiguous().clone() for name, tensor in change(load_file(path)).items()
+    }
+    save_file(changed, path, {"format": "pt"})
 
 
 def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
-    """The first tensor whose name holds `part` gets this value in its first entry."""
+    """Set the first entry of the first tensor whose name contains `part`."""
 
     def change(tensors: dict) -> dict:
         name = next(name for name in sorted(tensors) if part in name)
@@ -121,20 +119,20 @@ def filled(value: float, part: str = "") -> Callable[[Path, Path], None]:
 
 
 def without(part: str = "", share: float = 0.0) -> Callable[[Path, Path], None]:
-    """Tensors left out: those whose name holds `part`, or a share of all."""
+    """Remove the tensors whose name contains `part`, or a share of all tensors."""
 
     def change(tensors: dict) -> dict:
         names = sorted(tensors)
-        left_out = {name for name in names if part and part in name} or set(
-            names[: int(share * len(names))]
-        )
+        left_out = {name for name in names if part and part in name}
+        if not left_out:
+            left_out = set(names[: int(share * len(names))])
         return {name: tensor for name, tensor in tensors.items() if name not in left_out}
 
     return lambda folder, canary: weights(folder, change)
 
 
 def linked_out(name: str) -> Callable[[Path, Path], None]:
-    """A file that is a link to one outside of the folder."""
+    """Replace a file by a link to a file outside of the folder."""
 
     def change(folder: Path, canary: Path) -> None:
         outside = folder.with_name(f"outside-{name}")
@@ -145,7 +143,10 @@ def linked_out(name: str) -> Callable[[Path, Path], None]:
 
 
 def index_of(files: Any) -> Callable[[Path, Path], None]:
-    """A sharded checkpoint's index; `files`: the file of each tensor, or the whole weight_map."""
+    """Write the index of a sharded checkpoint.
+
+    files: the file of every tensor, or the whole weight_map.
+    """
 
     def change(folder: Path, canary: Path) -> None:
         shutil.copy(folder / "model.safetensors", folder.with_name("outside.safetensors"))
@@ -162,20 +163,22 @@ def index_of(files: Any) -> Callable[[Path, Path], None]:
 
 
 def header(length: int, text: bytes = b"{}") -> bytes:
-    """A safetensors file whose header says it is this long."""
+    """A safetensors file that declares a header of this length."""
     return struct.pack("<Q", length) + text
 
 
 def _config(**changes: Any) -> Callable[[Path, Path], None]:
-    """Changes of config.json; in a reward model on a language model, of the language model's own
-    part.
+    """Change keys of config.json.
+
+    In a reward model built on a language model, change the language model's part.
     """
 
     def change(folder: Path, canary: Path) -> None:
         trunk = json.loads((folder / "config.json").read_text()).get("trunk")
-        edit(
-            folder, "config.json", **(changes if trunk is None else {"trunk": {**trunk, **changes}})
-        )
+        if trunk is None:
+            edit(folder, "config.json", **changes)
+        else:
+            edit(folder, "config.json", trunk={**trunk, **changes})
 
     return change
 
@@ -207,7 +210,7 @@ def _loop(folder: Path, canary: Path) -> None:
     folder.symlink_to(folder)
 
 
-SHARED = (  # of policies and of reward models
+SHARED = (  # by policies and reward models
     Hostile(
         "code for an unknown type",
         lambda folder, canary: auto_map(folder, canary, model_type="evil"),
@@ -402,7 +405,7 @@ def _spec_without(key: str) -> Callable[[Path, Path], None]:
     return change
 
 
-WRONG: dict[str, tuple] = {  # values that reward_model.json must not have
+WRONG: dict[str, tuple] = {  # invalid values in reward_model.json
     "kind": (None, "x", 5, ["segment"], "sequence"),
     "shape": (None, "x", 5, ["seq2seq"]),
     "level": (None, "word", 5, ["subsentence"]),
@@ -525,9 +528,7 @@ class Folders(Kind):
 
 
 def make_hostile(sound: Path, model: Path, canary: Path, hostile: Hostile) -> None:
-    """Copy a sound model and make it hostile. Safetensors are read and written, so a child does
-    it.
-    """
+    """Copy a valid model and make it hostile, in a child because it uses safetensors."""
     shutil.copytree(sound, model)
     shutil.rmtree(model / "samples", ignore_errors=True)
     hostile.apply(model, canary)

@@ -1,9 +1,9 @@
-"""kill: a run is killed, once or more, and started again until it ends.
+"""Kind `kill`: kill a run, once or several times, and restart it until it ends.
 
-It has to leave what an uninterrupted run leaves. There are two kinds of deaths. A crash point is
-kill -9 before the n-th change of a file below the run's folder: the trials are spread over all of
-them. A random death comes after a share of the CPU time the whole run takes, so it also falls into
-the middle of writes and of computations.
+It must leave the files of an uninterrupted run. There are two kinds of deaths. A crash point is
+kill -9 before the n-th change of a file below the run's folder; the trials are spread over all
+changes. A random death occurs after a share of the CPU time of the whole run, so it also hits
+writes and computations in progress.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from faults.campaign import Kind, Outcome, in_child
-from faults.child import Command, CrashPoint, Ended, run
+from faults.child import Command, CrashPoint, run
 from faults.compare import compare, rows_in, snapshot
 from faults.reference import Reference
 from faults.world import Stage
@@ -62,7 +62,7 @@ class Kill(Kind):
             )
 
     def place(self, index: int) -> tuple[str, int, int]:
-        """(stage, the trial's number among those of its stage, how many there are)."""
+        """(stage, the trial's number within its stage, number of trials of the stage)."""
         counts = {name: max(1, round(share * self.bench.scale)) for name, share in SHARES.items()}
         for name, count in counts.items():
             if index < count:
@@ -92,7 +92,7 @@ class Kill(Kind):
         return kill_trial(stage, reference, deaths, folder, TITLES[name])
 
     def _death(self, rng, reference: Reference, number: int, count: int) -> dict:
-        """Of three trials two are crash points, spread evenly over the run, and one is random."""
+        """Two of three trials are evenly spaced crash points; the third is a random death."""
         if number % 3 == 2:
             return {"die_after": rng.random() * reference.cpu}
         even = (number + rng.random()) / count
@@ -100,46 +100,42 @@ class Kill(Kind):
 
     def _kill_pipeline(self, index: int, number: int, count: int, folder: Path) -> Outcome:
         rng = self.bench.rng(self.name, index)
-        at = (
-            1
-            + int((number + rng.random()) / max(count, 1) * self.pipeline_changes)
-            % self.pipeline_changes
-        )
-        return pipeline_trial(folder, at, TITLES["pipeline"])
+        changes = self.pipeline_changes
+        at = int((number + rng.random()) / max(count, 1) * changes) % changes
+        return pipeline_trial(folder, 1 + at, TITLES["pipeline"])
 
 
 def kill_trial(
     stage: Stage, reference: Reference, deaths: list[dict], folder: Path, row: str = ""
 ) -> Outcome:
     """Run a stage with these deaths one after another, then until it ends, and compare."""
-    kills, notes = 0, []
+    kills = 0
+    notes = []
     for number in range(MOST_RUNS):
         plan = deaths[number] if number < len(deaths) else {}
         ended = run(stage.command, folder, folder / "logs" / f"{number}.txt", **plan)
-        notes.append(_told(plan, ended))
+        notes.append(f"run to {_end_of(plan)}: exit {ended.code}")
+        note = "; ".join(notes)
         if ended.has_traceback:
-            return Outcome(
-                "traceback", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills}
-            )
+            return Outcome("traceback", f"{note}\n{ended.output[-3000:]}", row, {"kills": kills})
         if ended.killed:
             kills += 1
         elif ended.code == 0:
             difference = compare(reference.files, snapshot(folder / "run"))
-            lost_rows = _lost_rows(difference.other, folder, reference)
-            note = f"{'; '.join(notes)}: {difference}{lost_rows}"
-            return Outcome(
-                difference.verdict if difference else "equal", note, row, {"kills": kills}
-            )
+            note += f": {difference}{_lost_rows(difference.other, folder, reference)}"
+            verdict = difference.verdict if difference else "equal"
+            return Outcome(verdict, note, row, {"kills": kills})
         elif number >= len(deaths):
             break
-    return Outcome(
-        "does not end", f"{'; '.join(notes)}\n{ended.output[-3000:]}", row, {"kills": kills}
-    )
+    return Outcome("does not end", f"{note}\n{ended.output[-3000:]}", row, {"kills": kills})
 
 
-def _told(plan: dict, ended: Ended) -> str:
-    where = plan.get("crash") or (f"{plan['die_after']:.2f} s of CPU" if plan else "the end")
-    return f"run to {where}: exit {ended.code}"
+def _end_of(plan: dict) -> str:
+    if "crash" in plan:
+        return str(plan["crash"])
+    if "die_after" in plan:
+        return f"{plan['die_after']:.2f} s of CPU"
+    return "the end"
 
 
 def _lost_rows(names, folder: Path, reference: Reference) -> str:
@@ -183,7 +179,7 @@ def _pipeline_command(folder: Path) -> Command:
 
 
 def pipeline_changes(folder: Path) -> int:
-    """How many changes an uninterrupted run of the pipeline makes."""
+    """Number of changes that an uninterrupted run of the pipeline makes."""
     folder.mkdir(parents=True, exist_ok=True)
     ended = run(_pipeline_command(folder), folder, folder / "log.txt")
     if ended.code != 0:
@@ -192,9 +188,7 @@ def pipeline_changes(folder: Path) -> int:
 
 
 def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
-    """Kill a pipeline before its `at`-th change, run it again, and look at its records and
-    outputs.
-    """
+    """Kill a pipeline before its `at`-th change, run it again, and check what it leaves."""
     command = _pipeline_command(folder)
     first = run(command, folder, folder / "logs/0.txt", crash=CrashPoint(at))
     second = run(command, folder, folder / "logs/1.txt")
@@ -215,15 +209,15 @@ def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
 
 
 def processes_with(text: str) -> list[int]:
-    """Process ids whose command line holds `text`."""
-    found = []
+    """Ids of the processes whose command line contains `text`."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if text.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return [pid for pid in found if pid != os.getpid()]
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 if __name__ == "__main__":

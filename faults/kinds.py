@@ -1,4 +1,4 @@
-"""Every kind of fault by name, in the order in which they run."""
+"""All kinds of faults by name, in the order in which they run."""
 
 from faults.checkpoints import Checkpoints
 from faults.configs import AcceptedConfigs, Configs

@@ -1,5 +1,7 @@
-"""numbers: runs that diverge or degenerate. They are refused or survive with finite weights; no NaN
-ends in a result."""
+"""Kind `numbers`: runs that diverge or degenerate.
+
+They must be refused or end with finite weights; no result may contain NaN.
+"""
 
 import json
 import math
@@ -12,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import BartConfig, BartForConditionalGeneration
 
-from faults.campaign import Bench, Kind, Outcome, in_child
+from faults.campaign import Kind, Outcome, in_child
 from faults.child import run
 from faults.folders import filled, weights
 from fgrlhf.files import read_json
@@ -26,7 +28,7 @@ USERS = ("sft", "fg_rm", "pref_rm", "oracle", "dpo", "grpo", "generate", "evalua
 
 @dataclass(frozen=True)
 class Degenerate:
-    """A stage with overrides; `model`: what is done to the policy (or `reward`) it starts from."""
+    """A stage with overrides; `model`: the change to its initial policy (or `reward` model)."""
 
     stage: str
     overrides: tuple[str, ...] = ()
@@ -89,13 +91,11 @@ class Numbers(Kind):
     trials = len(CASES)
     sample = 2
 
-    def __init__(self, bench: Bench):
-        super().__init__(bench)
-
     def run(self, index: int, folder: Path) -> Outcome:
         case = CASES[index * len(CASES) // self.count() % len(CASES)]
         ended = run(self._command(case, folder), folder, folder / "logs/0.txt")
-        note, row = f"{case}: exit {ended.code}\n{ended.output[-3_000:]}", "NaN and degenerate runs"
+        note = f"{case}: exit {ended.code}\n{ended.output[-3_000:]}"
+        row = "NaN and degenerate runs"
         if ended.has_traceback:
             return Outcome("traceback", note, row)
         if ended.code != 0:
@@ -104,15 +104,13 @@ class Numbers(Kind):
             return Outcome("drew from NaN", note, row)
         wrong = in_child(not_finite, str(folder / "run"))
         if wrong:
-            return Outcome(
-                "NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file",
-                f"{wrong[0]}: {note}",
-                row,
-            )
+            verdict = "NaN weights" if wrong[0].endswith(".safetensors") else "NaN in a file"
+            return Outcome(verdict, f"{wrong[0]}: {note}", row)
         return Outcome("survived", note, row)
 
     def _command(self, case: Degenerate, folder: Path):
-        world, overrides = self.bench.world, list(case.overrides)
+        world = self.bench.world
+        overrides = list(case.overrides)
         if case.model == "NaN reward":
             in_child(spoil, str(world.folder / "rel_rm"), str(folder / "model"), "NaN")
             tree = yaml.safe_load(world.config("rl").read_text())
@@ -139,7 +137,7 @@ class Numbers(Kind):
 
 
 def spoil(sound: str, target: str, how: str) -> None:
-    """A model's copy with NaN, infinite or huge weights, or one that draws the end at once."""
+    """Copy a model with NaN, infinite or huge weights, or make one that ends at once."""
     if how == "all EOS":
         always_ends(Path(sound), Path(target))
         return
@@ -153,35 +151,35 @@ def spoil(sound: str, target: str, how: str) -> None:
 
 
 def always_ends(sound: Path, folder: Path) -> None:
-    """A BART whose bias leaves nothing but the end token."""
+    """A BART whose bias allows only the end token."""
     rows = [row for name in SPLITS for row in read_json(sound.parent / "data" / f"{name}.json")]
     tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
     torch.manual_seed(0)
-    model = BartForConditionalGeneration(
-        BartConfig(
-            vocab_size=len(tokenizer),
-            d_model=16,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=16,
-            decoder_ffn_dim=16,
-            max_position_embeddings=256,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=1,
-            decoder_start_token_id=1,
-            forced_eos_token_id=None,
-        )
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=256,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
     )
+    model = BartForConditionalGeneration(config)
+    assert isinstance(tokenizer.eos_token_id, int)
     model.final_logits_bias[:, tokenizer.eos_token_id] = 1e4
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def not_finite(folder: str) -> list[str]:
-    """Names of files below a folder that hold NaN or infinity: weights first, then JSON."""
+    """Names of files below a folder that contain NaN or infinity: weights first, then JSON."""
     wrong = []
     for path in sorted(Path(folder).rglob("*.safetensors")):
         if not all(torch.isfinite(tensor).all() for tensor in load_file(path).values()):

@@ -1,4 +1,4 @@
-"""Uninterrupted runs: what every other run of the same command has to leave."""
+"""Uninterrupted runs, with which every other run of the same command is compared."""
 
 import shutil
 import time
@@ -12,7 +12,7 @@ from faults.world import Stage
 
 @dataclass(frozen=True)
 class Reference:
-    """What a run left, how many changes it made, its CPU time and seconds, and where it lies."""
+    """The files of a run, its number of changes, its CPU time and seconds, and its folder."""
 
     files: dict[str, str]
     changes: int
@@ -22,12 +22,12 @@ class Reference:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each file it left."""
+        """Sizes of the files it left, in bytes."""
         return [path.stat().st_size for path in self.folder.rglob("*") if path.is_file()]
 
 
 def reference_run(stage: Stage, folder: Path) -> Reference:
-    """Run a stage to its end in an empty folder. Raises `RuntimeError` where it fails by itself."""
+    """Run a stage to its end in an empty folder. Raises `RuntimeError` if it fails."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = time.monotonic()
@@ -46,8 +46,9 @@ def reference_run(stage: Stage, folder: Path) -> Reference:
 
 
 class References:
-    """The uninterrupted runs of stages, each made when first asked for. Ask before trials are
-    forked.
+    """The uninterrupted runs of stages, each run on first access.
+
+    Access them before trials are forked.
     """
 
     def __init__(self, folder: Path):

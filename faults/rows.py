@@ -1,8 +1,7 @@
-"""rows: mutations of data rows and of whole data files through every reader.
+"""Kind `rows`: mutate data rows and whole data files and read them with every reader.
 
-A base file of a few good rows is made by the mini world; one row, or all of them, or the file
-itself is damaged. A reader has to accept it with every row there, or to refuse it with a message
-that names the file.
+The mini world makes a base file of a few valid rows; one row, all rows or the file itself is then
+damaged. A reader must either read all rows or refuse the file with a message that names it.
 """
 
 import copy
@@ -29,10 +28,9 @@ LONG = 20_000
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of data: its base rows, whether they are JSON lines, and what is called on a file of
-    them.
+    """A reader of data, its base rows, and whether they are JSON lines.
 
-    read: (file, bench) -> how many rows were read; None where a reader may leave rows out.
+    read: (file, bench) -> number of rows read; None if the reader may skip rows.
     """
 
     name: str
@@ -57,7 +55,7 @@ def feedback() -> list[dict]:
 
 
 def samples() -> list[dict]:
-    """As generate writes them."""
+    """Rows as `generate` writes them."""
     rows = []
     for i, (example, row) in enumerate(zip(examples(), feedback())):
         predictions = [row[f"prediction {k}"] for k in range(1, 5)]
@@ -117,7 +115,7 @@ def read_examples(path: Path, bench: Bench) -> int:
 
 
 def read_feedback(path: Path, bench: Bench) -> int:
-    """As create_rm_train_files reads it: what is accepted becomes training files."""
+    """Read as create_rm_train_files does; accepted rows become training files."""
     from fgrlhf.reward_utils import load_segmenter
     from reward_modeling.segment_files import segment_file
     from tasks.qa_feedback import feedback as format_
@@ -148,7 +146,7 @@ def read_pairs(path: Path, bench: Bench) -> int:
 
 
 def read_answers(path: Path, bench: Bench) -> int:
-    """As SFT reads it, up to token ids."""
+    """Read as SFT does, up to token ids."""
     from fgrlhf.data.formats import DEMONSTRATIONS
     from sft.data import encode
 
@@ -163,12 +161,13 @@ def collect_samples(path: Path, bench: Bench) -> int:
     folder = path.parent / "data"
     folder.mkdir(exist_ok=True)
     (folder / "train.json").write_text(json.dumps(examples()))
-    written = collect(Settings(data_dir=str(folder), samples=str(path), split="train"))
+    settings = {"data_dir": str(folder), "samples": str(path), "split": "train"}
+    written = collect(Settings.model_validate(settings))
     return len(read_json(written))
 
 
 def resume_samples(path: Path, bench: Bench) -> None:
-    """As generate reads what an interrupted run left; a damaged part may be begun anew."""
+    """Read the samples of an interrupted run as `generate` does; damaged parts may be redone."""
     from fgrlhf.cli.generate import read_part
     from tasks.qa_feedback.feedback import load_examples
     from tasks.qa_feedback.task import sample_row
@@ -304,16 +303,33 @@ VALUES: tuple[Any, ...] = (
 )
 
 
+SPLICED = (
+    "\u2028",
+    "\u00a0",
+    "\u0085",
+    "\ud800",
+    "\0",
+    "</s>",
+    "\r",
+    "\x0b",
+    "   ",
+    "🙂",
+    "\u202e",
+    "e\u0301",
+    "." * 5_000,
+)
+
+
 def paths(value: Any, prefix: tuple = ()) -> list[tuple]:
-    """The places of every value inside a row."""
-    found = [prefix] if prefix else []
+    """The paths of all values inside a row."""
+    places = [prefix] if prefix else []
     if isinstance(value, dict):
         for key in value:
-            found += paths(value[key], (*prefix, key))
+            places += paths(value[key], (*prefix, key))
     elif isinstance(value, list):
         for i in range(min(len(value), 4)):
-            found += paths(value[i], (*prefix, i))
-    return found
+            places += paths(value[i], (*prefix, i))
+    return places
 
 
 def at(row: Any, path: tuple) -> Any:
@@ -327,10 +343,10 @@ def put(row: Any, path: tuple, value: Any) -> None:
 
 
 def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
-    """A row with one thing wrong, and what."""
+    """Damage one value of a row; returns the row and a description."""
     row = copy.deepcopy(row)
     places = paths(row)
-    # the short places are few and the ones that matter most
+    # there are few short paths, and they matter most
     path = min(rng.sample(places, min(2, len(places))), key=len)
     ways = (
         "value",
@@ -346,66 +362,48 @@ def damage_row(row: dict, rng: random.Random) -> tuple[Any, str]:
         "wrap",
     )
     way = rng.choice(ways)
-    told = ".".join(map(str, path))
+    name = ".".join(map(str, path))
     if way == "value":
         value = rng.choice(VALUES)
         put(row, path, value)
-        return row, f"{told} = {repr(value)[:60]}"
+        return row, f"{name} = {repr(value)[:60]}"
     if way == "delete":
         del at(row, path[:-1])[path[-1]]
-        return row, f"{told} deleted"
+        return row, f"{name} deleted"
     if way == "swap":
         other = min(rng.sample(places, min(2, len(places))), key=len)
         first, second = copy.deepcopy(at(row, path)), copy.deepcopy(at(row, other))
         if path[: len(other)] != other and other[: len(path)] != path:
             put(row, path, second)
             put(row, other, first)
-        return row, f"{told} and {'.'.join(map(str, other))} swapped"
+        return row, f"{name} and {'.'.join(map(str, other))} swapped"
     if way == "rename":
         key = rng.choice(list(row))
         row[rng.choice((key.upper(), key + " ", key[:-1], ""))] = row.pop(key)
         return row, f"{key} renamed"
     if way == "extra":
-        row[rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))] = (
-            rng.choice(VALUES)
-        )
+        value = rng.choice(VALUES)
+        key = rng.choice(("extra", "", "text", "id", "feedback", "\ud800", "x" * 10_000))
+        row[key] = value
         return row, "a further key"
     if way == "splice":
         text = at(row, path)
         if isinstance(text, str) and text:
             place = rng.randrange(len(text))
-            odd = rng.choice(
-                (
-                    "\u2028",
-                    "\u00a0",
-                    "\u0085",
-                    "\ud800",
-                    "\0",
-                    "</s>",
-                    "\r",
-                    "\x0b",
-                    "   ",
-                    "🙂",
-                    "\u202e",
-                    "e\u0301",
-                    "." * 5_000,
-                )
-            )
+            odd = rng.choice(SPLICED)
             put(row, path, text[:place] + odd + text[place:])
-            return row, f"{told} with {odd[:5]!r} inside"
+            return row, f"{name} with {odd[:5]!r} inside"
         put(row, path, [copy.deepcopy(text)] * 2)
-        return row, f"{told} twice in a list"
+        return row, f"{name} twice in a list"
     if way == "wrap":
         put(row, path, {"x": at(row, path)})
-        return row, f"{told} in an object"
+        return row, f"{name} in an object"
     value = rng.choice(VALUES)
     return value, f"the row = {repr(value)[:60]}"
 
 
 def to_text(rows: list, lines: bool, plain: bool = True) -> str:
-    """Rows as the text of a file; with `plain=False` characters beyond ASCII stand in it as they
-    are.
-    """
+    """Rows as the text of a file; `plain=False` keeps characters beyond ASCII unescaped."""
     if lines:
         return "".join(json.dumps(row, ensure_ascii=plain) + "\n" for row in rows)
     return json.dumps(rows, ensure_ascii=plain)
@@ -420,7 +418,7 @@ def _symlink_loop(path: Path) -> None:
 
 
 def damage_file(path: Path, text: str, lines: bool, rng: random.Random) -> str:
-    """Write something else in a file's place; what it is."""
+    """Replace a file by damaged content; returns a description."""
     content = text.encode()
     half = content[: rng.randrange(len(content))]
     inside = text.replace('"', '"caf\u00e9 ', 1)
@@ -485,10 +483,8 @@ class Rows(Kind):
         self.base = {reader.name: reader.rows() for reader in READERS}
 
     def died(self, code: int) -> Outcome:
-        return Outcome(
-            "over a second" if code == -signal.SIGXCPU else "traceback",
-            f"the process ended with {code}",
-        )
+        verdict = "over a second" if code == -signal.SIGXCPU else "traceback"
+        return Outcome(verdict, f"the process ended with {code}")
 
     def run(self, index: int, folder: Path) -> Outcome:
         reader = READERS[index % len(READERS)]
@@ -497,29 +493,28 @@ class Rows(Kind):
         path = folder / ("rows.jsonl" if reader.lines else "rows.json")
         whole_file = rng.random() < 0.1
         if whole_file:
-            what, expected = damage_file(path, to_text(rows, reader.lines), reader.lines, rng), None
+            what = damage_file(path, to_text(rows, reader.lines), reader.lines, rng)
+            expected = None
         else:
             what, expected = damage_rows(rows, rng)
             text = to_text(rows, reader.lines, plain=rng.random() < 0.5)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
         called = call(lambda: _quietly(reader.read, path, self.bench), (path.name,), f"{folder}/")
-        verdict, note = called.verdict, f"{reader.name}, {what}: {called.note}"
-        if (
-            verdict == "accepted"
-            and None not in (expected, called.value)
-            and called.value != expected
-        ):
-            verdict, note = "lost rows", f"{note} {called.value} of {expected} rows were read"
+        verdict = called.verdict
+        note = f"{reader.name}, {what}: {called.note}"
+        counted = expected is not None and called.value is not None
+        if verdict == "accepted" and counted and called.value != expected:
+            verdict = "lost rows"
+            note += f" {called.value} of {expected} rows were read"
         return Outcome(verdict, note, "rows, whole files" if whole_file else "rows")
 
 
 def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
-    """Damage one row, or now and then many; what was done, and how many rows there are."""
+    """Damage one row, or sometimes many; returns a description and the number of rows."""
     if rng.random() < 0.02:
         damaged, what = damage_row(rows[0], rng)
-        many = (
-            MANY if len(json.dumps(damaged)) < LONG else len(rows)
-        )  # tens of MB may take their second
+        # tens of MB may take a second
+        many = MANY if len(json.dumps(damaged)) < LONG else len(rows)
         rows[:] = [damaged] * many
         return f"{many} rows with {what}", many
     at_row = rng.randrange(len(rows))
@@ -528,7 +523,7 @@ def damage_rows(rows: list, rng: random.Random) -> tuple[str, int]:
 
 
 def _quietly(read: Callable, path: Path, bench: Bench) -> Any:
-    """Readers print what they read; that is of no interest here."""
+    """Discard the output of readers."""
     from contextlib import redirect_stderr, redirect_stdout
 
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):

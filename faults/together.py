@@ -1,8 +1,7 @@
-"""together: a stage started two or three times in one folder; what a killed pipeline leaves
-running.
+"""Kind `together`: start a stage two or three times in one folder, or kill a pipeline.
 
-One does the work; another that meets it refuses, naming it, or finds the work done. Nothing is
-lost, and what is left equals the run alone.
+One process does the work; the others refuse and name it, or find the work done. Nothing is lost,
+and the files are those of a single run. The processes of a killed pipeline must end.
 """
 
 import os
@@ -18,7 +17,7 @@ from faults.kill import processes_with
 from faults.world import ROOT
 
 STAGES = ("generate", "sft", "fg_rm", "pref_rm", "oracle", "evaluate", "dpo")
-OFFSETS = (0.0, 0.1, 0.3, 0.6)  # of the stage's time alone
+OFFSETS = (0.0, 0.1, 0.3, 0.6)  # fractions of the stage's run time
 ORPHANS = 4
 STARTS = 300.0  # seconds a stage may take to start, on any machine
 ENDS = 60.0  # seconds an orphan may take to end
@@ -60,7 +59,7 @@ class Together(Kind):
         return STAGES[number % len(STAGES)], OFFSETS[number // len(STAGES) % len(OFFSETS)]
 
     def sampled(self) -> list[int]:
-        return [0]  # an orphan takes imports of its own; tests/test_pipeline.py has one
+        return [0]  # an orphan needs new imports; tests/test_pipeline.py has such a test
 
     def run(self, index: int, folder: Path) -> Outcome:
         place = self.place(index)
@@ -94,7 +93,7 @@ class Together(Kind):
         return self._naming(ended, note, row)
 
     def _naming(self, ended: list[Ended], note: str, row: str) -> Outcome:
-        """A refused one has to name one of the others by its process number."""
+        """A refusal must name one of the other processes by its id."""
         for end in ended:
             others = [str(other.pid) for other in ended if other is not end]
             if end.code != 0 and not any(pid in end.output for pid in others):
@@ -103,9 +102,9 @@ class Together(Kind):
 
 
 def both_wrote(ended: list[Ended]) -> bool:
-    """Whether two that finished changed files during the same time.
+    """Whether two finished runs changed files at the same time.
 
-    One that refused does not count: it may have looked whether it can write.
+    A refused run does not count: it may have tested whether it can write.
     """
     spans = sorted(
         (end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0
@@ -117,7 +116,7 @@ def both_wrote(ended: list[Ended]) -> bool:
 
 
 def sleeping_stage(started: str) -> None:
-    """What the orphan runs: as every command of the repository by `run_main`."""
+    """The program of the orphan, started with `run_main` like every command of the repository."""
     from fgrlhf.errors import run_main
     from fgrlhf.files import write_text
 
@@ -129,7 +128,7 @@ def sleeping_stage(started: str) -> None:
 
 
 def orphan_pipeline(folder: str) -> None:
-    """A pipeline of one stage that sleeps below a shell, as the stages' scripts run below one."""
+    """A pipeline of one stage that sleeps below a shell, like the scripts of the stages."""
     from fgrlhf.pipeline.stages import Pipeline
     from fgrlhf.pipeline.stages import Stage as PipelineStage
 
@@ -139,11 +138,11 @@ def orphan_pipeline(folder: str) -> None:
 
 
 def orphan_trial(folder: Path, index: int) -> Outcome:
-    """Kill a pipeline while its stage runs: the stage and what it started have to end."""
-    row, mark = "orphans of a killed pipeline", f"{folder}/started"
-    child = start(
-        Command("faults.together", ("pipeline", str(folder))), folder, folder / "logs/0.txt"
-    )
+    """Kill a pipeline while its stage runs: the stage and its children must end."""
+    row = "orphans of a killed pipeline"
+    mark = f"{folder}/started"
+    command = Command("faults.together", ("pipeline", str(folder)))
+    child = start(command, folder, folder / "logs/0.txt")
     has_started = _until((folder / "started").exists, STARTS)
     child.kill()
     output = child.wait().output[-1_000:]
@@ -152,11 +151,9 @@ def orphan_trial(folder: Path, index: int) -> Outcome:
         os.kill(pid, signal.SIGKILL)
     if not has_started:
         return Outcome("nobody finished", f"the pipeline started nothing:\n{output}", row)
-    return Outcome(
-        "orphan lives on" if alive else "orphan ended",
-        f"the stage of trial {index} {'lived on' if alive else 'ended'}",
-        row,
-    )
+    if alive:
+        return Outcome("orphan lives on", f"the stage of trial {index} kept running", row)
+    return Outcome("orphan ended", f"the stage of trial {index} ended", row)
 
 
 def _until(condition, seconds: float) -> bool:

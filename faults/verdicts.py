@@ -1,4 +1,4 @@
-"""What makes a refusal a good one, for readers that run in process."""
+"""Judges the refusals of readers that run in this process."""
 
 import time
 import traceback
@@ -10,7 +10,7 @@ from fgrlhf.errors import UserError, why_refused
 
 MOST_LINES = 25
 MOST_CHARACTERS = 4_000
-MOST_SECONDS = 1.0  # of CPU
+MOST_SECONDS = 1.0  # CPU time
 
 GOOD = ("refused", "accepted")
 BAD = ("traceback", "over a second", "long text", "unnamed")
@@ -18,7 +18,7 @@ BAD = ("traceback", "over a second", "long text", "unnamed")
 
 @dataclass(frozen=True)
 class Called:
-    """What a reader did: its result, or the text of its refusal, or its traceback."""
+    """The result of a reader: its value, the text of its refusal, or its traceback."""
 
     verdict: str
     value: Any = None
@@ -32,37 +32,47 @@ class Called:
 def call(reader: Callable[[], Any], names: Sequence[str] = (), folder: str = "") -> Called:
     """Call a reader of a user's file or setting.
 
-    A refusal is a `UserError` of at most a few lines that holds one of `names` (none: anything).
-    How long the name of `folder` is does not count. The time is the CPU's, so a busy machine makes
-    no difference.
+    A refusal is a `UserError` of at most a few lines that contains one of `names` (empty:
+    anything). The length of the name of `folder` does not count. CPU time is measured, so a busy
+    machine makes no difference.
     """
     started = time.process_time()
+    called = _outcome(reader)
+    seconds = time.process_time() - started
+    if called.verdict == "traceback":
+        return called
+    text = called.text
+    if seconds > MOST_SECONDS:
+        return Called("over a second", called.value, f"{seconds:.1f} s: {text}")
+    if called.verdict == "accepted":
+        return called
+    length = len(text.replace(folder, "") if folder else text)
+    lines = text.count("\n") + 1
+    if length >= MOST_CHARACTERS or lines > MOST_LINES:
+        return Called("long text", None, f"{length} characters, {lines} lines: {text}")
+    if names and not any(_plain(name) in _plain(text) for name in names):
+        return Called("unnamed", None, f"none of {list(names)} is in: {text}")
+    return called
+
+
+def _outcome(reader: Callable[[], Any]) -> Called:
+    """Accepted, refused or traceback."""
     try:
-        value, verdict, text = reader(), "accepted", ""
+        return Called("accepted", reader())
     except UserError as error:
-        value, verdict, text = None, "refused", str(error)
+        return Called("refused", None, str(error))
     except SystemExit as end:
-        value, verdict, text = None, "refused", f"exit {end.code}"
+        return Called("refused", None, f"exit {end.code}")
     except MemoryError:
         return Called("traceback", None, "MemoryError")
-    except BaseException as error:  # tokenizers' panics are no `Exception`s
-        reason = (
-            why_refused(error) if isinstance(error, Exception) else None
-        )  # what `run_main` makes of it
+    except BaseException as error:  # panics of tokenizers are no `Exception`s
+        # the text that `run_main` prints; None: an error of the program
+        reason = why_refused(error) if isinstance(error, Exception) else None
         if reason is None:
             return Called("traceback", None, traceback.format_exc(limit=-6))
-        value, verdict, text = None, "refused", reason
-    seconds = time.process_time() - started
-    if seconds > MOST_SECONDS:
-        return Called("over a second", value, f"{seconds:.1f} s: {text}")
-    length, lines = len(text.replace(folder, "") if folder else text), text.count("\n") + 1
-    if verdict == "refused" and (length >= MOST_CHARACTERS or lines > MOST_LINES):
-        return Called("long text", None, f"{length} characters, {lines} lines: {text}")
-    if verdict == "refused" and names and not any(_plain(name) in _plain(text) for name in names):
-        return Called("unnamed", None, f"none of {list(names)} is in: {text}")
-    return Called(verdict, value, text)
+        return Called("refused", None, reason)
 
 
 def _plain(text: str) -> str:
-    """On one line, as a message shows it."""
+    """The text on one line."""
     return " ".join(text.split())

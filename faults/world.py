@@ -1,6 +1,4 @@
-"""A tiny world to run every stage in: rows, feedback, a policy, reward models, configs,
-commands.
-"""
+"""A tiny world for all stages: rows, feedback, a policy, reward models, configs, commands."""
 
 import random
 from dataclasses import dataclass
@@ -48,7 +46,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class World:
-    """The folder of a tiny world, as `$OUTPUT_DIR` of the stages."""
+    """The folder of a tiny world, which is `$OUTPUT_DIR` of the stages."""
 
     folder: Path
 
@@ -73,7 +71,7 @@ class World:
         return self.folder / "configs" / f"{name}.yml"
 
     def stage(self, name: str, *overrides: str) -> Stage:
-        """The stage of that name (see `stages`), with arguments added."""
+        """The stage with that name (see `stages`), with additional arguments."""
         return Stage(name, stages(self)[name].command.with_arguments(*overrides))
 
 
@@ -147,9 +145,7 @@ def _write_data(world: World) -> None:
 
 
 def with_odd_spaces(row: dict) -> dict:
-    """The row with a line separator and a next-line character in its passage, as scraped pages have
-    them.
-    """
+    """The row with a line separator and a next-line character in its passage."""
     passage = row["passages"][0]
     odd = passage["content"].replace(" ", "\u2028", 1).replace(". ", ".\u0085", 1)
     text = row["text"].replace(passage["content"], odd)
@@ -167,7 +163,7 @@ def feedback_row(split: str, index: int):
 
 
 def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
-    """A T5 of one layer and 16 columns with the rows' words; returns its tokenizer."""
+    """Write a T5 of one layer and 16 columns with the rows' words; returns its tokenizer."""
     rows = [row for name in ("train", "dev", "test") for row in read_json(data / f"{name}.json")]
     tokenizer = mini_model.word_tokenizer(mini_model.texts_of(rows))
     torch.manual_seed(seed)
@@ -185,9 +181,8 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
         "decoder_start_token_id": 0,
     }
     model = T5ForConditionalGeneration(T5Config(**{**settings, **changes}))
-    model.get_input_embeddings().weight.data.mul_(
-        0.05
-    )  # a random tied T5 otherwise echoes its own input
+    # otherwise a random T5 with tied embeddings echoes its input
+    model.get_input_embeddings().weight.data.mul_(0.05)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return tokenizer
@@ -197,7 +192,7 @@ def write_policy(folder: Path, data: Path, seed: int = 0, **changes: Any):
 
 
 def shrunk(shipped: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """A shipped mini config with other values: `changes` are by dotted key; None removes one."""
+    """A shipped mini config with changes by dotted key; None removes a key."""
     tree = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     for path, value in changes.items():
         *parents, leaf = path.split(".")

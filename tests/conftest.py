@@ -1,4 +1,4 @@
-"""Fixtures that more than one test file uses."""
+"""Fixtures shared by several test files."""
 
 import os
 import shutil
@@ -9,16 +9,16 @@ import reference
 import torch
 from hypothesis import HealthCheck, settings
 
-# The two libraries of fgrlhf/kernels/choice.py round differently, so no test, and no program that a
-# test starts, measures which is faster. The rest of fgrlhf/kernels is in use.
+# The two matrix libraries of fgrlhf/kernels/choice.py round differently, so no test, and no program
+# that a test starts, measures which is faster. All other kernels are in use.
 os.environ.setdefault("FGRLHF_KERNELS", "pytorch")
-# Tiny models: one thread is faster than two. No test depends on rounding; to see that, run them
+# Tiny models: one thread is faster than two. No test depends on rounding; to check that, run them
 # with other products and sums: FGRLHF_KERNELS=onednn, FGRLHF_TEST_THREADS=2,
 # ATEN_CPU_CAPABILITY=default
 torch.set_num_threads(int(os.environ.get("FGRLHF_TEST_THREADS", "1")))
 
 
-# No test depends on the clock: hypothesis would fail an example that takes 0.2 s on a busy machine.
+# No test depends on time: hypothesis would fail an example that takes 0.2 s on a busy machine.
 settings.register_profile("fgrlhf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fgrlhf")
 
@@ -26,28 +26,30 @@ settings.load_profile("fgrlhf")
 def _folder(variable: str, what: str) -> Path:
     path = os.environ.get(variable)
     if not path:
-        pytest.skip(f"{variable} is not set: it names the folder of {what}")
+        pytest.skip(f"{variable} is not set; set it to the folder of {what}")
     return Path(path)
 
 
 @pytest.fixture(scope="session")
 def expected_of_fixtures(tmp_path_factory) -> Path:
-    """What tests/reference.py computes of the rows in tests/fixtures."""
+    """The files that tests/reference.py computes from the rows in tests/fixtures."""
     return reference.write_expected(tmp_path_factory.mktemp("expected"))
 
 
 @pytest.fixture(scope="module", params=["fixtures", "published"])
 def source(request) -> str:
-    """A test of rows or golden values runs twice: on the rows in tests/fixtures, always; on
-    published ones where they are.
+    """Rows in the published format; such tests run twice.
+
+    They always run on the rows in tests/fixtures, and on the published rows if these are available.
     """
     return request.param
 
 
 @pytest.fixture(scope="module")
 def golden(source, expected_of_fixtures) -> Path:
-    """What the published code computes of the published rows; for the fixtures' rows what
-    tests/reference.py does.
+    """Golden values of the same rows as `source`.
+
+    For published rows they come from the published code, for the fixtures from tests/reference.py.
     """
     return (
         expected_of_fixtures
@@ -68,7 +70,7 @@ def qa_feedback(source) -> Path:
 
 @pytest.fixture(scope="session")
 def chromium():
-    """A headless Chromium: the one playwright knows of, else the system's."""
+    """A headless Chromium: playwright's own if installed, else the system's."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(
         (
@@ -80,8 +82,7 @@ def chromium():
     )
     if program is None:
         pytest.skip(
-            "no chromium on PATH: the pages are tested where there is one (on Debian: apt-get"
-            " install chromium)"
+            "there is no chromium on PATH to open the pages (Debian: apt-get install chromium)"
         )
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])

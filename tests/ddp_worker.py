@@ -1,4 +1,4 @@
-"""One rank of tests/test_distributed.py: trains every case, RANK and WORLD_SIZE being set."""
+"""One rank of tests/test_distributed.py: trains every case (RANK and WORLD_SIZE are set)."""
 
 import json
 import os
@@ -21,7 +21,7 @@ STOP = {
     "train__kl_patience": 3,
     "algorithm__kl_coef": 0.0,
 }
-CASES = {  # name: (policy, a critic of its own, changed settings)
+CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__training_batch_size_per_card": 3}),
     "published": (
@@ -49,16 +49,15 @@ CASES = {  # name: (policy, a critic of its own, changed settings)
             "algorithm__name": "trpo",
             "algorithm__cg_steps": 3,
             "model__value_model": {"ckpt": "tiny"},
-            "algorithm__cliprange_value": (
-                None
-            ),  # at first old and new values are equal but for a rounding
+            # at first old and new values are equal except for rounding
+            "algorithm__cliprange_value": None,
         },
     ),
 }
 
 
 def run(name: str, folder: Path, world: int, until: int | None = None):
-    """The case with its global batch shared out over `world` processes."""
+    """Train the case with its global batch divided among `world` processes."""
     kind, own_value, changes = CASES[name]
     settings = {
         "env__train_num_samples_per_input": 4,
@@ -66,40 +65,39 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__training_batch_size_per_card": 4,
         "train__save_interval": 3,
-        "train__adam_eps": (
-            1e-4
-        ),  # Adam would make a step of the rounding of a gradient that is all but 0
+        # Adam would turn the rounding error of a tiny gradient into a full step
+        "train__adam_eps": 1e-4,
         **changes,
     }
     if (
         name == "published"
-    ):  # its loss grows with the number of micro-batches a process has: two of them either way
+    ):  # its loss scales with the number of micro-batches per process, which is two either way
         settings["train__training_batch_size_per_card"] = 8 // world
-    made = trainer(
+    training = trainer(
         config(folder / name, **settings),
         kind,
         own_value=own_value,
         accelerator=Accelerator(cpu=True),
         lora=LoRAConfig(r=2) if name.startswith("lora") else None,
     )
-    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
-    made.train(until)
-    return made
+    training.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    training.train(until)
+    return training
 
 
 def run_dpo(folder: Path):
-    """DPO with its global batch shared out; four answers a question, five questions."""
-    made = dpo_helpers.trainer(
+    """Train DPO with its global batch divided: four answers per question, five questions."""
+    run = dpo_helpers.trainer(
         dpo_helpers.config(folder / "dpo", train__training_batch_size_per_card=1),
         "t5",
         dpo_helpers.fours(),
     )
-    made.train()
-    return made
+    run.train()
+    return run
 
 
 def agree_on_kernels(folder: Path) -> None:
-    """Write which library this rank takes where each rank would measure something else."""
+    """Record the library this rank uses when each rank's measurement would choose another one."""
     rank = Accelerator(cpu=True).process_index
     set_before = os.environ.pop("FGRLHF_KERNELS", "pytorch")
     library = "pytorch" if rank == 0 else "onednn"
@@ -117,21 +115,25 @@ def main() -> None:
     folder = Path(sys.argv[1])
     agree_on_kernels(folder)
     for name in (*CASES, "dpo"):
-        made = (
+        trained = (
             run_dpo(folder)
             if name == "dpo"
             else run(name, folder, world=2, until=3 if name == "t5" else None)
         )
         if name == "t5":  # both ranks continue from what rank 0 wrote
-            made = run(name, folder, world=2)
+            trained = run(name, folder, world=2)
         digest = {
-            n: float(t.double().abs().sum()) for n, t in made.actor_critic.state_dict().items()
+            n: float(t.double().abs().sum()) for n, t in trained.actor_critic.state_dict().items()
         }
-        result = {"step": made.step, "stopped": getattr(made, "stopped", False), "weights": digest}
-        (folder / f"{name}-rank{made.accelerator.process_index}.json").write_text(
+        result = {
+            "step": trained.step,
+            "stopped": getattr(trained, "stopped", False),
+            "weights": digest,
+        }
+        (folder / f"{name}-rank{trained.accelerator.process_index}.json").write_text(
             json.dumps(result)
         )
-    made.accelerator.end_training()
+    trained.accelerator.end_training()
 
 
 if __name__ == "__main__":

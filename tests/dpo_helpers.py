@@ -24,7 +24,7 @@ WORSE = ["dog", "the dog sees a bird .", "one two three", "a bird", "green ! gre
 
 
 def config(folder: Path, **changes) -> DPOConfig:
-    """A fast run's settings; changes are given as section__key=value."""
+    """Settings of a fast run; changes are given as section__key=value."""
     tree = {
         "model": {"policy_model": {"ckpt": "tiny"}},
         "dpo": {"beta": 0.5},
@@ -82,7 +82,7 @@ def fours() -> list[Comparison]:
 def trainer(
     cfg: DPOConfig, kind: str = "t5", comparisons=None, evaluate=None, dropout: float = 0.0
 ) -> DPOTrainer:
-    """The same arguments give the same trainer."""
+    """A DPO trainer; the same arguments give the same trainer."""
     policy = tiny.policy(kind, dropout=dropout)
     encoded = encode_comparisons(
         policy,

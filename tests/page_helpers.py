@@ -1,4 +1,4 @@
-"""The feedback pages in a browser: open one, watch it, and read what it stores and downloads."""
+"""The feedback pages in a browser: open a page, watch it, read its stored data and downloads."""
 
 import json
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def opened(
     tmp_path=None,
     **options,
 ):
-    """A page with these items. It must log no error and load nothing but its own files."""
+    """A page with these items. It must log no error and load only its own files."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(300_000)  # ms: a busy machine may take long
     tab = context.new_page()
@@ -68,7 +68,7 @@ def row_with(item: Item, annotation=None, preference=None) -> dict:
 
 
 def state(tab, page="annotation") -> dict:
-    """The stored state of the first item that has one."""
+    """The stored state of the first item that has a state."""
     return json.loads(
         tab.evaluate(
             "page => Object.entries(localStorage).find(([key]) =>"

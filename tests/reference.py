@@ -1,11 +1,9 @@
-"""What the tests expect of the rows in tests/fixtures, computed in plain Python apart from the code
-under test.
+"""Expected values for the rows in tests/fixtures, computed independently of the tested code.
 
-`write_expected` writes a folder of the same form as the golden values of the published code.
-Nothing here is taken from
-them: segments are marked by hand in fixtures/segments.json (`|` where a sub-sentence begins, `‖`
-  where a sentence ends),
-everything else follows the written rules by brute force. Slow and simple on purpose.
+`write_expected` writes a folder of the same form as the golden values of the published code, but
+uses none of them: segments are marked by hand in fixtures/segments.json (`|` where a sub-sentence
+begins, `‖` where a sentence ends), and everything else follows the written rules by brute force.
+The code is slow and simple on purpose.
 """
 
 import json
@@ -24,8 +22,9 @@ FACTUAL = ("Wrong-Grounding", "Unverifiable")
 
 
 def unmarked(marked: str) -> dict:
-    """Text and offsets of a text with marks: 0 and the sentences' ends; the sub-sentences' starts
-    and the text's length.
+    """Text and offsets of a marked text.
+
+    Offsets are 0 and the sentences' ends, and the sub-sentences' starts and the text's length.
     """
     text, ends, starts = "", [0], []
     for character in marked:
@@ -46,17 +45,16 @@ def marked_segments() -> list[dict]:
 
 
 def plain_sentences(text: str) -> list[tuple[int, int]]:
-    """[start, end) of sentences in texts as plain as the fixtures' are: `.`, `!` or `?` and white
-    space end one.
-    """
+    """[start, end) of the sentences in simple texts: `.`, `!` or `?` with white space ends one."""
     pieces = re.finditer(r"\S.*?[.!?](?=\s|$)|\S.*?$", text, re.DOTALL)
     return [(piece.start(), piece.start() + len(piece[0].rstrip())) for piece in pieces]
 
 
 def plain_subsentences(text: str) -> list[str]:
-    """The sub-sentences of a text: break after a word that ends in , ; ! ? if more than five words
-    remain; a piece of fewer than five words joins its neighbour, and the first of a sentence runs
-    on.
+    """The sub-sentences of a text.
+
+    A break follows a word that ends in , ; ! ? if more than five words remain. A piece of fewer
+    than five words joins its neighbour, and the first piece of a sentence runs on.
     """
     result = []
     for start, end in plain_sentences(text):
@@ -77,14 +75,9 @@ def plain_subsentences(text: str) -> list[str]:
 
 
 def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
-    """The hand-marked segments of a prediction as [start, end), white space around them left
-    out.
-    """
+    """The hand-marked segments of a prediction as [start, end), without surrounding white space."""
     marks = next(example for example in marked_segments() if example["text"] == text)
-    if level == "sentence":  # noqa: SIM108
-        bounds = marks["sentence_offsets"]
-    else:
-        bounds = marks["subsentence_offsets"]
+    bounds = marks[f"{level}_offsets"]
     pieces = []
     for first, stop in zip(bounds, bounds[1:]):
         inside = [i for i in range(first, stop) if not text[i].isspace()]
@@ -93,8 +86,9 @@ def pieces_of(text: str, level: str) -> list[tuple[int, int]]:
 
 
 def segment_line(number: int, row: dict, level: str) -> str | None:
-    """The line of NF-ERR_subsentence (level `subsentence`) or F-ERR_sentence (`sentence`); None if
-    it is left out.
+    """The line of NF-ERR_subsentence or F-ERR_sentence; None if the prediction is left out.
+
+    `level` is `subsentence` for the first file and `sentence` for the second.
     """
     text = row["prediction 1"]
     words = ["question:", *row["question"].split()]
@@ -132,9 +126,7 @@ def segment_line(number: int, row: dict, level: str) -> str | None:
 
 
 def similarity(piece: str, sentence: str) -> float:
-    """1 if the piece stands in the sentence, else difflib's quick ratio with the most similar
-    n-gram of words.
-    """
+    """1 if the sentence contains the piece, else the best quick ratio with a word n-gram."""
     if piece in sentence:
         return 1.0
     n = len(piece.split())
@@ -147,9 +139,7 @@ def similarity(piece: str, sentence: str) -> float:
 
 
 def matches(text: str, passages: list[list[str]]) -> list[tuple[str, tuple[int, int]]]:
-    """The sub-sentences that match a passage sentence, each with (passage, sentence), both from
-    1.
-    """
+    """The sub-sentences that match a passage sentence, as (passage, sentence) counted from 1."""
     result = []
     for piece in plain_subsentences(" ".join(text.split())):
         best, where = 0.0, None
@@ -164,7 +154,7 @@ def matches(text: str, passages: list[list[str]]) -> list[tuple[str, tuple[int, 
 
 
 def completeness(row: dict) -> list[int] | None:
-    """The six preferences by coverage; None where nothing is needed."""
+    """The six preferences by coverage; None if no information is needed."""
     minor = set()
     for info in row["feedback"]["missing-info"]:
         if info["error type"] == "Missing-Minor-Auxiliary":
@@ -188,16 +178,33 @@ def completeness(row: dict) -> list[int] | None:
 # ---- PPO in float64 ------------------------------------------------------------------------------
 
 PPO_CASES = [
-    {   # two answers of three tokens and one; nothing is whitened
-        "lengths": [3, 1], "whiten_rewards": False, "lam": 0.95, "gamma": 1.0, "kl_coef": 0.3,
-        "cliprange": 0.2, "cliprange_value": 0.2, "pg_coef": 1.0, "vf_coef": 1.0,
-        "logprobs": [[-1.0, -0.5, -2.0], [-0.25]], "ref_logprobs": [[-1.5, -0.25, -2.0], [-1.0]],
-        "values": [[0.5, 0.25, -0.5], [1.0]], "raw_rewards": [[0.3, 0.0, -0.5], [0.25]],
-        "new_logprobs": [[-0.7, -0.9, -2.05], [-0.3]], "new_values": [[0.1, 0.6, -0.45], [0.7]],
+    {  # two answers of three tokens and one token, not whitened
+        "lengths": [3, 1],
+        "whiten_rewards": False,
+        "lam": 0.95,
+        "gamma": 1.0,
+        "kl_coef": 0.3,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "pg_coef": 1.0,
+        "vf_coef": 1.0,
+        "logprobs": [[-1.0, -0.5, -2.0], [-0.25]],
+        "ref_logprobs": [[-1.5, -0.25, -2.0], [-1.0]],
+        "values": [[0.5, 0.25, -0.5], [1.0]],
+        "raw_rewards": [[0.3, 0.0, -0.5], [0.25]],
+        "new_logprobs": [[-0.7, -0.9, -2.05], [-0.3]],
+        "new_values": [[0.1, 0.6, -0.45], [0.7]],
     },
-    {   # three answers, whitened, discounted, other coefficients
-        "lengths": [2, 4, 3], "whiten_rewards": True, "lam": 0.9, "gamma": 0.8, "kl_coef": 0.1,
-        "cliprange": 0.1, "cliprange_value": 0.5, "pg_coef": 0.7, "vf_coef": 1.3,
+    {  # three answers, whitened, discounted, different coefficients
+        "lengths": [2, 4, 3],
+        "whiten_rewards": True,
+        "lam": 0.9,
+        "gamma": 0.8,
+        "kl_coef": 0.1,
+        "cliprange": 0.1,
+        "cliprange_value": 0.5,
+        "pg_coef": 0.7,
+        "vf_coef": 1.3,
         "logprobs": [[-0.1, -3.0], [-0.6, -1.2, -0.3, -0.9], [-2.2, -0.4, -1.1]],
         "ref_logprobs": [[-0.2, -2.5], [-0.6, -1.0, -0.8, -0.7], [-1.9, -0.4, -1.6]],
         "values": [[0.2, -0.3], [0.9, 0.4, 0.1, 0.6], [-0.8, 0.0, 0.35]],
@@ -205,14 +212,24 @@ PPO_CASES = [
         "new_logprobs": [[-0.15, -2.6], [-0.9, -1.1, -0.35, -0.4], [-2.0, -0.8, -1.0]],
         "new_values": [[1.0, -0.2], [0.2, 0.5, 0.9, 0.55], [-0.1, 0.1, 0.3]],
     },
-    {   # one long and one short answer: what whitening leaves on padding reaches far
-        "lengths": [5, 1], "whiten_rewards": True, "lam": 0.99, "gamma": 1.0, "kl_coef": 0.2,
-        "cliprange": 0.2, "cliprange_value": 0.2, "pg_coef": 1.0, "vf_coef": 0.5,
-        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]], "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],  # noqa: E501
-        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]], "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],  # noqa: E501
-        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]], "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],  # noqa: E501
+    {  # one long and one short answer: the padding's whitened values have a large effect
+        "lengths": [5, 1],
+        "whiten_rewards": True,
+        "lam": 0.99,
+        "gamma": 1.0,
+        "kl_coef": 0.2,
+        "cliprange": 0.2,
+        "cliprange_value": 0.2,
+        "pg_coef": 1.0,
+        "vf_coef": 0.5,
+        "logprobs": [[-0.5, -0.5, -1.5, -0.75, -0.1], [-1.0]],
+        "ref_logprobs": [[-0.4, -0.9, -1.5, -0.5, -0.2], [-0.6]],
+        "values": [[0.0, 0.1, 0.2, 0.3, 0.4], [-1.0]],
+        "raw_rewards": [[0.0, 0.5, 0.0, -0.5, 1.5], [-2.0]],
+        "new_logprobs": [[-0.45, -0.8, -1.2, -0.75, -0.05], [-1.4]],
+        "new_values": [[0.3, 0.1, -0.3, 0.25, 0.9], [-0.9]],
     },
-]  # fmt: skip
+]
 
 
 def padded(rows: list[list[float]], length: int) -> list[list[float]]:
@@ -220,7 +237,7 @@ def padded(rows: list[list[float]], length: int) -> list[list[float]]:
 
 
 def masked_mean(rows: list[list[float]], lengths: list[int]) -> float:
-    """Over the real tokens of all rows."""
+    """The mean over the real tokens of all rows."""
     real = [value for row, length in zip(rows, lengths) for value in row[:length]]
     return sum(real) / len(real)
 
@@ -228,9 +245,11 @@ def masked_mean(rows: list[list[float]], lengths: list[int]) -> float:
 def whitened(
     rows: list[list[float]], lengths: list[int], keep_mean: bool, published: bool
 ) -> list[list[float]]:
-    """Ours: divided by the standard deviation, the mean taken off only where it is not kept, 0 on
-    padding. Published: the mean always taken off, divided by the root of the standard deviation,
-    the mean added again, padding included.
+    """Whitened values, by the library's or the published arithmetic.
+
+    Ours: divided by the standard deviation, the mean subtracted unless it is kept, 0 on padding.
+    Published: the mean always subtracted, divided by the root of the standard deviation, the mean
+    added again, padding included.
     """
     mean = masked_mean(rows, lengths)
     std = math.sqrt(masked_mean([[(value - mean) ** 2 for value in row] for row in rows], lengths))
@@ -264,9 +283,8 @@ def ppo_expected(case: dict, published: bool) -> dict:
     advantages = [[0.0] * longest for _ in count]
     returns = [[0.0] * longest for _ in count]
     for b in count:
-        last = (
-            longest if published else lengths[b]
-        )  # the published sum runs from the longest answer's end
+        # the published sum starts at the end of the longest answer
+        last = longest if published else lengths[b]
         next_value = next_advantage = 0.0
         for t in reversed(range(last)):
             delta = rewards[b][t] + case["gamma"] * next_value - values[b][t]
@@ -293,16 +311,18 @@ def ppo_expected(case: dict, published: bool) -> dict:
         sum(value_losses) / len(value_losses),
     )
     return {
-        "kl": kl, "penalized": penalized, "whitened_advantages": white, "returns": returns,
-        "loss_policy": policy_loss, "loss_value": value_loss,
+        "kl": kl,
+        "penalized": penalized,
+        "whitened_advantages": white,
+        "returns": returns,
+        "loss_policy": policy_loss,
+        "loss_value": value_loss,
         "loss_total": case["pg_coef"] * policy_loss + case["vf_coef"] * value_loss,
-    }  # fmt: skip
+    }
 
 
 def ppo_case(case: dict) -> dict:
-    """A case in the form of ppo_numbers.json: tensors padded, a mask, what the published arithmetic
-    gives.
-    """
+    """A case in the form of ppo_numbers.json: padded tensors, a mask, the published results."""
     longest = max(case["lengths"])
     tensors = {
         name: padded(case[name], longest)
@@ -316,7 +336,7 @@ def ppo_case(case: dict) -> dict:
 
 
 def write_expected(folder: Path) -> Path:
-    """segments.json, ppo_numbers.json and the reward-model files of the fixture rows."""
+    """Write segments.json, ppo_numbers.json and the reward-model files of the fixture rows."""
     (folder / "segments.json").write_text(json.dumps(marked_segments()))
     (folder / "ppo_numbers.json").write_text(
         json.dumps({"cases": [ppo_case(case) for case in PPO_CASES]})

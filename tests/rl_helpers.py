@@ -1,4 +1,4 @@
-"""Small runs of the RL loop: a toy reward, rollouts made by hand, a trainer on tiny models."""
+"""Small runs of the RL loop: a toy reward, hand-made rollouts, a trainer of tiny models."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ PROMPTS = [
 
 
 class CountWord:
-    """1 for each occurrence of a word: a dense reward a tiny model can learn."""
+    """1 for each occurrence of a word: a dense reward that a tiny model can learn."""
 
     def __init__(self, word: str = "cat"):
         self.word = word
@@ -37,7 +37,7 @@ class CountWord:
 
 
 def config(folder: Path, **changes) -> RLConfig:
-    """A fast run's settings; changes are given as section__key=value."""
+    """Settings of a fast run; changes are given as section__key=value."""
     tree = {
         "model": {"policy_model": {"ckpt": "tiny"}, "value_model": {"policy_value_sharing": True}},
         "reward": {"cat": {"kind": "count"}},
@@ -97,13 +97,13 @@ def trainer(
 
 
 def metrics(folder: Path, timings: bool = False) -> list[dict]:
-    """The lines of metrics.jsonl, by default without the timings, which no two runs share."""
+    """The lines of metrics.jsonl, by default without the timings, which differ between runs."""
     rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if timings or not k.startswith("time/")} for row in rows]
 
 
 def rollout(mask_BT, **tensors) -> Rollout:
-    """A rollout whose tensors are given or zero; texts are empty."""
+    """A rollout with given tensors, the others zero; texts are empty."""
     mask_BT = torch.as_tensor(mask_BT)
     B, T = mask_BT.shape
     zeros_BT = torch.zeros(B, T)

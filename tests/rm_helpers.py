@@ -1,5 +1,6 @@
-"""Tiny reward models of every shape, and toy data they can learn: a segment full of `red` is
-wrong.
+"""Tiny reward models of every shape, and toy data they can learn.
+
+A segment with many `red` is wrong.
 """
 
 import json
@@ -23,7 +24,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def prefix(text: str, context: str = "", mark: str = "answer:") -> Prefix:
-    """`text` and then `context`, which may be cut."""
+    """The prefix `text`, then `context`, which may be cut."""
     core, more = words(text), words(context)
     ranges = (range(len(core), len(core) + len(more)),) if more else ()
     return Prefix((*core, *more), ranges, words(mark))

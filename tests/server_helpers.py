@@ -1,4 +1,4 @@
-"""A feedback server in a process of its own, that can be killed, and a small client of it."""
+"""A feedback server in a separate process, which can be killed, and a small client."""
 
 import http.client
 import json
@@ -19,15 +19,14 @@ from interface_html.tasks import FeedbackTask
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = QA.schema
-LONG = bool(
-    os.environ.get("FGRLHF_FEEDBACK_CHECK")
-)  # set by `make feedback-check`: the long versions
+# set by `make feedback-check`: the long versions
+LONG = bool(os.environ.get("FGRLHF_FEEDBACK_CHECK"))
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def write_items(folder: Path, count: int) -> Path:
@@ -55,9 +54,7 @@ class Server:
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         begun = time.monotonic()
-        while (
-            time.monotonic() - begun < 1800
-        ):  # it may take as long as it needs: this is for one that never answers
+        while time.monotonic() - begun < 1800:  # a generous limit, for a server that never answers
             try:
                 if Client(self.port, "starter").call("GET", "/api/health")[0] == 200:
                     return self
@@ -87,14 +84,15 @@ def serving(folder: Path, **settings):
 
 
 class Client:
-    """An annotator who speaks the API over one kept connection."""
+    """An annotator's client with one persistent connection."""
 
     def __init__(self, port: int, name: str, timeout: float = 600):
         self.port, self.name, self.timeout, self.connection = port, name, timeout, None
 
     def call(self, method: str, path: str, body=None, headers=(), raw: bytes | None = None):
-        """Status and JSON of an answer. A connection that was closed while idle is opened again,
-        once.
+        """Status and JSON of a response.
+
+        A connection that was closed while idle is opened again, once.
         """
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         sent = {"Content-Type": "application/json", "X-Annotator": self.name, **dict(headers)}
@@ -121,7 +119,7 @@ class Client:
     def submission(
         self, given, doc=None, page: str = "annotation", task: FeedbackTask = QA, **changes
     ) -> dict:
-        """The body of a submission; without `doc` it says that there is no error."""
+        """The body of a submission; without `doc` it reports no error."""
         row = given["item"]
         if doc is None:
             doc = {

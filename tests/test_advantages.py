@@ -47,7 +47,7 @@ def test_gae_by_hand():
     advantages_BT, returns_BT = gae(rewards_BT, values_BT, mask_BT, gamma=0.9, lam=0.8)
     torch.testing.assert_close(advantages_BT, torch.tensor([[0.265, 0.75, 0.0]]))
     torch.testing.assert_close(returns_BT, torch.tensor([[0.765, 1.0, 0.0]]))
-    # "longest" lets in what padding holds: delta_2 = 9 - 9 = 0, delta_1 = 1 + .9 * 9 - .25 = 8.85
+    # "longest" includes the padding: delta_2 = 9 - 9 = 0, delta_1 = 1 + .9 * 9 - .25 = 8.85
     advantages_BT, _ = gae(rewards_BT, values_BT, mask_BT, 0.9, 0.8, start="longest")
     torch.testing.assert_close(advantages_BT, torch.tensor([[-0.275 + 0.72 * 8.85, 8.85, 0.0]]))
     with pytest.raises(ValueError, match="own_end"):
@@ -72,9 +72,10 @@ def test_ends_of_lambda(gamma):
     torch.testing.assert_close(returns_BT, to_go_BT)
     advantages_BT, _ = gae(rewards_BT, values_BT, MASK, gamma, lam=0.0)
     following_BT = torch.cat([values_BT[:, 1:], torch.zeros(4, 1)], 1)
+    # lambda 0: TD error
     torch.testing.assert_close(
         advantages_BT, (rewards_BT + gamma * following_BT - values_BT) * MASK
-    )  # lambda 0: TD error
+    )
 
 
 def test_a_perfect_critic_leaves_no_advantage():
@@ -102,10 +103,8 @@ def test_reward_to_go_by_hand():
     mask_BT = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert reward_to_go(rewards_BT, mask_BT, 0.5).tolist() == [[3, 4, 4], [8, 0, 0]]
     assert reward_to_go(rewards_BT, mask_BT)[:, 0].tolist() == [7, 8]
-    dense, scalar = (
-        torch.tensor([[1.0, 2.0, 4.0]]),
-        torch.tensor([[0.0, 0.0, 7.0]]),
-    )  # the same reward, given at the end
+    # the same reward, given at the end
+    dense, scalar = (torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[0.0, 0.0, 7.0]]))
     assert (
         reward_to_go(dense, torch.ones(1, 3))[0, 0] == reward_to_go(scalar, torch.ones(1, 3))[0, 0]
     )
@@ -130,15 +129,16 @@ def test_group_statistics_by_hand():
     assert group_mean(RETURNS, GROUPS).tolist() == [3, 3, 3, 1, 1, 1]
     assert leave_one_out(RETURNS, GROUPS).tolist() == [4, 3.5, 1.5, 1.5, 1.5, 0]
     assert group_std(RETURNS, GROUPS).tolist() == pytest.approx([7**0.5] * 3 + [3**0.5] * 3)
-    shuffled = torch.tensor([3, 0, 4, 1, 5, 2])  # groups need not stand side by side
+    shuffled = torch.tensor([3, 0, 4, 1, 5, 2])  # groups need not be contiguous
     assert torch.equal(
         leave_one_out(RETURNS[shuffled], GROUPS[shuffled]), leave_one_out(RETURNS, GROUPS)[shuffled]
     )
 
 
 def test_leave_one_out_is_the_group_mean_made_larger():
-    """R - mean over all K = (K - 1) / K (R - mean over the others); with K = 2 the pair's
-    difference.
+    """R - mean over all K = (K - 1) / K (R - mean over the others).
+
+    With K = 2 this is the difference of the pair.
     """
     torch.testing.assert_close(
         RETURNS - group_mean(RETURNS, GROUPS), 2 / 3 * (RETURNS - leave_one_out(RETURNS, GROUPS))
@@ -172,16 +172,13 @@ def test_segment_advantages_by_hand():
     all_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=False)
     assert all_BT.tolist() == [[5, 5, 3, 0], [5, 3, 3, 3], [5, 5, 0, 0]]
     made_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)] * 2, one, 1.0, leave_out=True)
-    assert made_BT.tolist() == [
-        [-6, -6, -4, 0],
-        [6, 4, 4, 4],
-        [0, 0, 0, 0],
-    ]  # two aspects that say the same
+    # two equal aspects
+    assert made_BT.tolist() == [[-6, -6, -4, 0], [6, 4, 4, 4], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
 def test_a_response_to_which_a_reward_does_not_apply_is_left_out(leave_out):
-    """Four responses, of which the last is not judged: the others get what three would get."""
+    """Four responses, the last not judged: the others get the values of a group of three."""
     rewards_BT = torch.cat([SEGMENTED, torch.full((1, 4), 9.0)])
     before_BT = torch.cat([BEFORE, torch.zeros(1, 4, dtype=torch.long)])
     mask_BT = torch.cat([SEGMENT_MASK, torch.zeros(1, 4, dtype=torch.long)])
@@ -194,8 +191,9 @@ def test_a_response_to_which_a_reward_does_not_apply_is_left_out(leave_out):
 @pytest.mark.parametrize("leave_out", [True, False])
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_one_segment_is_the_whole_response(leave_out, gamma):
-    """A reward at the end, at gamma 1, is the same by segment and by response; so is any response's
-    first token.
+    """A reward at the end, with gamma 1, gives the same by segment and by response.
+
+    So does the first token of any response.
     """
     mask_BT = lengths_mask([3, 5, 1, 4, 4, 2])
     end_BT = torch.zeros(6, 5).scatter(1, mask_BT.sum(1, keepdim=True) - 1, RETURNS[:, None])
@@ -211,15 +209,17 @@ def test_empty_responses_and_padding():
     mask_BT = lengths_mask([0, 3], T=3)
     for poison in (0.0, float("nan")):
         rewards_BT = torch.tensor([[poison] * 3, [0.0, 1.0, 1.0]])
-        made = segment_advantages(
+        result = segment_advantages(
             [(rewards_BT, BEFORE[:2, :3], mask_BT)], torch.zeros(2, dtype=torch.long), 1.0, True
         )
-        assert made.tolist() == [[0, 0, 0], [2, 2, 1]]  # nothing against the empty one's nothing
+        # two zeros are compared
+        assert result.tolist() == [[0, 0, 0], [2, 2, 1]]
 
 
 def small_world(K: int):
-    """Every K responses of at most 3 tokens: 0 goes on, 1 ends a segment (rewarded by its prefix),
-    2 stops.
+    """All K-tuples of responses of at most 3 tokens.
+
+    Token 0 continues, 1 ends a segment (rewarded by its prefix), 2 stops.
     """
     responses = [p + (2,) for n in range(3) for p in itertools.product((0, 1), repeat=n)]
     responses += list(itertools.product((0, 1), repeat=3))
@@ -248,8 +248,9 @@ def small_world(K: int):
 
 
 def expected_gradient(K, leave_out, form):
-    """The mean of the estimator over all groups of K responses, and the gradient of the expected
-    return, as vectors.
+    """The mean of the estimator over all groups, and the gradient of the expected return.
+
+    Both are vectors, and a group has K responses.
     """
     parameters, logprob_NT, rewards_NT, before_NT, mask_NT, groups_GK = small_world(K)
     chance_N = logprob_NT.sum(1).exp()
@@ -274,9 +275,7 @@ def expected_gradient(K, leave_out, form):
 @pytest.mark.parametrize("form", ["segment", "response"])
 @pytest.mark.parametrize("K", [2, 3])
 def test_leaving_one_out_is_unbiased(form, K):
-    """Over every possible group the mean of the estimator is the gradient of the expected
-    return.
-    """
+    """The mean of the estimator over all groups is the gradient of the expected return."""
     estimate, exact, _ = expected_gradient(K, True, form)
     torch.testing.assert_close(estimate, exact, atol=1e-12, rtol=1e-9)
 
@@ -284,17 +283,14 @@ def test_leaving_one_out_is_unbiased(form, K):
 def test_the_mean_over_all_samples_shrinks_the_gradient():
     estimate, exact, _ = expected_gradient(3, False, "response")
     torch.testing.assert_close(estimate, 2 / 3 * exact, atol=1e-12, rtol=1e-9)
-    estimate, exact, _ = expected_gradient(
-        3, False, "segment"
-    )  # late segments, reached by fewer, shrink more: no one factor
+    # late segments, reached by fewer responses, shrink more: no single factor
+    estimate, exact, _ = expected_gradient(3, False, "segment")
     factor = (estimate @ exact) / (exact @ exact)
     assert 0.4 < factor < 2 / 3 and torch.nn.functional.cosine_similarity(estimate, exact, 0) > 0.97
 
 
 def test_segments_have_smaller_advantages_than_responses():
-    """Reward that was earned before a token is noise to it: taking it off is what the segment form
-    is for.
-    """
+    """Rewards before a token are noise for it; the segment form subtracts them."""
     assert (
         expected_gradient(3, True, "segment")[2] < 0.8 * expected_gradient(3, True, "response")[2]
     )

@@ -1,6 +1,4 @@
-"""Agreement figures: numbers by hand, another package's alpha, noise that lowers them, unanimous
-data.
-"""
+"""Agreement measures: values by hand, another package's alpha, added noise, unanimous data."""
 
 import copy
 import json
@@ -73,34 +71,32 @@ def test_figures_by_hand():
     }
     figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, [10, 20])])
     assert figures["span F1, exact"].mean == 0
-    assert figures["span F1, overlap"].mean == pytest.approx(
-        2 / 3
-    )  # [0,7) with [0,11) both ways; Unverifiable alone
+    # [0,7) with [0,11) both ways; Unverifiable alone
+    assert figures["span F1, overlap"].mean == pytest.approx(2 / 3)
     assert figures["span F1, characters"].mean == pytest.approx(2 * 7 / (7 + 3 + 11))
     assert figures["missing-info F1"].mean == pytest.approx(2 * 1 / 3)
-    assert figures["share won by the output shown first"].mean == pytest.approx(
-        6 / 11
-    )  # b saw them the other way
+    # b saw them in the other order
+    assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
     assert figures["ties"].mean == pytest.approx(1 / 12)
     assert figures["active seconds"].mean == 15
     assert overlap_matches(a["errors"], b["errors"]) == 2
 
 
 def relabelled(rows, noise: float, seed: int):
-    """Copies in which a judgement is replaced at random with probability `noise`."""
+    """Copies in which each judgement is replaced at random with probability `noise`."""
     rng, rows = random.Random(seed), copy.deepcopy(rows)
     for row in rows:
-        for one in row["feedback"]["errors"]:
+        for entry in row["feedback"]["errors"]:
             if rng.random() < noise:
-                one["error type"], one["explanation"] = (
+                entry["error type"], entry["explanation"] = (
                     rng.choice(["Irrelevant", "Unverifiable", "Incoherent"]),
                     "",
                 )
         row["feedback"]["errors"] = [
-            one for one in row["feedback"]["errors"] if rng.random() >= noise
+            entry for entry in row["feedback"]["errors"] if rng.random() >= noise
         ]
         row["feedback"]["missing-info"] = [
-            one for one in row["feedback"]["missing-info"] if rng.random() >= noise
+            entry for entry in row["feedback"]["missing-info"] if rng.random() >= noise
         ]
         row["preference"] = [
             rng.choice([0, 1, 2]) if rng.random() < noise else value for value in row["preference"]
@@ -110,23 +106,29 @@ def relabelled(rows, noise: float, seed: int):
 
 def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
     rows = json.loads((qa_feedback / "train_feedback.json").read_text())
-    copies = max(1, 300 // len(rows))  # with a few rows more noise could agree more by luck
+    copies = max(1, 300 // len(rows))  # few rows could agree by chance
     rows = [{**row, "question": f"{row['question']} ({i})"} for i in range(copies) for row in rows]
     source = tmp_path / "source.json"
     source.write_text(json.dumps(rows))
     rows = json.loads(source.read_text())  # no two rows share their feedback
-    found = []
+    figures_by_noise = []
     for noise in (0.1, 0.2, 0.4):
         path = tmp_path / f"{noise}.json"
         path.write_text(json.dumps(relabelled(rows, noise, 0)))
         figures = report(QA, judged_in_files(QA, [str(source), str(path)]))
-        found.append(
+        figures_by_noise.append(
             {name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)}
         )
-    for name in found[0]:
+    for name in figures_by_noise[0]:
         if "F1" in name or "alpha" in name:
-            assert 1 > found[0][name] > found[1][name] > found[2][name] > 0, name
-    assert sum("F1" in name or "alpha" in name for name in found[0]) == 8
+            assert (
+                1
+                > figures_by_noise[0][name]
+                > figures_by_noise[1][name]
+                > figures_by_noise[2][name]
+                > 0
+            ), name
+    assert sum("F1" in name or "alpha" in name for name in figures_by_noise[0]) == 8
 
 
 def test_the_report_is_printed_and_written(tmp_path, capsys):
@@ -157,7 +159,7 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
 
 
 def test_real_preferences(qa_feedback, source):
-    """The known figures of the rows: the first-listed wins more often; a few are no ranking."""
+    """Known figures of the rows: the first-listed answer wins more often; a few are no ranking."""
     items = [
         item
         for split in ("train", "dev")

@@ -1,4 +1,4 @@
-"""What holds for all algorithms, and identities between them."""
+"""Properties of all algorithms, and identities between them."""
 
 import json
 import os
@@ -27,7 +27,8 @@ from fgrlhf.types import PolicyOutput, SegmentScore, TokenReward
 ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)
 GROUP = ("rloo", "grpo", "gpg")  # compare a prompt's samples
-LR = {"t5": 3e-2, "gpt2": 5e-3}  # the tiny T5 begins with small embeddings: its logits move slowly
+# the tiny T5's small embeddings make its logits move slowly
+LR = {"t5": 3e-2, "gpt2": 5e-3}
 FAST = {
     "trpo": {"algorithm__max_kl": 0.05, "algorithm__cg_steps": 5, "train__total_episodes": 32 * 35}
 }
@@ -41,7 +42,7 @@ LARGE = {
 
 
 def settings(name: str, **changes) -> dict:
-    """A run of algorithm `name`: trpo's critic has a trunk of its own."""
+    """Settings of a run of algorithm `name`; trpo's critic has its own trunk."""
     own_trunk = {"model__value_model": {"ckpt": "tiny"}} if name == "trpo" else {}
     return {"algorithm__name": name, **own_trunk, **changes}
 
@@ -57,8 +58,8 @@ def make(folder, name, kind="t5", reward=None, evaluate=None, dropout=0.0, **cha
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_finds_the_best_arm(name, kind, tmp_path):
-    """A bandit: one token is written, and the word `cat` is paid."""
-    made = make(
+    """A bandit: one token is generated, and the word `cat` is rewarded."""
+    run = make(
         tmp_path,
         name,
         kind,
@@ -68,18 +69,18 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
         train__lr=LR[kind],
         **(LARGE | FAST.get(name, {})),
     )
-    made.train()
+    run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
-    # TRPO's steps have one size, at the optimum too, where they follow the critic's noise: it
-    # leaves it for a step at times.
+    # TRPO's steps have a fixed size, even at the optimum, where they follow the critic's noise, so
+    # it sometimes leaves the optimum for a step.
     last, least = (10, 0.9) if name == "trpo" else (5, 0.95)
     assert curve[0] < 0.3 and sum(curve[-last:]) / last > least, (curve[:5], curve[-last:])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_learns_from_dense_rewards(name, tmp_path):
-    """Paid for every `cat`, a policy writes it more and more often."""
-    made = make(
+    """A policy that is rewarded for every `cat` writes it more and more often."""
+    run = make(
         tmp_path,
         name,
         env__train_num_samples_per_input=8,
@@ -88,7 +89,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
         train__lr=LR["t5"],
         **(LARGE | FAST.get(name, {})),
     )
-    made.train()
+    run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     assert sum(curve[-5:]) / 5 > 4 > 1 > curve[0], (curve[:5], curve[-5:])
 
@@ -97,9 +98,7 @@ def test_each_learns_from_dense_rewards(name, tmp_path):
 
 
 def dense(*values_T):
-    """A rollout of four responses, with one aspect that has a segment ending on every rewarded
-    token.
-    """
+    """A rollout of four responses with one aspect, whose segments end on the rewarded tokens."""
     mask_BT = lengths_mask([len(row) for row in values_T])
     ends = tuple(tuple(range(1, len(row) + 1)) for row in values_T)
     segments = [[SegmentScore(t, t + 1, v) for t, v in enumerate(row) if v] for row in values_T]
@@ -133,31 +132,31 @@ def test_segments_before_a_token():
     )
     whole = [
         [SegmentScore(0, None, 1.0)]
-    ] * 4  # a score of the whole answer is complete after its last token only
+    ] * 4  # a score of the whole answer is complete only after its last token
     index_BT = segments_before(whole, old.char_ends, old.response_mask_BT)
     assert (index_BT * old.response_mask_BT).sum() == 0
 
 
 def test_rloo_of_two_is_the_pair_difference():
-    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[:2])
-    assert made.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
-    made = advantages(RLOO(RLOOConfig(credit="response")), ROWS[1:3])
-    assert made.tolist() == [[-2, -2, 0], [2, 2, 2]]
-    made = advantages(RLOO(RLOOConfig()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
-    assert made.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
+    result = advantages(RLOO(RLOOConfig(credit="response")), ROWS[:2])
+    assert result.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]  # both earned 3
+    result = advantages(RLOO(RLOOConfig(credit="response")), ROWS[1:3])
+    assert result.tolist() == [[-2, -2, 0], [2, 2, 2]]
+    result = advantages(RLOO(RLOOConfig()), ROWS[:2])  # by segment: 3 against 3; then 2 against 0
+    assert result.tolist() == [[0, 0, 2, 2], [0, -2, 0, 0]]
 
 
 def test_a_reward_that_does_not_apply_gives_no_advantage():
-    """The third response is not judged: rloo compares the other two, and the KL penalty all."""
+    """The third response is not judged: rloo compares the others; all get the KL penalty."""
     old, judged = dense([1.0, 0.0], [3.0, 0.0], [0.0, 0.0])
     segments = [*judged.segments["r"][:2], None]
     rewards = TokenReward(judged.by_aspect, {"r": segments}, judged.mask_BT)
     rloo = RLOO(RLOOConfig())
-    made = rloo.advantages(old, rewards.total_BT, rewards).advantages_BT
-    assert made.tolist() == [[-2, 0], [2, 0], [0, 0]]
+    result = rloo.advantages(old, rewards.total_BT, rewards).advantages_BT
+    assert result.tolist() == [[-2, 0], [2, 0], [0, 0]]
     penalty_BT = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, -1.0]])
-    made = rloo.advantages(old, rewards.total_BT + penalty_BT, rewards).advantages_BT
-    assert made.tolist() == [[-1.5, 0.5], [2.5, 0.5], [-1, -1]]
+    result = rloo.advantages(old, rewards.total_BT + penalty_BT, rewards).advantages_BT
+    assert result.tolist() == [[-1.5, 0.5], [2.5, 0.5], [-1, -1]]
 
 
 def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
@@ -166,15 +165,15 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
     plain = GRPO(GRPOConfig(normalize=False, credit="response"))
     torch.testing.assert_close(advantages(plain, ENDS), reinforce)
     assert reinforce[:, 0].tolist() == [0, 0, 2, -2]
-    # and the gradients: at ratio 1 the clipped surrogate's is the policy gradient's
+    # and the gradients: at ratio 1 the gradient of the clipped surrogate is the policy gradient
     old, _ = dense(*ENDS)
     gradients = []
     for algorithm in (plain, Reinforce(ReinforceConfig(baseline="mean"))):
         new_BT = old.logprobs_BT.clone().requires_grad_()
         _, rewards = dense(*ENDS)
-        made = algorithm.advantages(old, rewards.total_BT, rewards)
+        result = algorithm.advantages(old, rewards.total_BT, rewards)
         algorithm.loss(
-            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, made
+            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, result
         ).loss_BT.sum().backward()
         gradients.append(new_BT.grad)
     torch.testing.assert_close(*gradients)
@@ -197,7 +196,7 @@ def test_gpg_makes_up_for_prompts_that_say_nothing():
     assert gpg_scale(returns_B, group_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
     assert gpg_scale(torch.ones(6), group_B) == 1
     gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(normalize=False))
-    torch.testing.assert_close(advantages(gpg), advantages(grpo))  # one prompt that says something
+    torch.testing.assert_close(advantages(gpg), advantages(grpo))  # only one prompt with an effect
 
 
 def test_reinforce_by_hand():
@@ -219,11 +218,11 @@ def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
     settings = GRPOConfig(normalize=normalize, clip_low=0.1, clip_high=0.3)
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
-    made = GRPO(settings).loss(
+    result = GRPO(settings).loss(
         new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])})
     )
-    torch.testing.assert_close(made.loss_BT, torch.tensor([[-1.3], [0.9]]))
-    assert made.metrics["clipfrac/policy"].tolist() == [[1], [1]]
+    torch.testing.assert_close(result.loss_BT, torch.tensor([[-1.3], [0.9]]))
+    assert result.metrics["clipfrac/policy"].tolist() == [[1], [1]]
 
 
 def weights(made):
@@ -231,9 +230,7 @@ def weights(made):
 
 
 def test_a2c_is_ppo_at_ratio_one(tmp_path):
-    """One epoch of one minibatch: the ratio is 1, nothing is clipped, and the weights after the
-    step are the same.
-    """
+    """One epoch of one minibatch has ratio 1 and no clipping, so the weights are equal."""
     once = {
         "train__n_minibatches": 1,
         "train__n_ppo_epoch_per_rollout": 1,
@@ -241,17 +238,15 @@ def test_a2c_is_ppo_at_ratio_one(tmp_path):
     }
     results = []
     for name in ("ppo", "a2c"):
-        made = make(tmp_path / name, name, **once)
-        made.train()
-        results.append(weights(made))
+        run = make(tmp_path / name, name, **once)
+        run.train()
+        results.append(weights(run))
     for name, tensor in results[0].items():
         torch.testing.assert_close(tensor, results[1][name], atol=2e-6, rtol=1e-4)
 
 
 class OnePerAnswer:
-    """The number of `cat`s as one score, given with the last character or for the answer as a
-    whole.
-    """
+    """The number of `cat`s as one score, on the last character or on the whole answer."""
 
     def segment_scores(self, prompts, texts):
         return [[SegmentScore(0, None, float(text.count("cat")))] for text in texts]
@@ -312,11 +307,11 @@ def test_the_same_names_are_logged(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "trpo"])
 def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
-    made = make(tmp_path, name, train__n_minibatches=2, train__n_ppo_epoch_per_rollout=3)
-    rollout_, rewards = made.collect_and_score()
-    steps, step = [], made.optimizer.step
-    made.optimizer.step = lambda: (steps.append(1), step())
-    made.update(rollout_, made.compute_advantages(rollout_, rewards)[1])
+    run = make(tmp_path, name, train__n_minibatches=2, train__n_ppo_epoch_per_rollout=3)
+    rollout_, rewards = run.collect_and_score()
+    steps, step = [], run.optimizer.step
+    run.optimizer.step = lambda: (steps.append(1), step())
+    run.update(rollout_, run.compute_advantages(rollout_, rewards)[1])
     assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo") else 1)
 
 
@@ -328,14 +323,13 @@ def test_normalised_aspects_by_hand():
         "c": torch.ones(2, 2),
     }
     segments = {name: [[], []] for name in aspects}
-    made = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
-    assert made.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
-    assert made.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # the sign of a weight stays
-    assert made.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
+    result = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
+    assert result.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
+    assert result.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
+    assert result.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
-    torch.testing.assert_close(
-        doubled.by_aspect["a"], made.by_aspect["a"]
-    )  # the reward model's scale is gone
+    # the reward model's scale is gone
+    torch.testing.assert_close(doubled.by_aspect["a"], result.by_aspect["a"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -377,9 +371,9 @@ class Scaled(CountWord):
 
 
 def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
-    made = {}
+    result = {}
     for place in ("reward", "loss"):
-        made[place] = make(
+        result[place] = make(
             tmp_path / place,
             "grpo",
             algorithm__kl_in=place,
@@ -387,7 +381,7 @@ def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
             train__total_episodes=24,
             train__lr=1e-2,
         )
-        made[place].train()
+        result[place].train()
     paid, lost = metrics(tmp_path / "reward"), metrics(tmp_path / "loss")
     assert "loss/kl" not in paid[1] and lost[-1]["loss/kl"] > 0
     assert all(row["reward/penalized"] == row["reward/total"] for row in lost)
@@ -429,7 +423,10 @@ def test_two_halves_are_one_whole(name, kind, tmp_path):
     }
     if name == "nlpo":
         changes["algorithm__sync_every"] = 3  # a checkpoint between two syncs
-    evaluate = lambda policy: {"reward": sum(p.double().sum().item() for p in policy.parameters())}  # noqa: E731
+
+    def evaluate(policy):
+        return {"reward": sum(p.double().sum().item() for p in policy.parameters())}
+
     whole, half = tmp_path / "whole", tmp_path / "half"
     straight = make(whole, name, kind, evaluate=evaluate, **changes)
     straight.train()
@@ -536,12 +533,13 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
         "algorithm.cliprange",
         "train.n_ppo_epoch_per_rollout",
     ]
+    # without kl_coef, which is used
     critic = [
         "algorithm.cliprange",
         "algorithm.lam",
         "model.value_model.policy_value_sharing",
         "train.value_lr",
-    ]  # kl_coef is read
+    ]
     assert unused(algorithm__name="grpo", **given) == critic
     assert unused(algorithm__name="rloo", **given) == sorted(
         [*critic, "train.n_ppo_epoch_per_rollout"]
@@ -555,11 +553,11 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
 
 
 def test_a_config_holds_the_settings_that_its_algorithm_reads(tmp_path):
-    made = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
-    written = made.model_dump()["algorithm"]
+    result = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
+    written = result.model_dump()["algorithm"]
     assert written["gamma"] == 0.8 and written["credit"] == "segment" and "lam" not in written
-    again = validate(RLConfig, made.model_dump(), "again")
-    assert again.model_dump() == made.model_dump() and again.algorithm.unused == ()
+    again = validate(RLConfig, result.model_dump(), "again")
+    assert again.model_dump() == result.model_dump() and again.algorithm.unused == ()
 
 
 def test_the_name_alone_changes_the_algorithm(tmp_path):
@@ -634,7 +632,7 @@ number = 3
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """A package of a user's own: `<package>.algorithms`."""
+    """A user's package, `<package>.algorithms`."""
     package = f"outside_{tmp_path.name.replace('-', '_')}"
     (tmp_path / "src" / package).mkdir(parents=True)
     (tmp_path / "src" / package / "__init__.py").touch()

@@ -1,6 +1,4 @@
-"""annotation.html from disk: whole annotations by keyboard, mouse and touch, kept, undone, refused,
-downloaded.
-"""
+"""annotation.html from disk: keyboard, mouse and touch input, storing, undo, download."""
 
 import copy
 import json
@@ -48,7 +46,7 @@ BYTES = rows_text([row_with(Item("one", ROW), EXPECTED)]).encode()
 
 
 def by_keyboard(tab):
-    """Every step of the annotation, as one list of calls; after each the page may be reloaded."""
+    """All steps of the annotation as a list of calls; the page may be reloaded after each."""
     keys = lambda *names: lambda: press(tab, *names)  # noqa: E731
     focus = lambda: press(tab, "Escape", *["Home"] * 4)  # noqa: E731
     return [
@@ -335,12 +333,12 @@ def test_nothing_serious_for_axe_and_nothing_wider_than_the_window(
         if page == "annotation":
             word(tab, 2).click()
         for _ in range(2):
-            tab.wait_for_timeout(200)  # colours fade in
-            found = axe.run(tab, options={"preload": False}).response["violations"]
+            tab.wait_for_timeout(200)  # colours are animated
+            violations = axe.run(tab, options={"preload": False}).response["violations"]
             bad = [
-                (one["id"], [node["html"][:150] for node in one["nodes"]][:3])
-                for one in found
-                if one["impact"] in ("serious", "critical")
+                (entry["id"], [node["html"][:150] for node in entry["nodes"]][:3])
+                for entry in violations
+                if entry["impact"] in ("serious", "critical")
             ]
             assert bad == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width

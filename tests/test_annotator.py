@@ -1,6 +1,4 @@
-"""The simulated annotator: what it marks by hand-made answers, its rate of noise, rows the
-validator accepts.
-"""
+"""The simulated annotator: marks on hand-made answers, noise rate, rows the validator accepts."""
 
 import json
 import random
@@ -92,7 +90,7 @@ def samples(count):
 def test_rate_of_noise_is_the_stated_one():
     flipped = total = 0
     for i, (row, texts) in enumerate(samples(300)):
-        made = annotate(
+        row_of_feedback = annotate(
             random.Random(i),
             row["question"],
             row["passages"],
@@ -100,7 +98,7 @@ def test_rate_of_noise_is_the_stated_one():
             texts,
             Habits(noise=0.05, perturbed=0.0),
         )
-        marked = {(e.start, e.end) for e in made.errors}
+        marked = {(e.start, e.end) for e in row_of_feedback.errors}
         for part in judge(row["question"], row["passages"], texts[0]).subsentences:
             flipped += ((part.start, part.end) in marked) == part.label.startswith(
                 "ok"
@@ -110,13 +108,13 @@ def test_rate_of_noise_is_the_stated_one():
 
 
 def test_perturbed_answers_repeat_or_drop_sentences():
-    made = {perturb(random.Random(seed), GOLD) for seed in range(300)}
+    variants = {perturb(random.Random(seed), GOLD) for seed in range(300)}
     first, second = (
         "The film was created by Kal; the film was sold in Oku.",
         "The poem was created by Bor; the poem was sold in Axo.",
     )
-    assert {first, second, f"{first} {first} {second}", f"{first} {second} {first}"} <= made
-    assert any(text.count("created by Kal") >= 3 for text in made)
+    assert {first, second, f"{first} {first} {second}", f"{first} {second} {first}"} <= variants
+    assert any(text.count("created by Kal") >= 3 for text in variants)
     assert perturb(random.Random(0), "") == ""
 
 

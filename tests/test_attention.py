@@ -188,7 +188,7 @@ def test_dropout_drops_the_same_entries_in_both_directions(biased, block_size):
 
 
 def test_dropout_has_the_distribution_of_transformers():
-    """Mean and spread of the loss over many draws are those with the attention of transformers."""
+    """Mean and spread of the loss over many draws equal those of transformers' attention."""
     torch.manual_seed(0)
     model = t5()
     layers = [

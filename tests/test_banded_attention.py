@@ -1,4 +1,4 @@
-"""Attention in blocks equals the stock Longformer's, and a dense attention with a mask."""
+"""Attention in blocks equals the stock Longformer's and a dense attention with a mask."""
 
 import copy
 from pathlib import Path
@@ -32,7 +32,7 @@ LENGTHS = (1, 3, 4, 5, 8, 9, 12, 13, 16, 31, 40)  # one side of the window is 4
 
 
 def pair(kind: str, dropout: float = 0.0, **changes) -> tuple[nn.Module, nn.Module]:
-    """A stock model and the same with attention in blocks.
+    """A stock model and its copy with attention in blocks.
 
     The weights are large, so that scores differ and every key matters.
     """
@@ -65,7 +65,7 @@ def batch(length: int, padding: str = "none", marks: str = "default") -> dict[st
         mask = (torch.rand(3, length, generator=generator) < 0.6).long()
         mask[:, 0] = 1
     inputs = {"input_ids": ids * mask, "attention_mask": mask}
-    if marks == "many":  # another number in every row, none in the last; some on padding
+    if marks == "many":  # a different number in every row, none in the last; some on padding
         is_global = (torch.rand(3, length, generator=generator) < 0.3).long()
         is_global[2] = 0
         inputs["global_attention_mask"] = is_global
@@ -84,7 +84,7 @@ def run(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Te
 
 
 def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str = "") -> None:
-    """Equal to 1e-5, or to 1e-5 of the largest number if that is above 1."""
+    """Check equality to 1e-5, relative to the largest number if that is above 1."""
     tolerance = 1e-5 * max(1.0, float(theirs.detach().abs().max()))
     torch.testing.assert_close(
         ours, theirs, rtol=0, atol=tolerance, msg=lambda text: f"{name}: {text}"
@@ -94,7 +94,7 @@ def assert_near(ours: torch.Tensor, theirs: torch.Tensor, name: str = "") -> Non
 def assert_same(
     banded: dict[str, torch.Tensor | None], stock: dict[str, torch.Tensor | None]
 ) -> None:
-    """Equal, including the parameters that have no gradient: DDP treats them differently."""
+    """Check equality, including which parameters have no gradient: DDP treats them differently."""
     assert {name for name in stock if stock[name] is None} == {
         name for name in banded if banded[name] is None
     }
@@ -170,7 +170,7 @@ def test_blocks_are_a_dense_attention_with_a_band_as_mask(length, G):
     query, key, value = torch.randn(3, *shape, dtype=torch.float64).requires_grad_().unbind()
     global_key, global_value = torch.randn(2, 2, 3, G, 5, dtype=torch.float64).unbind()
     masked_BL = torch.rand(2, length) < 0.3
-    masked_BL[:, ::window] = False  # so that every query can read something
+    masked_BL[:, ::window] = False  # so that every query attends to something
     masked_BG = torch.rand(2, G) < 0.3
     distance_LL = (torch.arange(length)[:, None] - torch.arange(length)).abs()
     masked = (distance_LL > window) | masked_BL[:, None, None]

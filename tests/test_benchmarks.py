@@ -1,6 +1,4 @@
-"""The benchmark compares equal work: both sides compute the same, its numbers are what they are
-called.
-"""
+"""The benchmark compares equal work: both sides compute the same, and its numbers are correct."""
 
 import json
 import re
@@ -78,21 +76,19 @@ def test_both_sides_compute_the_same(equality):
 )
 def test_a_difference_is_noticed(monkeypatch, name, fault, caught):
     monkeypatch.setattr(baseline, name, fault)
-    found = measure.check(SMALL)
+    result = measure.check(SMALL)
     assert caught <= {
-        name for name, value in found.differences.items() if value > measure.TOLERANCE
+        name for name, value in result.differences.items() if value > measure.TOLERANCE
     }
-    with pytest.raises(UserError, match="nothing to time"):
-        found.require("small")
+    with pytest.raises(UserError, match="times cannot be compared"):
+        result.require("small")
 
 
 measured_loss, words = baseline.clipped_value_loss, baseline.rm_words
 
 
 def test_the_models_answers_are_no_copies_and_end(equality):
-    """Answers end at different lengths, by a token that ends them, and hold many different
-    words.
-    """
+    """Answers have different lengths, end with an end token, and contain many different words."""
     size = replace(SMALL, answer_tokens=60, prompts=8)
     responses = ours.generate(ours.build(size)).responses()
     ended = [row for row in responses if len(row) < size.answer_tokens]
@@ -166,7 +162,7 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
 
 
 def test_unknown_sizes_are_refused():
-    with pytest.raises(UserError, match="huge.*known are tiny"):
+    with pytest.raises(UserError, match="huge.*choose from tiny"):
         bench.Settings(sizes="tiny,huge").chosen()
     assert [size.samples for size in bench.Settings(sizes="tiny", samples=2).chosen()] == [2]
 
@@ -187,7 +183,7 @@ def counted(function) -> int:
 
 def test_t5_flops_are_those_torch_counts():
     model = workload.t5(DIMS, SMALL, seed=0).eval()
-    model.set_attn_implementation("eager")  # matrix products, all of which the counter knows
+    model.set_attn_implementation("eager")  # matrix products, all of which the counter counts
     prompt_BP, answer_BT = torch.full((1, 50), 9), torch.full((1, 30), 9)
     with_logits = flops.forward_flops(DIMS, [50], [[30]], logits=True)
     assert counted(
@@ -202,38 +198,34 @@ def test_t5_flops_are_those_torch_counts():
 
 
 def test_padding_to_the_real_lengths_is_no_padding():
-    """With one sample a prompt, all at their limits, the baseline computes ours and the critic's
-    logits.
-    """
+    """With one sample per prompt and full lengths, only the critic's logits are extra FLOPs."""
     size = replace(SMALL, samples=1, prompt_tokens=SMALL.input_limit)
     prompts, answers = [size.input_limit] * size.prompts, [[size.answer_tokens]] * size.prompts
     logits = 3 * size.epochs * size.prompts * flops.logits_flops(size.value, size.answer_tokens)
-    found = (
+    result = (
         flops.padded_update_flops(size) - flops.step_flops(size, prompts, answers, [])["updates"]
     )
-    assert found == pytest.approx(logits)
+    assert result == pytest.approx(logits)
 
 
 def test_generations_flops_are_those_torch_counts():
     size = replace(SMALL, eos_every=None)
     model = workload.t5(DIMS, size, seed=0).eval()
     model.set_attn_implementation("eager")
-    found = counted(
+    result = counted(
         lambda: model.generate(
             input_ids=torch.full((1, 50), 9), do_sample=False, max_new_tokens=30, min_new_tokens=30
         )
     )
-    assert found == pytest.approx(
+    assert result == pytest.approx(
         flops.forward_flops(DIMS, [50], [[30]], logits=True, cached=True), rel=0.03
     )
 
 
 def test_longformer_flops_are_no_more_than_torch_counts():
-    """transformers computes blocks of keys wider than the window; what lies in the window is
-    counted.
-    """
+    """Transformers computes blocks of keys wider than the window; only the window is counted."""
     model, tokens = workload.reward_model(SMALL, "segment", 0), 64
-    found = counted(
+    result = counted(
         lambda: model(
             input_ids=torch.full((1, tokens), 9),
             attention_mask=torch.ones(1, tokens, dtype=torch.long),
@@ -241,7 +233,7 @@ def test_longformer_flops_are_no_more_than_torch_counts():
     )
     formula = flops.longformer_flops(SMALL.reward, tokens)
     head = 2 * tokens * SMALL.reward.hidden * 2
-    assert formula <= found - head <= 1.2 * formula
+    assert formula <= result - head <= 1.2 * formula
 
 
 def test_step_flops_by_hand():
@@ -311,6 +303,6 @@ def test_profile_names_every_phase(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["baseline", "ours"])
 def test_a_side_in_a_process_of_its_own(side, equality):
-    found = child.measured(SMALL, side, 1, equality.responses, reps=2)
-    assert len(found["seconds"]) == 2 and set(found["peak_mb"]) == set(measure.PHASES)
-    assert 0 < found["imports_mb"] <= found["built_mb"] <= max(found["peak_mb"].values())
+    result = child.measured(SMALL, side, 1, equality.responses, reps=2)
+    assert len(result["seconds"]) == 2 and set(result["peak_mb"]) == set(measure.PHASES)
+    assert 0 < result["imports_mb"] <= result["built_mb"] <= max(result["peak_mb"].values())

@@ -1,4 +1,4 @@
-"""`char_ends` in linear time equals its definition, by which every prefix is decoded."""
+"""`char_ends` in linear time equals its definition, which decodes every prefix."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ TEXTS = st.text(alphabet=st.sampled_from("ab .,;?!'\n 🙂👩‍👩‍👧é�
 
 
 def whole_prefixes(tokenizer, ids):
-    """The definition."""
+    """The definition of `char_ends`."""
     prefixes = [tokenizer.decode(ids[: t + 1], skip_special_tokens=True) for t in range(len(ids))]
     text = prefixes[-1] if prefixes else ""
     end = 0
@@ -35,7 +35,7 @@ def whole_prefixes(tokenizer, ids):
 
 @cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
-    """Tokenizers that decode in different ways.
+    """Tokenizers with different decoders.
 
     With `bytes`, as in Llama, unknown characters become one token per byte. With `suffix`, a token
     marks the end of a word.
@@ -146,12 +146,12 @@ def test_the_number_of_decoded_tokens_grows_linearly(kind, monkeypatch):
         assert len(ends) == n and ends[-1] == len(text)
         work[n] = sum(lengths)
     assert work[400] < 2.2 * work[200] and work[400] < 100 * 400
-    assert work[400] < 0.5 * 400 * 401 / 2  # half of the work of all prefixes
+    assert work[400] < 0.5 * 400 * 401 / 2  # half the work of decoding all prefixes
 
 
 def test_a_text_that_never_splits_is_decoded_by_the_definition():
     class Counting:
-        """Decodes to the number of tokens, so parts do not add up to the whole."""
+        """Decodes to the number of tokens, so the parts do not add up to the whole."""
 
         def batch_decode(self, rows, skip_special_tokens):
             return [f"{len(row)} tokens" for row in rows]

@@ -53,7 +53,7 @@ def test_the_end_of_the_turn_ends_a_response():
     assert policy.eos_ids == [1, END] and plain.eos_ids == [1]
     output = policy.model.get_output_embeddings()
     bias = torch.zeros(output.out_features)
-    bias[END] = 1e4  # the model writes nothing else
+    bias[END] = 1e4  # the model writes only this token
     output.bias = torch.nn.Parameter(bias)
     response = policy.generate(*policy.encode(["cat"]), Sampling(5, do_sample=False))
     assert response.ids_BT.tolist() == [[END]] and response.mask_BT.tolist() == [[1]]
@@ -74,7 +74,7 @@ def test_a_saved_policy_keeps_or_loses_its_template(tmp_path):
     ):
         load_policy(tmp_path / "plain", chat_template=True)
     value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
-    assert value.trunk.chat is None  # it reads the policy's token ids
+    assert value.trunk.chat is None  # the critic reads the policy's token ids
 
 
 def test_a_template_must_leave_tokens_for_the_prompt():

@@ -63,9 +63,8 @@ def assert_same_run(made, folder, other, other_folder):
     assert tensors.keys() == other_tensors.keys() and all(
         torch.equal(t, other_tensors[n]) for n, t in tensors.items()
     )
-    plain = [
-        json.loads(json.dumps(g)) for g in (groups, other_groups)
-    ]  # betas: a tuple is a list after JSON
+    # betas: a tuple becomes a list in JSON
+    plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]
     assert plain[0] == plain[1]
     assert metrics(folder) == metrics(other_folder)
     samples = [
@@ -89,7 +88,7 @@ def test_two_halves_are_one_whole(case, tmp_path):
 
 
 class FailsOnce:
-    """A reward that is interrupted at one call, like a job that is killed."""
+    """A reward that fails at one call, like a killed job."""
 
     def __init__(self, at: int):
         self.calls, self.at = 0, at
@@ -113,10 +112,8 @@ def test_an_interruption_between_checkpoints(tmp_path):
     resumed = make(cut, train__save_interval=3)
     resumed.train()
     assert_same_run(resumed, cut, straight, whole)
-    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == [
-        "step-6",
-        "step-8",
-    ]  # the last two are kept
+    # the last two are kept
+    assert sorted(path.name for path in (cut / "checkpoints").iterdir()) == ["step-6", "step-8"]
 
 
 def damage(folder, how: str) -> None:
@@ -134,16 +131,14 @@ def damage(folder, how: str) -> None:
 def test_a_damaged_checkpoint_is_passed_over(how, tmp_path):
     make(tmp_path, train__save_interval=2).train(until=4)
     damage(tmp_path / "checkpoints" / "step-4", how)
-    made = make(tmp_path, train__save_interval=2)
+    run = make(tmp_path, train__save_interval=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
-        assert checkpoint.load_latest(made)
-    assert made.step == 2
+        assert checkpoint.load_latest(run)
+    assert run.step == 2
     damage(tmp_path / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
         make(tmp_path, train__save_interval=2).train()
-    assert (
-        len(metrics(tmp_path)) == 6
-    )  # nothing of the old run was thrown away: 4 steps, 2 evaluations
+    assert len(metrics(tmp_path)) == 6  # nothing of the old run was deleted: 4 steps, 2 evaluations
 
 
 def test_other_settings_are_refused_key_by_key(tmp_path):
@@ -157,16 +152,15 @@ def test_other_settings_are_refused_key_by_key(tmp_path):
         and "reward.dog" in message
     )
     assert "train.seed" not in message and "save_dir" in message
-    made = make(
-        tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1
-    )  # how a run is logged and saved is not what it computes
-    assert checkpoint.load_latest(made) and made.step == 2
+    # logging and saving do not change the results
+    run = make(tmp_path, logging__log_interval=2, logging__run_name="again", train__save_interval=1)
+    assert checkpoint.load_latest(run) and run.step == 2
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monkeypatch):
-    made = make(tmp_path, train__save_interval=2)
-    made.train(until=2)
+    run = make(tmp_path, train__save_interval=2)
+    run.train(until=2)
 
     def killed(tensors, path):
         with open(path, "wb") as file:
@@ -175,23 +169,23 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, tmp_path, monk
 
     monkeypatch.setattr(checkpoint, "save_file", killed)
     with pytest.raises(error):
-        made.train(until=4)
+        run.train(until=4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
     monkeypatch.undo()
     resumed = make(tmp_path, train__save_interval=2)
     assert checkpoint.load_latest(resumed) and resumed.step == 2
 
 
-def test_what_a_killed_process_left_over_is_cleaned_up(tmp_path):
+def test_folders_of_a_killed_process_are_removed(tmp_path):
     target = tmp_path / "best"
     with checkpoint.new_folder(target) as folder:
         (folder / "a").write_text("1")
-    shutil.copytree(target, tmp_path / ".best.tmp")  # killed while filling
+    shutil.copytree(target, tmp_path / ".best.tmp")  # killed while writing
     (tmp_path / ".best.tmp" / "half").write_text("x")
     with checkpoint.new_folder(target) as folder:
         assert list(folder.iterdir()) == []
         (folder / "a").write_text("2")
-        assert (target / "a").read_text() == "1"  # the old one stands until the new one is whole
+        assert (target / "a").read_text() == "1"  # kept until the new one is complete
     assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
         "best"
     ]
@@ -212,7 +206,7 @@ def test_a_first_start_finds_nothing(tmp_path):
 def test_a_finished_run_finishes_again_at_once(tmp_path):
     make(tmp_path, train__total_episodes=16).train()
     before = metrics(tmp_path)
-    reward = CombinedReward({"cat": FailsOnce(at=1)})  # nothing may be collected
+    reward = CombinedReward({"cat": FailsOnce(at=1)})  # no response may be collected
     make(tmp_path, train__total_episodes=16, reward=reward).train()
     assert metrics(tmp_path) == before
 
@@ -253,14 +247,12 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
     folder = shutil.copytree(saved, tmp_path / "step-2")
     assert checkpoint._verified_state(folder)["step"] == 2
     edit(folder / "state.json", own_sha256=None)
-    assert (
-        checkpoint._verified_state(folder)["step"] == 2
-    )  # earlier releases wrote no hash of the state itself
+    # earlier releases wrote no hash of the state itself
+    assert checkpoint._verified_state(folder)["step"] == 2
     if how != "kl":
         edit(folder / "state.json", **EDITS[how])
-        assert (
-            checkpoint._verified_state(folder) is None
-        )  # what cannot be used is refused all the same
+        # unusable checkpoints are refused nevertheless
+        assert checkpoint._verified_state(folder) is None
     shutil.copy(saved / "state.json", folder)
     edit(folder / "state.json", **EDITS[how])
     assert checkpoint._verified_state(folder) is None
@@ -269,9 +261,9 @@ def test_an_edited_state_is_damaged(how, saved, tmp_path):
 def test_after_an_edited_state_the_checkpoint_before_it_is_used(tmp_path):
     make(tmp_path, train__save_interval=2).train(until=4)
     edit(tmp_path / "checkpoints" / "step-4" / "state.json", kl_coef=0.5)
-    made = make(tmp_path, train__save_interval=2)
+    run = make(tmp_path, train__save_interval=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
-        assert checkpoint.load_latest(made) and made.step == 2
+        assert checkpoint.load_latest(run) and run.step == 2
 
 
 @pytest.mark.parametrize("how", ["deleted", "cut off", "no config"])
@@ -284,30 +276,30 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, tmp_path, capsys
         (best / "model.safetensors").write_bytes((best / "model.safetensors").read_bytes()[:-8])
     else:
         (best / "config.json").unlink()
-    made = make(tmp_path, train__save_interval=2)
-    made.train()
+    run = make(tmp_path, train__save_interval=2)
+    run.train()
     assert f"{best}, the best policy so far" in capsys.readouterr().out
-    assert made.best is not None and made.best["step"] >= 4 and (best / "config.json").exists()
+    assert run.best is not None and run.best["step"] >= 4 and (best / "config.json").exists()
     assert (
         checkpoint.load_latest(again := make(tmp_path, train__save_interval=2))
-        and again.best == made.best
+        and again.best == run.best
     )
 
 
 def test_other_processes_may_go_on_where_the_updates_are_the_same(tmp_path, capsys):
     def resumed(processes, **changes):
-        made = make(tmp_path, **changes)
-        made.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
-        return checkpoint.load_latest(made)
+        run = make(tmp_path, **changes)
+        run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+        return checkpoint.load_latest(run)
 
-    make(tmp_path).train(until=2)  # one process, 4 prompts a step
+    make(tmp_path).train(until=2)  # one process, 4 prompts per step
     assert (
         resumed(2, train__sampling_batch_size_per_card=2)
         and "started with 1 processes and continues with 2" in capsys.readouterr().out
     )
     assert resumed(2, train__sampling_batch_size_per_card=2, train__training_batch_size_per_card=4)
     for processes, changes in (
-        (2, {}),  # 8 prompts a step
+        (2, {}),  # 8 prompts per step
         (2, {"train__sampling_batch_size_per_card": 2, "train__average_microbatches": False}),
         (2, {"train__sampling_batch_size_per_card": 2, "train__lr": 1.0}),
         (1, {"train__sampling_batch_size_per_card": 2}),

@@ -18,13 +18,21 @@ class Settings(StrictModel):
 
 @pytest.mark.parametrize("text", ["a #b", "k: v", "a\nb", "${HOME}", "x=y", "[1]", "12", "", "'q'"])
 def test_text_is_taken_literally(text):
-    made = settings_from(Settings, [f"folder={text}", f"name={text}"])
-    assert made.folder == made.name == text
+    settings = settings_from(Settings, [f"folder={text}", f"name={text}"])
+    assert settings.folder == settings.name == text
 
 
 def test_other_values_are_read_by_their_type():
-    made = settings_from(Settings, ["seeds=3", "name=null", "count=12", "share=1e-3", "redo=true"])
-    assert (made.seeds, made.name, made.count, made.share, made.redo) == ("3", None, 12, 1e-3, True)
+    settings = settings_from(
+        Settings, ["seeds=3", "name=null", "count=12", "share=1e-3", "redo=true"]
+    )
+    assert (settings.seeds, settings.name, settings.count, settings.share, settings.redo) == (
+        "3",
+        None,
+        12,
+        1e-3,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

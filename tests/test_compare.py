@@ -1,6 +1,4 @@
-"""compare.sh and `fgrlhf compare`: the runs, and how runs, seeds and prompts become a table and a
-page.
-"""
+"""compare.sh and `fgrlhf compare`: the runs, and their results as a table and a page."""
 
 import re
 from pathlib import Path
@@ -53,7 +51,7 @@ def overrides(stage) -> list[str]:
 
 @pytest.fixture
 def demo(tmp_path):
-    """A folder with the models and the feedback of the demo, empty files."""
+    """A folder with the demo's models and feedback as empty files."""
     for path in (
         "sft/model.safetensors",
         "rel_rm/model.safetensors",
@@ -127,7 +125,7 @@ def test_without_a_demo_the_message_names_it(tmp_path):
 
 
 class Stages:
-    """Takes the place of `Pipeline`: keeps the stages, and writes what they would write."""
+    """Replaces `Pipeline`: records the stages and writes their outputs."""
 
     def __init__(self, stages, root, folder, environment, lanes):
         Stages.last = stages
@@ -334,7 +332,7 @@ OTHER = Difference(0.2, 0.1, 0.3, True, 0.01, 0.04, True)
 
 
 def test_other_differences():
-    """The same algorithm with another config; others only if their interval excludes zero."""
+    """The same algorithm with another config; other pairs only if their interval excludes zero."""
     names = [("ppo", "", "ppo"), ("rloo", "", "rloo"), ("gpg", "", "gpg")]
     names += [("rloo-holistic", "holistic", "rloo"), ("ppo-holistic", "holistic", "ppo")]
     runs = {name: RunResult(group, algorithm, [], {}) for name, group, algorithm in names}
@@ -353,8 +351,9 @@ def test_other_differences():
 
 
 def test_differences_are_corrected_for_their_number():
-    """Twelve copies of SFT that differ by noise alone, and one that is better: some intervals
-    exclude zero, one is real.
+    """Of twelve noisy copies of SFT and a better policy, only the better one is significant.
+
+    Some intervals of the copies exclude zero.
     """
     rng = np.random.default_rng(4)
     gold = {"sft": [np.zeros(100)] * 3, "better": [rng.normal(0.5, 0.02, 100) for _ in range(3)]}

@@ -1,6 +1,4 @@
-"""comparison.html from disk: the order drawn and kept, pairs and ranks mapped back to the row's six
-values.
-"""
+"""comparison.html from disk: the order of answers, and pairs and ranks as the row's six values."""
 
 import json
 
@@ -15,7 +13,7 @@ EXPECTED = [
 
 
 def shown_quality(tab) -> list[int]:
-    """The quality of the answers in the order shown, by what is read on the page."""
+    """The quality of the answers in the order shown, read from the page."""
     texts = [ITEM[f"prediction {i}"] for i in range(1, 5)]
     return [
         QUALITY[texts.index(text)] for text in tab.locator(".candidate .output").all_inner_texts()
@@ -53,7 +51,7 @@ def test_every_order_is_mapped_back(chromium, tmp_path):
             orders.add(tuple(tab.locator(".candidate .output").all_inner_texts()))
             press(tab, *map(str, judge(tab)), "Control+Enter")
         assert [row["preference"] for row in json.loads(downloaded(tab))] == [EXPECTED] * 24
-    assert len(orders) > 8  # 24 draws of 24 orders: fewer than 9 different ones is a chance of 1e-6
+    assert len(orders) > 8  # fewer than 9 different ones of 24 have probability 1e-6
 
 
 def test_pairs_by_mouse_then_as_ranks(chromium, tmp_path):
@@ -76,14 +74,13 @@ def test_ranks_by_keyboard(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
 
 
-def test_what_is_refused_and_what_is_warned_of(chromium, tmp_path):
+def test_refusals_and_warnings(chromium, tmp_path):
     with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
         press(tab, "1", "Control+Enter")
         assert "A or C is not decided" in tab.inner_text("#message")
         assert tab.locator("#problems li").count() == 5
-        press(
-            tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter"
-        )  # A > B > C > A
+        # A > B > C > A
+        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")
         assert "go in a circle: " in tab.inner_text("#message")
         press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
         assert "Is this what you mean?" in tab.inner_text("#warnings")

@@ -19,13 +19,8 @@ def one(better: Answer, worse: Answer) -> list[Comparison]:
 
 
 def test_token_weights_by_hand():
-    offsets = [
-        (0, 3),
-        (3, 7),
-        (7, 8),
-        (8, 12),
-        (12, 12),
-    ]  # a token may begin with the space before its word
+    # a token may begin with the space before its word
+    offsets = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 12)]
     assert token_weights(offsets, ((4, 7),), 3.0) == [1, 3, 1, 1, 1]
     assert token_weights(offsets, ((2, 3), (8, 9)), 2.0) == [2, 1, 1, 2, 1]
     assert token_weights(offsets, ((3, 8), (11, 12)), 2.0) == [1, 2, 2, 2, 1]
@@ -36,34 +31,34 @@ def test_token_weights_by_hand():
 def test_marked_characters_are_found_by_any_tokenizer(kind):
     policy = tiny.t5(kind)
     text = "the red cat sees a blue dog"
-    (made,) = encode_comparisons(
+    (encoded,) = encode_comparisons(
         policy, one(Answer(text, ((8, 11), (19, 23))), Answer("a dog")), 100, span_weight=4.0
     )
-    marked = [t for t, w in enumerate(made.weights[0]) if w == 4.0]
-    joined = policy.tokenizer.decode([made.answer_ids[0][t] for t in marked]).replace(" ", "")
-    assert joined == "catblue" and set(made.weights[0]) == {1.0, 4.0}
+    marked = [t for t, w in enumerate(encoded.weights[0]) if w == 4.0]
+    joined = policy.tokenizer.decode([encoded.answer_ids[0][t] for t in marked]).replace(" ", "")
+    assert joined == "catblue" and set(encoded.weights[0]) == {1.0, 4.0}
     assert (
-        len(made.weights[0]) == len(made.answer_ids[0])
-        and made.weights[0][-1] == 1.0
-        and set(made.weights[1]) == {1.0}
+        len(encoded.weights[0]) == len(encoded.answer_ids[0])
+        and encoded.weights[0][-1] == 1.0
+        and set(encoded.weights[1]) == {1.0}
     )
     (plain,) = encode_comparisons(policy, one(Answer(text), Answer("a dog")), 100)
-    assert plain.answer_ids == made.answer_ids and set(plain.weights[0]) == {1.0}
+    assert plain.answer_ids == encoded.answer_ids and set(plain.weights[0]) == {1.0}
 
 
 def test_a_whole_answer_ends_and_a_cut_one_does_not():
     policy = tiny.t5()
-    (made,) = encode_comparisons(
+    (encoded,) = encode_comparisons(
         policy,
         one(Answer("the red cat"), Answer("the red cat sees a dog", ((0, 22),))),
         4,
         span_weight=2.0,
     )
-    assert made.answer_ids[0][-1] == 1 and len(made.answer_ids[0]) == 4
+    assert encoded.answer_ids[0][-1] == 1 and len(encoded.answer_ids[0]) == 4
     assert (
-        len(made.answer_ids[1]) == 4
-        and 1 not in made.answer_ids[1]
-        and made.weights[1] == [2.0] * 4
+        len(encoded.answer_ids[1]) == 4
+        and 1 not in encoded.answer_ids[1]
+        and encoded.weights[1] == [2.0] * 4
     )
 
 
@@ -72,8 +67,8 @@ def test_pairs_without_a_difference_are_left_out():
     three = Comparison(
         prompt, (Answer("a dog sees"), Answer("a dog likes"), Answer("a")), ((0, 1), (0, 2))
     )
-    (made,) = encode_comparisons(policy, [three], 2)  # cut after two tokens the first two are one
-    assert made.pairs == [(0, 2)] and len(made.answer_ids) == 3
+    (encoded,) = encode_comparisons(policy, [three], 2)  # after the cut the first two are equal
+    assert encoded.pairs == [(0, 2)] and len(encoded.answer_ids) == 3
     with pytest.raises(
         UserError,
         match="1 comparisons, but no pair of different answers .* raise env.max_generated_len=2",
@@ -144,9 +139,7 @@ def test_prompts_are_those_of_sampling(kind):
     ids=["chat", "no chat", "t5", "gpt2"],
 )
 def test_one_token_ends_a_response_everywhere(policy):
-    """DPO, supervised training and sampling: what a policy learns to end with is what ends its
-    samples.
-    """
+    """DPO, supervised training and sampling use the same end token."""
     policy = policy().eval()
     tokenizer = policy.tokenizer
     expected = "<|end|>" if policy.chat else "</s>"

@@ -174,7 +174,7 @@ def test_duplicate_keys_and_missing_files_are_located(tmp_path):
 
 
 def test_overrides(tmp_path):
-    made = load(
+    loaded = load(
         tmp_path,
         "train: {lr: 1, steps: 2}\nreward: {a: {weight: 1}}",
         "train.lr=2e-3",
@@ -184,14 +184,14 @@ def test_overrides(tmp_path):
         "title=x=y",
     )
     assert (
-        made.train.lr == 2e-3
-        and made.train.steps == 2
-        and made.reward["a"].weight == 0
-        and made.reward["b"].weight == 3
+        loaded.train.lr == 2e-3
+        and loaded.train.steps == 2
+        and loaded.reward["a"].weight == 0
+        and loaded.reward["b"].weight == 3
     )
     assert (
-        made.sizes == [1, 2]
-        and made.title == "x=y"
+        loaded.sizes == [1, 2]
+        and loaded.title == "x=y"
         and load(tmp_path, "title: a", "title=null").title is None
     )
     for wrong in ("train.lr", "=3"):
@@ -204,14 +204,14 @@ def test_overrides(tmp_path):
 def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT", "/out put")
     monkeypatch.setenv("LR", "1e-3")
-    made = load(
+    loaded = load(
         tmp_path,
         "title: ${OUTPUT}/sft\ntrain: {lr: '${LR}'}\nreward: {a: {weight: 1, name: '${OUTPUT}'}}",
     )
     assert (
-        made.title == "/out put/sft"
-        and made.train.lr == 1e-3
-        and made.reward["a"].name == "/out put"
+        loaded.title == "/out put/sft"
+        and loaded.train.lr == 1e-3
+        and loaded.reward["a"].name == "/out put"
     )
     monkeypatch.delenv("LR")
     with pytest.raises(UserError) as raised:
@@ -219,9 +219,8 @@ def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     assert str(raised.value).count(
         "is not set"
     ) == 3 and "reward.a.name: the environment variable LR is not set" in str(raised.value)
-    assert (
-        load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
-    )  # the way out that the message names
+    # the solution that the message suggests
+    assert load(tmp_path, "title: ${LR}", "title=mine").title == "mine"
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -237,14 +236,14 @@ def test_environment_variables_are_filled_in(tmp_path, monkeypatch):
     ),
 )
 def test_round_trip(tmp_path_factory, title, lr, weights):
-    made = Small(
+    result = Small(
         title=title,
         train=Inner(lr=lr),
         reward={name: Aspect(weight=w, name=str(w)) for name, w in weights.items()},
     )
     path = tmp_path_factory.getbasetemp() / "round-trip.yml"
-    path.write_text(to_yaml(made), encoding="utf-8")
-    assert load_config(Small, path) == made
+    path.write_text(to_yaml(result), encoding="utf-8")
+    assert load_config(Small, path) == result
 
 
 def test_a_config_cannot_be_changed(tmp_path):
@@ -368,10 +367,10 @@ def test_text_becomes_the_value_of_its_key(key, text, value):
         ({"whole": True}, "whole: a number is needed, not true"),
     ],
 )
-def test_what_is_written_as_something_else_is_no_number_and_no_switch(tree, part):
+def test_other_types_are_not_converted_to_numbers_and_switches(tree, part):
     with pytest.raises(UserError, match=re.escape(part)):
         validate(Kinds, tree, "file")
-    assert validate(Kinds, {"number": 3}, "file").number == 3.0  # a whole number is a number
+    assert validate(Kinds, {"number": 3}, "file").number == 3.0  # an integer is a valid float
 
 
 def test_lists_are_checked_inside(tmp_path):
@@ -383,14 +382,16 @@ def test_lists_are_checked_inside(tmp_path):
 def test_variables_are_filled_in_files_only(tmp_path, monkeypatch):
     monkeypatch.setenv("PLACE", "/out")
     monkeypatch.setenv("STEPS", "12")
-    made = load(
+    loaded = load(
         tmp_path,
         "title: ${PLACE}/a\ntrain: {steps: '${STEPS}'}",
         "reward.a.weight=1",
         "reward.a.name=${PLACE}/b",
     )
     assert (
-        made.title == "/out/a" and made.train.steps == 12 and made.reward["a"].name == "${PLACE}/b"
+        loaded.title == "/out/a"
+        and loaded.train.steps == 12
+        and loaded.reward["a"].name == "${PLACE}/b"
     )
     monkeypatch.setenv("PLACE", "null")
     assert load(tmp_path, "title: ${PLACE}").title == "null"
@@ -530,6 +531,5 @@ def test_several_mistakes_of_one_section():
         "  inner: how and size do not fit",
         "  number: input should be a valid integer, unable to parse string as an integer (got 'x')",
     ]
-    assert (
-        validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()
-    )  # repeating a default does no harm
+    # repeating a default does no harm
+    assert validate(Outer, {"inner": {"size": 3, "sizes": [1]}}, "file") == Outer()

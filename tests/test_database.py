@@ -1,4 +1,4 @@
-"""The server's database: what is given to whom, what is kept, what is refused."""
+"""The server's database: assigned items, stored feedback, refusals."""
 
 import sqlite3
 import threading
@@ -50,10 +50,10 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
     number = 0
     for _ in range(4):
         for name in "abc":
-            one = db.next(name, "annotation", 4)
-            if one:
-                given[name].append(one.item.id)
-                submit(db, one, number := number + 1)
+            assignment = db.next(name, "annotation", 4)
+            if assignment:
+                given[name].append(assignment.item.id)
+                submit(db, assignment, number := number + 1)
     assert all(len(set(items)) == len(items) for items in given.values())
     assert sorted(item for items in given.values() for item in items) == [
         "0",
@@ -64,10 +64,10 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
         "2",
     ]
     assert db.next("d", "annotation", 4) is None
-    assert db.next("d", "comparison", 4).item.id == "0"  # each page has annotators of its own
+    assert db.next("d", "comparison", 4).item.id == "0"  # each page has its own annotators
 
 
-def test_what_was_begun_comes_back_with_its_order_and_draft(db):
+def test_a_started_item_comes_back_with_its_order_and_draft(db):
     first = db.next("a", "comparison", 4)
     assert sorted(first.shown) == [0, 1, 2, 3]
     assert db.save_draft(first, 0, {"x": "😀"}) == 1
@@ -76,20 +76,20 @@ def test_what_was_begun_comes_back_with_its_order_and_draft(db):
 
 
 def test_drafts_follow_each_other(db):
-    one = db.next("a", "annotation", 4)
-    db.save_draft(one, 0, {})
+    assignment = db.next("a", "annotation", 4)
+    db.save_draft(assignment, 0, {})
     with pytest.raises(RefusedError, match="another window"):
-        db.save_draft(one, 0, {})
-    assert db.save_draft(one, 1, {}) == 2
+        db.save_draft(assignment, 0, {})
+    assert db.save_draft(assignment, 1, {}) == 2
 
 
 def test_a_lease_that_ran_out_gives_the_item_to_others(db, clock):
     slow = db.next("slow", "annotation", 4)
     clock.now += 61
     for number, name in enumerate("ab", 1):
-        one = db.next(name, "annotation", 4)
-        assert one.item.id == "0"
-        submit(db, one, number)
+        assignment = db.next(name, "annotation", 4)
+        assert assignment.item.id == "0"
+        submit(db, assignment, number)
     with pytest.raises(RefusedError, match="your draft is stored"):
         submit(db, slow, 9)
     assert db.next("slow", "annotation", 4).item.id == "1"
@@ -104,18 +104,18 @@ def test_a_lease_that_ran_out_unnoticed_costs_nothing(db, clock):
 
 
 def test_a_draft_renews_the_lease(db, clock):
-    one = db.next("a", "annotation", 4)
+    assignment = db.next("a", "annotation", 4)
     clock.now += 50
-    db.save_draft(one, 0, {})
-    assert db.assignment(one.id, "a").lease_until == clock.now + 60
+    db.save_draft(assignment, 0, {})
+    assert db.assignment(assignment.id, "a").lease_until == clock.now + 60
 
 
 def test_a_submission_counts_once_and_stays(db, tmp_path):
-    one = db.next("a", "annotation", 4)
-    assert submit(db, one) and not submit(db, one)
+    assignment = db.next("a", "annotation", 4)
+    assert submit(db, assignment) and not submit(db, assignment)
     with pytest.raises(RefusedError, match="another submission"):
-        submit(db, one, doc={**DOC, "no-error": False})
-    assert submit(db, one, 1, {**DOC, "corrected-prediction": "y"})
+        submit(db, assignment, doc={**DOC, "no-error": False})
+    assert submit(db, assignment, 1, {**DOC, "corrected-prediction": "y"})
     items, submissions = read_database(tmp_path / "f.sqlite", "t")
     assert len(items) == 3
     assert [entry.doc["corrected-prediction"] for entry in submissions] == ["x", "y"]
@@ -124,8 +124,8 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
 
 
 def test_nobody_sees_what_is_not_theirs(db):
-    one = db.next("a", "annotation", 4)
-    for number, name in ((one.id, "b"), (99, "a")):
+    assignment = db.next("a", "annotation", 4)
+    for number, name in ((assignment.id, "b"), (99, "a")):
         with pytest.raises(RefusedError) as error:
             db.assignment(number, name)
         assert error.value.status == 404
@@ -158,28 +158,25 @@ def test_one_server_at_a_time_and_of_one_task(db, tmp_path):
 
 
 def test_a_full_disk_is_an_error_and_nothing_half_is_kept(db, tmp_path):
-    one = db.next("a", "annotation", 4)
-    db._connection.execute(
-        "PRAGMA max_page_count=1"
-    )  # SQLite's own full disk: no page more than there are
+    assignment = db.next("a", "annotation", 4)
+    # a full disk, simulated by SQLite's limit on pages
+    db._connection.execute("PRAGMA max_page_count=1")
     with pytest.raises(sqlite3.OperationalError, match="full"):
-        submit(db, one, doc={**DOC, "corrected-prediction": "x" * 100_000})
+        submit(db, assignment, doc={**DOC, "corrected-prediction": "x" * 100_000})
     db._connection.execute("PRAGMA max_page_count=100000")
-    assert not db.assignment(one.id, "a").done
-    assert submit(db, one)
+    assert not db.assignment(assignment.id, "a").done
+    assert submit(db, assignment)
 
 
 def together(db, *works):
-    """What each of `works` gave or raised, and how often was committed, when all come while the
-    connection is busy.
-    """
-    found, commits = [None] * len(works), []
+    """Run `works` while the connection is busy; returns their results and the commits."""
+    result, commits = [None] * len(works), []
 
     def run(i):
         try:
-            found[i] = works[i]()
-        except Exception as error:  # noqa: BLE001 (it is what is looked at)
-            found[i] = error
+            result[i] = works[i]()
+        except Exception as error:
+            result[i] = error
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
     db._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
@@ -190,7 +187,7 @@ def together(db, *works):
             time.sleep(0.001)
     for thread in threads:
         thread.join()
-    return found, len(commits)
+    return result, len(commits)
 
 
 def test_those_who_wait_together_are_committed_together(db):
@@ -198,11 +195,11 @@ def test_those_who_wait_together_are_committed_together(db):
     bad = db.next("g", "comparison", 4)
     db.save_draft(bad, 0, {})
     works = [lambda i=i, one=one: submit(db, one, i) for i, one in enumerate(given)]
-    found, commits = together(
+    result, commits = together(
         db, *works, lambda: db.save_draft(bad, 0, {}), lambda: db.write(lambda sql: 1 / 0)
     )
-    assert found[:6] == [True] * 6 and commits == 1
-    assert isinstance(found[6], RefusedError) and isinstance(found[7], ZeroDivisionError)
+    assert result[:6] == [True] * 6 and commits == 1
+    assert isinstance(result[6], RefusedError) and isinstance(result[7], ZeroDivisionError)
     assert len(read_database(db.path, "t")[1]) == 6
 
 
@@ -211,8 +208,8 @@ def test_where_the_disk_is_too_full_for_all_the_others_are_kept(db):
     db._connection.execute("PRAGMA max_page_count=1")
     works = [lambda i=i, one=one: submit(db, one, i) for i, one in enumerate(given)]
     works[1] = lambda: submit(db, given[1], 1, {**DOC, "corrected-prediction": "x" * 100_000})
-    found, commits = together(db, *works)
-    assert [found[0], found[2], commits] == [True, True, 2] and "full" in str(found[1])
+    result, commits = together(db, *works)
+    assert [result[0], result[2], commits] == [True, True, 2] and "full" in str(result[1])
     assert sorted(one.annotator for one in read_database(db.path, "t")[1]) == ["a", "c"]
 
 
@@ -226,7 +223,7 @@ def test_settings_of_the_connection(db):
 
 @pytest.fixture
 def earlier(tmp_path):
-    """A database that an earlier version wrote: two submitted items and a draft of a third."""
+    """A database of an earlier version: two submitted items and a draft of a third."""
     path = tmp_path / "earlier.sqlite"
     sql = sqlite3.connect(path)
     sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
         mask_BT = lengths_mask(lengths)
         B, P = len(lengths), len(prompt)
         values = torch.arange(mask_BT.numel()).view(mask_BT.shape) + first
-        made = rollout(
+        result = rollout(
             mask_BT,
             prompt_ids_BP=torch.tensor([prompt] * B),
             prompt_mask_BP=torch.ones(B, P, dtype=torch.long),
@@ -41,7 +41,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
             group_B=torch.arange(B) // 2,
         )
         segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
-        return made, TokenReward({"a": values.float()}, segments, mask_BT)
+        return result, TokenReward({"a": values.float()}, segments, mask_BT)
 
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
     joined, rewards = join_rollouts(parts, pad_id=-1, left_padded=left)
@@ -71,7 +71,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory) -> Path:
-    """Both ranks have trained every case of tests/ddp_worker.py."""
+    """Results of both ranks, which have trained every case of tests/ddp_worker.py."""
     folder = tmp_path_factory.mktemp("two")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -102,10 +102,9 @@ def two_processes(tmp_path_factory) -> Path:
 
 
 def wait_for_all(processes: list[subprocess.Popen], at_most: float = 3600) -> None:
-    """Wait until all have ended. When one fails the others, which would wait for it, are ended.
+    """Wait until all have ended; if one fails, kill the others, which would wait for it.
 
-    They may take as long as they need: `at_most` seconds are for processes that wait for each other
-    for ever.
+    `at_most` seconds is a generous limit against a deadlock.
     """
     begun = time.monotonic()
     try:
@@ -129,22 +128,21 @@ def test_when_one_process_fails_the_other_is_ended():
 
 @pytest.mark.parametrize("name", ddp_worker.CASES)
 def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
-    made = ddp_worker.run(name, tmp_path, world=1)
+    run = ddp_worker.run(name, tmp_path, world=1)
     alone, together = metrics(tmp_path / name), metrics(two_processes / name)
-    assert len(alone) == len(together) == made.step and (
-        made.step == ddp_worker.STEPS or name == "stop"
+    assert len(alone) == len(together) == run.step and (
+        run.step == ddp_worker.STEPS or name == "stop"
     )
     for one, two in zip(alone, together):
         assert one.keys() == two.keys()
-        tokens = one["length"] * made.episodes_per_step
+        tokens = one["length"] * run.episodes_per_step
         for key, value in one.items():
             if key.startswith("clipfrac"):
-                # A count: a token that stands at the clipping threshold may fall on either side of
-                # it.
+                # A count: a token at the clipping threshold may fall on either side of it.
                 assert two[key] == pytest.approx(value, abs=1.01 / tokens), (name, one["step"], key)
                 continue
-            # Rows are packed with other rows in two processes: gradients are equal to 2e-6, and
-            # Adam makes 1e-4 of that where one is all but 0.
+            # In two processes rows are packed with other rows: gradients are equal to 2e-6, which
+            # Adam turns into 1e-4 where a gradient is almost 0.
             assert two[key] == pytest.approx(value, rel=5e-4, abs=5e-5), (name, one["step"], key)
     assert {row["kl"] for row in alone[1:]} != {0.0}
     samples = [
@@ -158,10 +156,10 @@ def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
 
 
 def test_two_processes_give_dpo_the_curve_of_one(two_processes, tmp_path):
-    made = ddp_worker.run_dpo(tmp_path)
+    run = ddp_worker.run_dpo(tmp_path)
     alone, together = metrics(tmp_path / "dpo"), metrics(two_processes / "dpo")
-    assert len(alone) == len(together) == made.step == 10 and alone[-1]["dpo/margin"] > 0.1
-    alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 but for a rounding
+    assert len(alone) == len(together) == run.step == 10 and alone[-1]["dpo/margin"] > 0.1
+    alone[0]["dpo/accuracy"] = together[0]["dpo/accuracy"]  # all margins are 0 except for rounding
     for one, two in zip(alone, together):
         assert two == pytest.approx(one, rel=1e-4, abs=2e-5)
 

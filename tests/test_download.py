@@ -1,4 +1,4 @@
-"""The downloader against a local server that continues, breaks off, lies, and is not there."""
+"""The downloader against a local server that resumes, disconnects, sends wrong data, or is down."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `contents`; `cut` bytes into a file the connection breaks; requests are noted."""
+    """Serves `contents`; closes the connection after `cut` bytes of a file; records requests."""
 
     def __init__(self):
         self.contents = dict(CONTENTS)
@@ -72,7 +72,7 @@ def server():
         server.shutdown()
 
 
-# what git gives the two files (`git hash-object`), which stand for published ones
+# git's hashes of the two files (`git hash-object`), which replace published ones
 BLOB_IDS = {
     "a.json": "85ca3d5aeed19f818566b9244ef5ad7d1d11174a",
     "b.json": "fe51488c7066f6687ef680d6bfaa4f7768ef205c",
@@ -225,7 +225,7 @@ def test_offline_is_one_clear_message_and_exit_code_2(tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("name", ["a.json", "b.json"])
 @pytest.mark.parametrize("kind", ["folder", "link to nothing", "link to itself"])
-def test_what_is_no_file_is_in_the_way(server, tmp_path, name, kind):
+def test_a_folder_or_link_at_the_target_is_refused(server, tmp_path, name, kind):
     if kind == "folder":
         (tmp_path / name).mkdir()
     else:

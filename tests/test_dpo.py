@@ -1,6 +1,4 @@
-"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer: what it learns, resumes
-and writes.
-"""
+"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer."""
 
 import copy
 import json
@@ -60,8 +58,9 @@ def test_weighted_log_ratio_by_hand():
 
 
 def alone(policy, prompt_ids, answer_ids):
-    """log pi of every token of an answer, in float64, from the plain model's full logits: no batch,
-    no padding, nothing shared.
+    """Return log pi of every token of an answer in float64, from the plain model's full logits.
+
+    No batch, no padding, nothing shared.
     """
     prompt, answer = torch.tensor([prompt_ids]), torch.tensor([answer_ids])
     if policy.model.config.is_encoder_decoder:
@@ -72,7 +71,7 @@ def alone(policy, prompt_ids, answer_ids):
 
 
 def brute_force_loss(policy, reference, made) -> torch.Tensor:
-    """The mean over pairs of the written-out loss."""
+    """The mean of the explicit loss over pairs."""
     beta, losses = made.config.dpo.beta, []
     written_out = {
         "sigmoid": lambda m: torch.log(1 + torch.exp(-beta * m)),
@@ -94,7 +93,7 @@ def brute_force_loss(policy, reference, made) -> torch.Tensor:
 @pytest.mark.parametrize("which", ["pairs", "spans", "fours"])
 def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_path):
     comparisons = {"pairs": pairs(), "spans": pairs(marked=True), "fours": fours()}[which]
-    made = trainer(
+    run = trainer(
         config(
             tmp_path,
             dpo__loss=loss,
@@ -106,22 +105,22 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
         kind,
         comparisons,
     )
-    reference = copy.deepcopy(made.policy).double().eval()
-    made.ref_logprobs = made.reference_logprobs()
-    with torch.no_grad():  # away from the reference, where all losses are alike
-        for i, p in enumerate(made.actor_critic.parameters()):
+    reference = copy.deepcopy(run.policy).double().eval()
+    run.ref_logprobs = run.reference_logprobs()
+    with torch.no_grad():  # away from the reference, where all losses are similar
+        for i, p in enumerate(run.actor_critic.parameters()):
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
-    exact = copy.deepcopy(made.policy).double().eval()
-    brute_force_loss(exact, reference, made).backward()
-    made.optimizer.step = lambda: None
-    made._write_samples = lambda *_: None
-    logged = made.update(range(5))
+    exact = copy.deepcopy(run.policy).double().eval()
+    brute_force_loss(exact, reference, run).backward()
+    run.optimizer.step = lambda: None
+    run._write_samples = lambda *_: None
+    logged = run.update(range(5))
     with torch.no_grad():
         assert logged["loss/total"] == pytest.approx(
-            float(brute_force_loss(exact, reference, made)), rel=1e-5
+            float(brute_force_loss(exact, reference, run)), rel=1e-5
         )
     checked = 0
-    for (name, p), q in zip(made.policy.named_parameters(), exact.parameters()):
+    for (name, p), q in zip(run.policy.named_parameters(), exact.parameters()):
         assert torch.allclose(
             p.grad.double(), q.grad, rtol=1e-3, atol=1e-5 * float(q.grad.abs().max()) + 1e-7
         ), name
@@ -130,13 +129,13 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
 
 
 def test_the_gradient_is_the_papers_formula():
-    """-beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse)) (Rafailov et al.
-    2023, section 4) for a table of logits.
+    """The gradient for a table of logits (Rafailov et al. 2023, section 4).
+
+    -beta sigmoid(-beta m) (w_t grad log pi(better) - w_t grad log pi(worse))
     """
     torch.manual_seed(0)
-    logits_TV = torch.randn(
-        3, 5, dtype=torch.float64, requires_grad=True
-    )  # one distribution for each of three places
+    # one distribution per place
+    logits_TV = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     ids, weights_BT = (
         torch.tensor([[0, 1, 2], [0, 3, 4]]),
         torch.tensor([[1.0, 4.0, 1.0], [1.0, 2.0, 1.0]], dtype=torch.float64),
@@ -172,21 +171,21 @@ def test_span_weight_one_is_ordinary_dpo_bit_for_bit(tmp_path):
         trainer(config(tmp_path / "b"), comparisons=pairs(marked=True)),
     )
     other = trainer(config(tmp_path / "c", dpo__span_weight=2.0), comparisons=pairs(marked=True))
-    for made in (plain, marked, other):
-        made.train()
+    for result in (plain, marked, other):
+        result.train()
     assert all(torch.equal(t, weights_of(marked)[name]) for name, t in weights_of(plain).items())
     assert any(not torch.equal(t, weights_of(other)[name]) for name, t in weights_of(plain).items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") != metrics(tmp_path / "c")
 
 
 def test_marked_tokens_move_most(tmp_path):
-    """The answers share their first token and end; what weighs more is what the policy unlearns."""
+    """The answers share their first token and their end; the policy unlearns the heavier tokens."""
     comparison = Comparison(
         Prompt("0", "the cat"), (Answer("red dog"), Answer("blue bird", ((5, 9),))), ((0, 1),)
     )
     moved = {}
     for weight in (1.0, 5.0):
-        made = trainer(
+        run = trainer(
             config(
                 tmp_path / str(weight),
                 dpo__span_weight=weight,
@@ -195,8 +194,8 @@ def test_marked_tokens_move_most(tmp_path):
             ),
             comparisons=[comparison],
         )
-        made.train()
-        before, after = made.ref_logprobs[0][1], made.reference_logprobs()[0][1]
+        run.train()
+        before, after = run.ref_logprobs[0][1], run.reference_logprobs()[0][1]
         moved[weight] = (after - before).tolist()
     fell = {weight: [-x for x in delta] for weight, delta in moved.items()}
     assert fell[5.0][1] / sum(map(abs, fell[5.0])) > fell[1.0][1] / sum(map(abs, fell[1.0])) + 0.1
@@ -208,7 +207,7 @@ def test_marked_tokens_move_most(tmp_path):
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("loss", PAIR_LOSSES)
 def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
-    """A bandit: three one-word answers to a prompt, which of them is best depends on the prompt."""
+    """A bandit: three one-word answers to a prompt; the best one depends on the prompt."""
     words = ["cat", "dog", "bird"]
     comparisons = [
         Comparison(
@@ -218,7 +217,7 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         )
         for i, text in enumerate(["one", "two", "three"])
     ]
-    made = trainer(
+    run = trainer(
         config(
             tmp_path,
             dpo__loss=loss,
@@ -231,35 +230,35 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
         kind,
         comparisons,
     )
-    made.train()
+    run.train()
     rows = metrics(tmp_path)
     assert (
         rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5)
         and rows[-1]["dpo/accuracy"] == 1
         and rows[-1]["dpo/margin"] > 0.45
     )
-    logprobs = made.reference_logprobs()
+    logprobs = run.reference_logprobs()
     for i, few in enumerate(logprobs):
         totals = [float(x.sum()) for x in few]
         assert totals.index(max(totals)) == i
 
 
 def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
-    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum, so the implied rewards differ
-    by log 3.
+    """Three votes against one: sigmoid(beta m) = 3/4 at the optimum.
+
+    So the implied rewards differ by log 3.
     """
     comparison = Comparison(
         Prompt("0", "the cat"), (Answer("red"), Answer("blue")), ((0, 1), (0, 1), (0, 1), (1, 0))
     )
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__epochs=150, train__batch_size=1, train__lr=1e-2),
         comparisons=[comparison],
     )
-    made.train()
+    run.train()
     last = metrics(tmp_path)[-1]
-    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(
-        0.5 * math.log(3), abs=0.01
-    )  # of four pairs, one the other way round
+    # one of four pairs is reversed
+    assert last["dpo/better"] - last["dpo/worse"] == pytest.approx(0.5 * math.log(3), abs=0.01)
     assert last["loss/total"] == pytest.approx(
         0.75 * math.log(4 / 3) + 0.25 * math.log(4), abs=1e-4
     )
@@ -270,9 +269,7 @@ def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
 
 
 def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
-    """Answers shared by several pairs give the gradient of the pairs as comparisons of their
-    own.
-    """
+    """Answers shared by several pairs give the same gradient as separate comparisons."""
     apart = [
         replace(c, answers=(c.answers[i], c.answers[j]), pairs=((0, 1),))
         for c in fours()
@@ -280,21 +277,21 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
     ]
     grads = []
     for comparisons in (fours(), apart):
-        made = trainer(
+        run = trainer(
             config(tmp_path, train__batch_size=len(comparisons), train__clip_grad=False),
             "gpt2",
             comparisons,
         )
-        made.ref_logprobs = made.reference_logprobs()
-        made.optimizer.step, made._write_samples = (lambda: None), (lambda *_: None)
-        made.update(range(len(comparisons)))
-        grads.append([p.grad.clone() for p in made.policy.parameters()])
+        run.ref_logprobs = run.reference_logprobs()
+        run.optimizer.step, run._write_samples = (lambda: None), (lambda *_: None)
+        run.update(range(len(comparisons)))
+        grads.append([p.grad.clone() for p in run.policy.parameters()])
     assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(*grads))
 
 
 def test_the_first_step_is_at_the_reference(tmp_path):
-    made = trainer(config(tmp_path))
-    made.train(until=1)
+    run = trainer(config(tmp_path))
+    run.train(until=1)
     row = metrics(tmp_path)[0]
     assert row["loss/total"] == pytest.approx(math.log(2), abs=1e-5) and row[
         "dpo/margin"
@@ -303,13 +300,13 @@ def test_the_first_step_is_at_the_reference(tmp_path):
 
 
 def test_every_comparison_is_seen_in_every_pass(tmp_path):
-    made = trainer(config(tmp_path, train__batch_size=2, train__epochs=3))
-    assert made.total_steps == 9 and made.steps_per_epoch == 3
+    run = trainer(config(tmp_path, train__batch_size=2, train__epochs=3))
+    assert run.total_steps == 9 and run.steps_per_epoch == 3
     for epoch in range(3):
-        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in made.batch(step)]
+        seen = [i for step in range(3 * epoch, 3 * epoch + 3) for i in run.batch(step)]
         assert set(seen) == set(range(5)) and len(seen) == 6
-    assert [made.batch(step) for step in range(3)] != [made.batch(step) for step in range(3, 6)]
-    assert made.batch(1) == trainer(config(tmp_path, train__batch_size=2, train__epochs=3)).batch(1)
+    assert [run.batch(step) for step in range(3)] != [run.batch(step) for step in range(3, 6)]
+    assert run.batch(1) == trainer(config(tmp_path, train__batch_size=2, train__epochs=3)).batch(1)
 
 
 def evaluate(policy):
@@ -331,7 +328,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
     resumed.train()
     assert whole.step == resumed.step == 10 and whole.best == resumed.best
     assert all(torch.equal(t, weights_of(resumed)[name]) for name, t in weights_of(whole).items())
-    states = [checkpoint.optimizer_tensors(made.optimizer)[0] for made in (whole, resumed)]
+    states = [checkpoint.optimizer_tensors(result.optimizer)[0] for result in (whole, resumed)]
     assert all(torch.equal(t, states[1][name]) for name, t in states[0].items())
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b")
     assert json.loads((tmp_path / "b" / "run.json").read_text())["resumed_at"] == [4]
@@ -344,18 +341,18 @@ def test_micro_batches_do_not_change_the_curve(tmp_path):
             comparisons=fours(),
         ).train()
     for one, four in zip(metrics(tmp_path / "1"), metrics(tmp_path / "4")):
-        if one["step"] == 0:  # all margins are 0 but for a rounding
+        if one["step"] == 0:  # all margins are 0 except for rounding
             one["dpo/accuracy"] = four["dpo/accuracy"]
         assert one == pytest.approx(four, rel=1e-3, abs=1e-5)
 
 
 def test_the_run_folder(tmp_path):
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__eval_interval=5, dpo__span_weight=2.0),
         comparisons=pairs(marked=True),
         evaluate=evaluate,
     )
-    made.train()
+    run.train()
     assert {path.name for path in tmp_path.iterdir()} >= {
         "config.yaml",
         "run.json",
@@ -380,8 +377,8 @@ def test_the_run_folder(tmp_path):
     } == set(next(row for row in rows if "lr" in row))
     assert [row["step"] for row in rows if "eval/rougeLsum" in row] == [0, 5, 10]
     best = max((row["eval/rougeLsum"], -row["step"]) for row in rows if "eval/rougeLsum" in row)
-    assert made.best == {"step": -best[1], "metric": "rougeLsum", "value": best[0]}
-    assert type(load_policy(tmp_path / "final")) is type(made.policy)
+    assert run.best == {"step": -best[1], "metric": "rougeLsum", "value": best[0]}
+    assert type(load_policy(tmp_path / "final")) is type(run.policy)
     assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
         "step-0.jsonl",
         "step-5.jsonl",

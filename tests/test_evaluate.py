@@ -90,7 +90,7 @@ def test_rows_and_summary(world, capsys):
     assert wanted == set(summary) and all(
         set(interval) == {"mean", "low", "high"} for interval in summary.values()
     )
-    assert summary["kl"]["mean"] != 0  # of another policy than the reference
+    assert summary["kl"]["mean"] != 0  # a policy other than the reference
     assert len({row["response"] for row in rows[:3]}) > 1
     printed = capsys.readouterr().out
     assert "oracle/gold" in printed and "evaluate fine_grained-test: done" in printed
@@ -132,7 +132,7 @@ def test_without_rewards_none_is_loaded(world):
         ({"config": "gone.yml"}, "gone.yml cannot be read"),
     ],
 )
-def test_what_is_missing_is_named(world, changes, message):
+def test_missing_inputs_are_named(world, changes, message):
     with pytest.raises(UserError, match=message):
         evaluate(settings(world, **changes))
 

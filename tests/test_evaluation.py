@@ -115,7 +115,7 @@ def test_rows_and_summary_by_hand():
     assert first["reward/words"] == pytest.approx(4 * 0.3) and third[
         "reward/words"
     ] == pytest.approx(-1.0)
-    assert first["length/score"] == pytest.approx((4 - 3) / 2)  # weight, scale and bias taken out
+    assert first["length/score"] == pytest.approx((4 - 3) / 2)  # without weight, scale and bias
     assert first["reward/length"] == pytest.approx(2 * (0.5 * 0.5 + 0.25))
     assert first["reward"] == pytest.approx(1.2 + 0.4 + 1.0)
     assert (third["words/error_free"], third["words/segments"]) == (0, 2)
@@ -210,9 +210,8 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     shortest_first = sorted(PROMPTS, key=lambda prompt: len(prompt.text))
     for prompt, response in zip(shortest_first, drawn, strict=True):
         for k, row in enumerate(row for row in rows if row["id"] == prompt.id):
-            ids_1T = response.ids_BT[
-                k : k + 1, : int(response.mask_BT[k].sum())
-            ]  # alone and without padding
+            # alone and without padding
+            ids_1T = response.ids_BT[k : k + 1, : int(response.mask_BT[k].sum())]
             batch = (*policy.encode([prompt.text]), ids_1T, torch.ones_like(ids_1T))
             with torch.no_grad():
                 ours, theirs = (
@@ -273,7 +272,7 @@ def test_a_reward_can_give_measures_of_its_own():
     got = evaluate(Canned(ANSWERS), PROMPTS[:1], reward, GREEDY, progress=False)
     (row,) = got.rows
     assert row["reward/own"] == -0.5 * len(row["response"])
-    for name in ("own", "late"):  # free of the weight
+    for name in ("own", "late"):  # independent of the weight
         assert row[f"{name}/characters"] == len(row["response"])
         assert got.summary[f"{name}/ratio"]["mean"] == 0.5
     assert "own/error_free" not in got.summary and "own/segments" not in got.summary
@@ -290,7 +289,7 @@ class NoDogs:
 
 
 class Both(CombinedReward):
-    """Its rewards beside each other, unweighted."""
+    """The rewards side by side, unweighted."""
 
     def segment_scores(self, prompts, texts, tokens=None):
         return {name: part.segment_scores(prompts, texts) for name, part in self.aspects.items()}
@@ -308,7 +307,7 @@ def test_a_reward_that_does_not_apply_enters_no_statistic():
     assert (cat["reward"], dog["reward"], dogs["reward"], empty["reward"]) == (4, 1, 1, 4)
     for row in (dog, dogs):
         assert row["reward/cats"] is None and row["reward/one"] == 1
-        assert list(row["segments"]) == ["one"]  # what reads rows need not know of null
+        assert list(row["segments"]) == ["one"]  # readers of rows need not handle null
         assert not any(key.startswith("cats/") for key in row)
     json.dumps(got.rows, allow_nan=False)
     assert got.summary["reward/cats"]["mean"] == 3
@@ -415,13 +414,13 @@ def sacrebleu_of(metric, ids):
 def test_the_corpus_value_and_its_interval_are_of_whole_prompts(name, metric):
     interval = summarize(corpus_rows("abc"))[f"{name}/corpus"]
     assert interval.mean == pytest.approx(sacrebleu_of(metric, "abc"))
-    # the same by sacrebleu itself, on the 27 equally likely draws of three prompts; each has more
-    # than 2.5%, so the interval ends at the extremes
+    # the same with sacrebleu on the 27 equally likely draws of three prompts; each has more than
+    # 2.5%, so the interval ends at the extremes
     draws = [x + y + z for x in "abc" for y in "abc" for z in "abc"]
     values = [sacrebleu_of(metric, draw) for draw in draws]
     assert (interval.low, interval.high) == pytest.approx((min(values), max(values)))
-    # equal samples of a prompt carry no new information (in a draw without a matching 4-gram the
-    # smoothing of BLEU depends on the number of 4-grams, so its lower end moves)
+    # equal samples of a prompt add no information (in a draw without a matching 4-gram the
+    # smoothing of BLEU depends on the number of 4-grams, so its lower end changes)
     copies = summarize(corpus_rows("aabbcc"))[f"{name}/corpus"]
     assert (copies.mean, copies.high) == pytest.approx((interval.mean, interval.high))
     assert copies.low == pytest.approx(interval.low, abs=3)

@@ -30,8 +30,8 @@ def test_word_forms_count_as_equal(rouge):
 
 
 def test_sentences_are_matched_whatever_their_order(rouge):
-    # without one sentence per line the LCS would run over the whole text and find four of seven
-    # words only
+    # without one sentence per line the LCS would span the whole text and find only four of seven
+    # words
     reference, prediction = "The cat sat down. A dog barked.", "A dog barked. The cat sat down."
     assert rouge(prediction, [reference]) == pytest.approx(100)
     assert rouge._scorer.score(reference, prediction)["rougeLsum"].fmeasure == pytest.approx(4 / 7)
@@ -82,5 +82,6 @@ def test_a_given_segmenter_is_used():
 
 
 def test_a_score_does_not_depend_on_what_is_installed(monkeypatch):
-    monkeypatch.setattr("spacy.util.is_package", lambda name: True)  # the trained pipeline is there
+    # as if the trained pipeline were installed
+    monkeypatch.setattr("spacy.util.is_package", lambda name: True)
     assert RougeLsum().segmenter.name == BLANK

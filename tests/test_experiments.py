@@ -1,4 +1,4 @@
-"""Runs as stages: their commands, the files they depend on, their scores and curves."""
+"""Runs as stages: commands, input files, scores and curves."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ from fgrlhf.pipeline.experiments import (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A config that names a checkpoint by a variable, a data file, and files that do not exist."""
+    """A config that refers to a checkpoint by a variable, to a data file, and to missing files."""
     (tmp_path / "sft").mkdir()
     for name in ("sft/model.safetensors", "sft/config.json", "sft/notes.txt", "train.json"):
         (tmp_path / name).write_text(name)
@@ -63,8 +63,8 @@ def test_a_run_depends_on_the_files_that_its_config_names(folder):
     assert stage.command[-1] == "train.seed=3"
 
 
-def test_what_its_own_stages_write_is_no_reason_to_run_again(folder):
-    """The first time such a file does not exist yet, the second time it does."""
+def test_files_written_by_its_own_stages_do_not_trigger_a_new_run(folder):
+    """The first time such a file does not exist yet; the second time it does."""
     experiment = Experiment("t", folder, {"HERE": str(folder)})
     assert experiment.named_files(str(folder / "c.yml")) == []
 

@@ -1,4 +1,4 @@
-"""The fault campaign: a few trials of each kind, and broken programs that it has to catch."""
+"""The fault campaign: a few trials of each kind, and broken programs that it must detect."""
 
 import json
 import os
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory) -> dict:
-    """What `make faults` writes about a small sample of every kind."""
+    """The results of `make faults` for a small sample of every kind."""
     folder = tmp_path_factory.mktemp("faults")
     done = subprocess.run(
         [sys.executable, "-m", "faults", "sample=true", f"output_dir={folder}"],
@@ -65,7 +65,7 @@ def test_the_sample_has_trials_of_every_kind_and_the_exit_code_of_its_failures(s
 
 # ---- broken programs are caught ------------------------------------------------------------------
 
-# Appends a row at a time; started again it goes on after the rows that are there.
+# Appends one row at a time; when restarted, continues after the existing rows.
 PROGRAM = """
 import os, pathlib
 folder = pathlib.Path("run")
@@ -85,7 +85,7 @@ os.replace(temporary, folder / "result.json")
 def program(
     tmp_path, monkeypatch, name: str, begin: str = "", temporary: str = "'result'"
 ) -> Stage:
-    """A stage whose module is written on the spot, with what is broken in it."""
+    """A stage whose module is written to disk, with a given fault."""
     (tmp_path / f"{name}.py").write_text(
         PROGRAM.replace("BEGIN", begin).replace("TEMPORARY", temporary)
     )
@@ -202,11 +202,12 @@ def refuse(text: str):
         (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
         (lambda: {}["lr"], (), "traceback"),
         (lambda: json.loads("[" * 100_000), (), "traceback"),
+        # as run_main reports it
         (
             lambda: open("/does/not/exist"),  # noqa: SIM115
             ("/does/not/exist",),
             "refused",
-        ),  # as run_main reports it
+        ),
     ],
 )
 def test_verdicts_on_readers(reader, names, verdict):

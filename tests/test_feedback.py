@@ -1,6 +1,4 @@
-"""The qa-feedback format: byte-exact round trip, every malformed value found where it stands,
-prompts.
-"""
+"""The qa-feedback format: byte-exact round trip, located errors, prompts."""
 
 import copy
 import json
@@ -32,7 +30,7 @@ PASSAGES = [["Cat", "A cat sat.", "It\xa0was red."], ["Mat"]]
 
 
 def row(errors=(), missing=(), **changes) -> dict:
-    made = FeedbackRow.make(
+    result = FeedbackRow.make(
         question="Who sat?",
         passages=PASSAGES,
         gold="The cat.",
@@ -42,7 +40,7 @@ def row(errors=(), missing=(), **changes) -> dict:
         corrected="",
         preference=[0, 1, 2, 0, 1, 2],
     )
-    return {**copy.deepcopy(dict(made.raw)), **changes}
+    return {**copy.deepcopy(dict(result.raw)), **changes}
 
 
 def problems(*rows) -> list[tuple[str, str]]:
@@ -62,7 +60,7 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
     rows = read_feedback(source)
     write_feedback(tmp_path / "copy.json", rows)
     assert (tmp_path / "copy.json").read_bytes() == source.read_bytes()
-    made = [
+    result = [
         FeedbackRow.make(
             r.question,
             r.passages,
@@ -75,20 +73,25 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
         )
         for r in rows
     ]
-    assert feedback_text(made).encode() == source.read_bytes()
+    assert feedback_text(result).encode() == source.read_bytes()
 
 
 def test_a_row_tells_what_it_holds():
-    made = FeedbackRow(
+    result = FeedbackRow(
         row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))])
     )
-    assert made.errors == (ErrorSpan("Unverifiable", 24, 26, ""),)
-    assert made.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
-    assert made.predictions == (TEXT, "b", "", "d")
-    changed = made.with_preference([2, 2, 2, 2, 2, 2])
-    assert changed.preference == (2,) * 6 and made.preference == (0, 1, 2, 0, 1, 2)
-    assert list(changed.raw) == list(made.raw)
-    assert list(made.raw["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
+    assert result.errors == (ErrorSpan("Unverifiable", 24, 26, ""),)
+    assert result.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
+    assert result.predictions == (TEXT, "b", "", "d")
+    changed = result.with_preference([2, 2, 2, 2, 2, 2])
+    assert changed.preference == (2,) * 6 and result.preference == (0, 1, 2, 0, 1, 2)
+    assert list(changed.raw) == list(result.raw)
+    assert list(result.raw["feedback"]["errors"][0]) == [
+        "error type",
+        "explanation",
+        "start",
+        "end",
+    ]
 
 
 def test_unknown_keys_are_kept(tmp_path):
@@ -173,13 +176,13 @@ def test_good_rows():
     ],
 )
 def test_bad_spans(start, end, field, reason):
-    found = problems(row([span(start, end)]))[0]
-    assert found[0] == f"feedback.errors[0].{field}" and found[1].startswith(reason)
+    result = problems(row([span(start, end)]))[0]
+    assert result[0] == f"feedback.errors[0].{field}" and result[1].startswith(reason)
 
 
 def test_overlaps_name_both_spans():
-    found = problems(row([span(24, 37), span(8, 23), span(0, 7), span(4, 18)]))
-    assert found == [
+    result = problems(row([span(24, 37), span(8, 23), span(0, 7), span(4, 18)]))
+    assert result == [
         ("feedback.errors[3]", "the span [4, 18) overlaps errors[2], which ends at 7"),
         ("feedback.errors[1]", "the span [8, 23) overlaps errors[3], which ends at 18"),
     ]
@@ -211,11 +214,11 @@ def test_bad_ids(passage_id, sentence_ids, field, reason):
     info = {"error type": "Missing-Answer", "passage_id": passage_id, "sentence_id": sentence_ids}
     bad = row()
     bad["feedback"]["missing-info"] = [info]
-    (found,) = problems(bad)
-    assert found[0] == f"feedback.missing-info[0].{field}" and found[1].startswith(reason)
+    (result,) = problems(bad)
+    assert result[0] == f"feedback.missing-info[0].{field}" and result[1].startswith(reason)
     explanation = json.dumps({key: info[key] for key in ("passage_id", "sentence_id")})
-    (found,) = problems(row([span(0, 7, "Wrong-Grounding", explanation)]))
-    assert found[0] == f"feedback.errors[0].explanation.{field}" and found[1].startswith(reason)
+    (result,) = problems(row([span(0, 7, "Wrong-Grounding", explanation)]))
+    assert result[0] == f"feedback.errors[0].explanation.{field}" and result[1].startswith(reason)
 
 
 def without(tree: dict, *path) -> dict:
@@ -321,7 +324,7 @@ def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
     )
     for prompt, feedback in zip(prompts, rows, strict=True):
         assert rm_prefix(prompt, False).all_words == rm_words_prefix(feedback.question, None)
-        # raw passages are whole texts: a sentence cut inside a word is one word there
+        # raw passages are single texts: a sentence cut inside a word is one word there
         assert "".join(rm_prefix(prompt, True).all_words) == "".join(
             rm_words_prefix(feedback.question, feedback.passages)
         )
@@ -375,7 +378,7 @@ def test_prefix_of_words_by_hand():
     assert rm_prefix_of_words([*question, "answer:"]) == Prefix(tuple(question), (), mark)
     assert rm_prefix_of_words(question) == Prefix(tuple(question))
     assert rm_prefix_of_words([]) == Prefix(())
-    # `context:` in a question, and `answer:` in a passage, are words like others
+    # `context:` in a question and `answer:` in a passage are ordinary words
     words = [
         "question:",
         "what",

@@ -1,4 +1,4 @@
-"""Row formats: the shapes that are read, malformed rows refused with their place, round trips."""
+"""Row formats: accepted shapes, refusals with their location, round trips."""
 
 import json
 import math
@@ -105,13 +105,13 @@ def test_malformed_prompts(row, message):
 
 # ---- other keys ----------------------------------------------------------------------------------
 
-TOXICITY = {  # the shape of RealToxicityPrompts
+TOXICITY = {  # format of RealToxicityPrompts
     "filename": "f.txt",
     "prompt": {"text": "They said", "toxicity": 0.1},
     "continuation": {"text": " hello.", "toxicity": None},
 }
-MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # of GSM8K
-VOTES = {  # of qa-feedback
+MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # format of GSM8K
+VOTES = {  # format of qa-feedback
     "question": "Who?",
     "prediction 1": "Ann",
     "prediction 2": "Bo",
@@ -184,10 +184,10 @@ def test_a_file_with_other_keys(row_format, row, columns, expected):
 
 
 def test_a_renamed_key_counts_once():
-    """`answer` is the response here, so it is not a list of references as well."""
+    """`answer` is the response here, not also a list of references."""
     row = {"prompt": "a", "answer": "b", "references": ["c"]}
-    made = parse(DEMONSTRATIONS, row, {"response": "answer"})
-    assert made == Demonstration(Prompt("7", "a", ("c",)), "b")
+    parsed = parse(DEMONSTRATIONS, row, {"response": "answer"})
+    assert parsed == Demonstration(Prompt("7", "a", ("c",)), "b")
 
 
 @pytest.mark.parametrize(
@@ -240,8 +240,8 @@ def test_demonstrations(row, response, references):
 
 
 def test_the_last_message_of_a_conversation_is_imitated():
-    made = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
-    assert made.prompt.text == TALK_TEXT and made.response == GOOD["content"]
+    parsed = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
+    assert parsed.prompt.text == TALK_TEXT and parsed.response == GOOD["content"]
 
 
 @pytest.mark.parametrize(
@@ -277,16 +277,21 @@ FOUR = {"prompt": "p", "responses": ["a", "b", "c", "d"]}
     ],
 )
 def test_four_responses(judgement, pairs):
-    made = parse(COMPARISONS, FOUR | judgement)
-    assert made.pairs == pairs and [answer.text for answer in made.answers] == ["a", "b", "c", "d"]
+    parsed = parse(COMPARISONS, FOUR | judgement)
+    assert parsed.pairs == pairs and [answer.text for answer in parsed.answers] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_any_number_of_responses():
     for number in (2, 3, 7):
         row = {"prompt": "p", "responses": ["x"] * number, "scores": list(range(number))}
-        made = parse(COMPARISONS, row)
-        assert len(made.pairs) == number * (number - 1) // 2
-        assert all(better > worse for better, worse in made.pairs)
+        parsed = parse(COMPARISONS, row)
+        assert len(parsed.pairs) == number * (number - 1) // 2
+        assert all(better > worse for better, worse in parsed.pairs)
 
 
 def test_pairs_by_hand():
@@ -310,8 +315,8 @@ DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant
             (DIALOG, "Fine.", "Find out!"),
         ),
         ({"chosen": f"{DIALOG} ", "rejected": f"{DIALOG} No."}, (DIALOG, "", "No.")),
-        # conversations: with the prompt's messages in both, with a prompt as text beside them, or
-        # without
+        # conversations: with the prompt's messages in both, with a separate text prompt, or without
+        # a prompt
         (
             {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
             (USER["content"], GOOD["content"], BAD["content"]),
@@ -343,8 +348,8 @@ def test_a_pair_keeps_its_other_keys():
 
 def test_marked_characters():
     row = {"prompt": "p", "responses": ["🙂 cat", "dog"], "preferences": [[0, 1]]}
-    made = parse(COMPARISONS, {**row, "marked": [[[2, 5]], []]})
-    (answer, other) = made.answers
+    parsed = parse(COMPARISONS, {**row, "marked": [[[2, 5]], []]})
+    (answer, other) = parsed.answers
     assert answer.marked == ((2, 5),) and answer.text[2:5] == "cat" and other.marked == ()
     for marked, message in (
         ([[]], "`marked`: has 1 lists for 2 responses"),
@@ -402,10 +407,10 @@ def test_malformed_comparisons(row, message):
 def test_spans_count_code_points():
     text = "🙂🙂 naïve 𝒳"
     spans = [{"start": 9, "end": 10, "label": "symbol"}, {"start": 0, "end": 8, "label": "all"}]
-    made = parse(SPANS, {"prompt": "p", "response": text, "spans": spans})
-    assert made.prompt == Prompt("7", "p") and made.response == text
-    assert [text[span.start : span.end] for span in made.spans] == ["𝒳", "🙂🙂 naïve"]
-    assert [span.label for span in made.spans] == ["symbol", "all"]
+    parsed = parse(SPANS, {"prompt": "p", "response": text, "spans": spans})
+    assert parsed.prompt == Prompt("7", "p") and parsed.response == text
+    assert [text[span.start : span.end] for span in parsed.spans] == ["𝒳", "🙂🙂 naïve"]
+    assert [span.label for span in parsed.spans] == ["symbol", "all"]
 
 
 @pytest.mark.parametrize(
@@ -436,12 +441,12 @@ def test_spans_need_a_response_and_their_mapped_keys():
 
 # ---- steps ---------------------------------------------------------------------------------------
 
-MARKED = {  # of Math-Shepherd
+MARKED = {  # format of Math-Shepherd
     "input": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 ки\nStep 2: 2 + 1 = 4. The answer is: 4 ки",
     "label": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 +\nStep 2: 2 + 1 = 4. The answer is: 4 -",
     "task": "GSM8K",
 }
-RATED = {  # of PRM800K
+RATED = {  # format of PRM800K
     "labeler": "x",
     "question": {"problem": "What is 1 + 1?", "ground_truth_answer": "2"},
     "label": {
@@ -478,7 +483,7 @@ RATED = {  # of PRM800K
             (Step("a", "ok"), Step("b", score=-0.5)),
         ),
         (
-            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # of TRL
+            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # format of TRL
             {},
             "p",
             (Step("a", score=1.0), Step("b", score=0.0)),
@@ -519,8 +524,8 @@ RATED = {  # of PRM800K
     ],
 )
 def test_steps(row, columns, prompt, steps):
-    made = parse(STEPS, row, columns)
-    assert (made.prompt.text, made.steps) == (prompt, steps)
+    parsed = parse(STEPS, row, columns)
+    assert (parsed.prompt.text, parsed.steps) == (prompt, steps)
 
 
 def completions(**step):
@@ -680,7 +685,7 @@ ERRORS = {
 
 
 def test_feedback_rows_are_comparisons_and_spans(qa_feedback):
-    """Four answers and six preferences; error spans: the same as the task's own reader gives."""
+    """Four answers and six preferences, and error spans, as the task's own reader returns them."""
     path = qa_feedback / "train_feedback.json"
     rows = read_feedback(path)
     comparisons = COMPARISONS.read(path, FEEDBACK)
@@ -745,7 +750,7 @@ COMPLETE = {
 
 @pytest.mark.parametrize("row_format", COMPLETE, ids=lambda row_format: row_format.name)
 def test_any_damage_is_refused_or_read(row_format):
-    """Never another error, and never long."""
+    """Never another error, and never a long message."""
     columns = {"prompt": "question.problem", "steps": "label.steps"} if row_format is STEPS else {}
     whole = COMPLETE[row_format]
     parse(row_format, whole, columns)

@@ -79,14 +79,14 @@ def test_other_settings_start_over(world):
     assert second[0]["predictions"] != first[0]["predictions"][:2]
 
 
-def test_what_is_missing_is_named(world):
+def test_missing_inputs_are_named(world):
     with pytest.raises(UserError, match="dev.json does not exist"):
         generate(settings(world, split="dev"))
     with pytest.raises(UserError, match="no language model could be loaded"):
         generate(settings(world, policy="nowhere/at/all"))
 
 
-LINE_ENDS = "a\u2028b\u2029c\x85d\x0be\x1cf"  # all of them end a line for str.splitlines
+LINE_ENDS = "a\u2028b\u2029c\x85d\x0be\x1cf"  # characters that end a line for str.splitlines
 
 
 def interrupted_after(monkeypatch, chunks):
@@ -132,7 +132,7 @@ def test_damaged_rows_of_an_interrupted_run_are_sampled_again(world, monkeypatch
 
 
 def test_answers_of_unknown_settings_are_not_used(world, monkeypatch):
-    """A folder whose config.yaml is lost: nothing says which seed its rows are of."""
+    """A folder without config.yaml: the seed of its rows is unknown."""
     whole = read_jsonl(generate(settings(world)))
     interrupted_after(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,4 @@
-"""What the Trainer stages share: which checkpoints are kept, how a model is placed, which launchers
-are refused.
-"""
+"""Shared parts of the Trainer stages: kept checkpoints, installing a model, refused launchers."""
 
 import os
 
@@ -18,7 +16,7 @@ from fgrlhf.runs.hf_trainer import check_environment, checkpoints_to_keep, model
         ([2, 4, 6], 6, None, {4, 6}),
         ([2, 4, 6], 6, 2, {2, 6}),
         ([2, 4, 6], 6, 6, {4, 6}),
-        ([2, 4, 6], 6, 3, {4, 6}),  # the best one is gone
+        ([2, 4, 6], 6, 3, {4, 6}),  # the best checkpoint is gone
         ([], 2, None, {2}),
     ],
 )

@@ -1,6 +1,4 @@
-"""Hostile texts in every field of both pages, shown and typed, are text: nothing runs, loads or
-becomes an element.
-"""
+"""Hostile texts in every field of both pages remain text: nothing runs, loads or renders."""
 
 from urllib.parse import quote
 
@@ -15,7 +13,7 @@ from interface_html.items import read_items
 from interface_html.pages import self_contained
 
 SCHEMA = QA.schema
-ALLOWED = {  # what the pages themselves are made of
+ALLOWED = {  # the elements of the pages themselves
     "A",
     "ARTICLE",
     "BODY",
@@ -52,8 +50,8 @@ ALLOWED = {  # what the pages themselves are made of
     "UL",
 }
 
-# Judges every item as its annotator would, with the item's hostile text in every field; gives what
-# went wrong.
+# Judges every item as its annotator would, with the item's hostile text in every field; returns the
+# problems.
 JUDGE = """async ([texts, rows, allowed, scripts]) => {
     const $ = (selector) => document.querySelector(selector), wrong = [];
     const key = (at, name) => {
@@ -111,9 +109,7 @@ JUDGE = """async ([texts, rows, allowed, scripts]) => {
 
 
 def hostile_items() -> list[dict]:
-    """An item for each text, with it in every field: alone, at a start, at an end, as a word of its
-    own.
-    """
+    """One item per text, which is in every field: alone, at a start, at an end, as a word."""
     return [
         {
             "id": f"{text[:150]}{i}",
@@ -138,7 +134,7 @@ def judged(tab, items) -> list:
 @pytest.mark.parametrize("page", ["annotation", "comparison"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_hostile_texts_stay_texts(chromium, tmp_path, page, inside):
-    """Opened with the file picker, and inside a self-contained page."""
+    """Opened with the file picker and inside a self-contained page."""
     assert len(set(HOSTILE)) >= 150
     items, where = hostile_items(), None
     if inside:

@@ -1,4 +1,4 @@
-"""Who may import whom, and that importing does nothing."""
+"""Which packages may import which, and that importing has no side effects."""
 
 import ast
 import os
@@ -19,13 +19,11 @@ def module_name(path: Path) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """Modules named in the file's import statements, wherever they stand, `from . import x`
-    resolved.
-    """
-    found = set()
+    """All modules in the file's import statements, with `from . import x` resolved."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = path.relative_to(ROOT).parent.parts[
                 : None if node.level <= 1 else 1 - node.level
@@ -33,8 +31,8 @@ def imported(path: Path) -> set[str]:
             base = ".".join(
                 [*(package if node.level else ()), *([node.module] if node.module else [])]
             )
-            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return found
+            modules |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return modules
 
 
 def test_the_walk_sees_imports(tmp_path, monkeypatch):
@@ -75,7 +73,7 @@ def test_fgrlhf_imports_neither_sft_nor_reward_modeling():
     assert not wrong
 
 
-# What importing must not do. Each is turned into an error before every module is imported.
+# Forbidden during import. Each is turned into an error before every module is imported.
 PROBE = """
 import argparse, importlib, os, socket, subprocess, sys
 before, environment = set(os.listdir()), dict(os.environ)
@@ -160,14 +158,14 @@ def test_the_library_has_no_word_of_a_task():
     for package in LIBRARY:
         for path in sorted((ROOT / package).rglob("*")):
             if path.suffix in SUFFIXES:
-                found = words_of_tasks(path.read_text(encoding="utf-8"))
-                if found:
-                    hits[str(path.relative_to(ROOT))] = found
+                words = words_of_tasks(path.read_text(encoding="utf-8"))
+                if words:
+                    hits[str(path.relative_to(ROOT))] = words
     assert hits == {}
 
 
 def module_level_imports(path: Path) -> set[str]:
-    """Modules imported when the file is: not inside functions, not under TYPE_CHECKING."""
+    """Modules imported together with the file: not inside functions, not under TYPE_CHECKING."""
     names = set()
     nodes = list(ast.parse(path.read_text(encoding="utf-8")).body)
     while nodes:

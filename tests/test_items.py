@@ -1,4 +1,4 @@
-"""Items from every source, and back to the bytes of a feedback file."""
+"""Items from every source, and their conversion back to the bytes of a feedback file."""
 
 import json
 
@@ -54,7 +54,7 @@ def test_samples_become_items(tmp_path):
     assert tuple(item.row) == SCHEMA.row
 
 
-def test_what_the_published_page_embeds_becomes_an_item(tmp_path):
+def test_the_payload_of_the_published_page_becomes_an_item(tmp_path):
     inner = {
         "question": "Who sat?",
         "passages": [{"wikipage": "Cat", "content": ["A cat sat."]}],
@@ -86,8 +86,8 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
         read_items(QA, tmp_path / "rows.json")
-    found = [(problem.row, problem.field) for problem in raised.value.problems]
-    assert found[:5] == [
+    result = [(problem.row, problem.field) for problem in raised.value.problems]
+    assert result[:5] == [
         (1, "prediction 2"),
         (2, "passages[0]"),
         (3, "row"),

@@ -1,4 +1,4 @@
-"""The library that multiplies: measured once, cached, recorded with a run, equal on all ranks."""
+"""The matrix library: measured once, cached, recorded with a run, equal on all ranks."""
 
 import json
 import os
@@ -26,7 +26,7 @@ needs_onednn = pytest.mark.skipif(
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    """A process that has not chosen yet, on a machine with oneDNN and an empty cache."""
+    """A process without a choice yet, on a machine with oneDNN and an empty cache."""
     monkeypatch.setattr(kernels, "_chosen", None)
     monkeypatch.setattr(kernels, "onednn_available", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -35,7 +35,7 @@ def fresh(monkeypatch, tmp_path):
 
 @pytest.fixture
 def timer(monkeypatch):
-    """A fake timer with fixed seconds per library and class of size; `measured` counts calls."""
+    """A fake timer with fixed seconds per library and size class; `measured` counts calls."""
 
     class Timer:
         pytorch = {"small": 1.0, "medium": 1.0, "large": 1.0}

@@ -1,4 +1,4 @@
-"""`model.kernels: off`: nothing of fgrlhf/kernels runs, and the results are the same."""
+"""`model.kernels: off`: no code of fgrlhf/kernels runs, and the results are the same."""
 
 import pytest
 import rm_helpers as rm
@@ -16,7 +16,7 @@ from reward_modeling.training import ModelSection, load_network
 
 @pytest.fixture
 def off(monkeypatch):
-    """A process whose config has `model.kernels: off`, in which any use of a kernel fails."""
+    """A process whose config has `model.kernels: off`; any use of a kernel fails."""
     monkeypatch.delenv("FGRLHF_KERNELS", raising=False)
     monkeypatch.setattr(choice, "_chosen", None)
     choice.use_kernels("off")
@@ -45,10 +45,10 @@ def unused(name):
 
 def classes_from_kernels(model) -> set[type]:
     """Classes of the model's modules, and methods of its instances, from fgrlhf/kernels."""
-    found = {type(module) for module in model.modules()}
+    result = {type(module) for module in model.modules()}
     for module in model.modules():
-        found |= {value for value in vars(module).values() if callable(value)}
-    return {item for item in found if getattr(item, "__module__", "").startswith("fgrlhf.kernels")}
+        result |= {value for value in vars(module).values() if callable(value)}
+    return {item for item in result if getattr(item, "__module__", "").startswith("fgrlhf.kernels")}
 
 
 def results(policy):
@@ -72,8 +72,8 @@ def test_a_policy_has_the_same_results_without_kernels(kind, request, tmp_path):
     policy = load_policy(tmp_path).eval()
     assert not classes_from_kernels(policy.model)
     assert policy.model.config._attn_implementation == "sdpa" or kind in ("bloom", "gemma2")
-    found = results(policy)
-    for found_tensor, expected_tensor in zip(found, expected):
+    result = results(policy)
+    for found_tensor, expected_tensor in zip(result, expected):
         torch.testing.assert_close(found_tensor, expected_tensor, atol=1e-5, rtol=1e-4)
 
 

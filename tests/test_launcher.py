@@ -1,4 +1,4 @@
-"""Launchers that would train another model on every process are refused."""
+"""Launchers that would train a separate model on every process are refused."""
 
 from types import SimpleNamespace
 
@@ -28,9 +28,7 @@ def test_only_whole_copies_of_a_model_are_trained(kind):
 
 
 def test_a_trainer_asks_before_it_makes_an_optimiser(tmp_path):
-    accelerator = SimpleNamespace(
-        distributed_type=DistributedType.DEEPSPEED
-    )  # has nothing else to be asked
+    accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)  # has no other method
     with pytest.raises(UserError, match="DEEPSPEED"):
         trainer(config(tmp_path), accelerator=accelerator)
     assert not list(tmp_path.iterdir())
@@ -43,7 +41,7 @@ def test_all_processes_stop_where_one_has_to(monkeypatch):
     alone, pair = SimpleNamespace(num_processes=1), SimpleNamespace(num_processes=2)
     monkeypatch.setattr("fgrlhf.runs.distributed.gather_object", lambda mine: [*mine, *others])
     for others in ([None], ["the other's reason"]):
-        assert stop_together(alone, lambda: 5) == 5  # asks nobody
+        assert stop_together(alone, lambda: 5) == 5  # no communication
         with pytest.raises(UserError, match="logits are NaN"):
             stop_together(alone, fails)
         with pytest.raises(UserError, match="logits are NaN"):

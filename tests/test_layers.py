@@ -28,7 +28,7 @@ ONEDNN_FOR_ALL = {"small": "onednn", "medium": "onednn", "large": "onednn"}
 
 @pytest.fixture
 def all_products(monkeypatch):
-    """Every product goes to oneDNN where there is one, however small it is."""
+    """Every product uses oneDNN if available, however small it is."""
     choice = (
         {**ONEDNN_FOR_ALL, "every": "onednn"}
         if kernels.onednn_available()
@@ -188,7 +188,7 @@ def test_entries_are_dropped_with_probability_p_and_independently(p):
     dropped = 1 - dropout_mask((1001, 1003), p).double()
     std = (p * (1 - p)) ** 0.5
     assert abs(dropped.mean() - p) < 4 * std / 1e3
-    for place in range(4):  # each of the four entries that one draw gives
+    for place in range(4):  # each of the four entries of one random number
         assert abs(dropped.flatten()[place::4].mean() - p) < 4 * std / 500
     centred = dropped.flatten() - p
     for lag in (1, 2, 3, 4):

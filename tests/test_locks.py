@@ -1,5 +1,6 @@
-"""Every stage that trains refuses a folder in which another process works, before it reads, loads
-or writes anything.
+"""Every training stage refuses a folder in use by another process before it does anything.
+
+It reads, loads and writes nothing.
 """
 
 import pytest
@@ -12,14 +13,14 @@ from sft import run_sft
 
 
 class Section:
-    """Stands for a config of which only the folder may be read."""
+    """A config that allows access only to the folder."""
 
     def __init__(self, **values):
         self.__dict__.update(values)
 
 
 def parser_of(stage):
-    """The module in which a program reads its command line."""
+    """The module in which a program parses its command line."""
     return program if stage in (run_fg_rm, run_pref_rm) else stage
 
 

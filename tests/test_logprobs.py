@@ -31,11 +31,11 @@ def test_values_and_gradients_in_blocks(block, temperature, entropy_gradient):
     ids_N = torch.randint(11, (7,))
     grad_N = torch.randn(7, dtype=torch.float64)
     expected = naive(weight_VD, hidden_ND, ids_N, temperature)
-    found = chosen_logprobs(
+    result = chosen_logprobs(
         lambda h: h @ weight_VD.T, hidden_ND, ids_N, temperature, block, entropy_gradient
     )
-    torch.testing.assert_close([x.double() for x in found], list(expected), atol=1e-5, rtol=1e-5)
-    assert found[1].requires_grad == entropy_gradient
+    torch.testing.assert_close([x.double() for x in result], list(expected), atol=1e-5, rtol=1e-5)
+    assert result[1].requires_grad == entropy_gradient
 
     def gradients(logprobs_N, entropy_N):
         loss = (logprobs_N * grad_N.to(logprobs_N.dtype)).sum()
@@ -43,7 +43,7 @@ def test_values_and_gradients_in_blocks(block, temperature, entropy_gradient):
             loss = loss + (entropy_N * grad_N.to(entropy_N.dtype)).sum()
         return torch.autograd.grad(loss, (weight_VD, hidden_ND))
 
-    torch.testing.assert_close(gradients(*found), gradients(*expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradients(*result), gradients(*expected), atol=1e-5, rtol=1e-5)
 
 
 def test_without_gradients_and_without_tokens():

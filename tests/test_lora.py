@@ -55,7 +55,7 @@ def test_new_adapters_change_nothing_and_only_they_are_trained(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_computes_the_equation(kind):
-    """y = W x + (alpha / r) B A x, written into an ordinary model by hand."""
+    """Check y = W x + (alpha / r) B A x, computed by hand in an ordinary model."""
     policy = adapted(kind)
     plain = tiny.policy(kind).eval()
     batch = sampled(plain)
@@ -187,7 +187,7 @@ def test_training_changes_only_adapters_and_checkpoints_hold_nothing_else(kind, 
     after = run.policy.state_dict()
     assert all(torch.equal(after[name], before[name]) == (".lora_" not in name) for name in after)
     rows = metrics(tmp_path)
-    # the KL is that to the policy without adapters
+    # the KL to the policy without adapters
     assert abs(rows[0]["kl"]) < 1e-5 and abs(rows[-1]["kl"]) > 1e-4
     (folder,) = (tmp_path / "checkpoints").iterdir()
     saved = checkpoint.load_file(str(folder / "model.safetensors"))

@@ -15,10 +15,10 @@ from fgrlhf.algorithms.losses import (
     [
         (1.0, 2.0, -2.0, 0, -2.0),  # at the start: the policy gradient
         (1.1, 2.0, -2.2, 0, -2.2),
-        (1.5, 2.0, -2.4, 1, 0.0),  # far enough in the good direction: no further
-        (0.5, 2.0, -1.0, 0, -1.0),  # it became less likely although it was good: not clipped
+        (1.5, 2.0, -2.4, 1, 0.0),  # far enough in the good direction: clipped
+        (0.5, 2.0, -1.0, 0, -1.0),  # less likely although good: not clipped
         (0.5, -2.0, 1.6, 1, 0.0),
-        (1.5, -2.0, 3.0, 0, 3.0),  # it became more likely although it was bad: not clipped
+        (1.5, -2.0, 3.0, 0, 3.0),  # more likely although bad: not clipped
     ],
 )
 def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
@@ -36,15 +36,10 @@ def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
     "new, old, target, loss, clipped",
     [
         (1.0, 1.0, 2.0, 0.5, 0),
-        (
-            1.5,
-            1.0,
-            2.0,
-            0.5 * 0.8**2,
-            1,
-        ),  # only .2 of the step counts, so the error is .8 and not .5
+        # only .2 of the step counts, so the error is .8, not .5
+        (1.5, 1.0, 2.0, 0.5 * 0.8**2, 1),
         (0.5, 1.0, 2.0, 0.5 * 1.5**2, 0),  # a step away from the target counts in full
-        (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # an overshoot past the target as well
+        (3.0, 1.0, 2.0, 0.5 * 1.0**2, 0),  # so does an overshoot past the target
         (1.5, 1.0, 0.0, 0.5 * 1.5**2, 0),
     ],
 )
@@ -84,10 +79,10 @@ def test_a_wide_clip_is_no_clip():
 def test_values_within_the_clip_range_never_count_as_clipped():
     torch.manual_seed(0)
     old, target = torch.randn(50, 20), torch.randn(50, 20)
-    new = old + (torch.rand(50, 20) - 0.5) * 0.39  # old + (new - old) is not new: it is rounded
+    new = old + (torch.rand(50, 20) - 0.5) * 0.39  # old + (new - old) is not exactly new
     assert not clipped_value_loss(new, old, target, 0.2)[1].any()
     far = old + 0.21 * (target - old).sign()
-    nearer = (target - old).abs() > 0.205  # than the value that is .2 away
+    nearer = (target - old).abs() > 0.205  # than the value at distance .2
     assert torch.equal(clipped_value_loss(far, old, target, 0.2)[1].bool(), nearer)
 
 

@@ -1,4 +1,4 @@
-"""Hand-computed values, the libraries' own examples, and every metric on odd texts."""
+"""Values by hand, the libraries' own examples, and every metric on odd texts."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_bleu_by_hand():
     # precisions without a match: 1 / (2 * 3), 1 / (4 * 2), 1 / (8 * 1)
     smoothed = 100 * (2 / 4 * 1 / 6 * 1 / 8 * 1 / 8) ** 0.25
     assert bleu("a b c d", ["a x c y"])[0] == pytest.approx(smoothed)
-    # two words against four: orders 1 and 2 only, all match, and the penalty on brevity
+    # two words against four: only orders 1 and 2, all match, with the brevity penalty
     assert bleu("the cat", ["the cat sat on"])[0] == pytest.approx(100 * exp(1 - 4 / 2))
 
 
@@ -274,7 +274,7 @@ def test_unicode_that_equals_its_reference():
     for name in ("bleu", "chrf", "exact_match"):
         highest = 1 if name == "exact_match" else 100
         assert value(name, "🙂 東京 Größe", "🙂 東京 Größe") == pytest.approx(highest)
-    assert value("rouge1", "東京 Ωμέγα", "東京 Ωμέγα") == 0  # reads the letters a-z only
+    assert value("rouge1", "東京 Ωμέγα", "東京 Ωμέγα") == 0  # only the letters a-z count
 
 
 def test_metrics_with_references_do_not_apply_without_any(language_model):

@@ -1,4 +1,4 @@
-"""The mini world's tokenizer gives the text back, and its start model learns to copy in seconds."""
+"""The mini world's tokenizer is lossless, and its start model learns to copy in seconds."""
 
 from itertools import islice, product
 
@@ -87,7 +87,7 @@ def test_a_folder_without_rows_is_a_user_error(tmp_path):
 def test_copying_starts_within_seconds(tokenizer):
     """After 100 steps of 12 recitals, nine of ten values on held-out pages are right.
 
-    With T5's own initialisation it is one in twenty.
+    With T5's own initialisation, one of twenty is right.
     """
     vocabulary = tokenizer.get_vocab()
     values = torch.tensor([vocabulary[f"▁{v}"] for v in PERSONS + PLACES if f"▁{v}" in vocabulary])
@@ -117,7 +117,7 @@ def test_copying_starts_within_seconds(tokenizer):
 
 
 def test_the_written_model_is_a_function_of_the_seed_in_every_tensor(tmp_path):
-    """The whole demo starts from it; the state of the global generator must not matter."""
+    """The demo's start model must not depend on the state of the global generator."""
     write_json(tmp_path / "train.json", [make_row(0, "train", n) for n in range(4)])
     weights = {}
     for name, seed, global_seed in (("a", 0, 1), ("b", 0, 2), ("c", 1, 1)):

@@ -1,6 +1,4 @@
-"""Stages that meet a policy whose logits are no numbers: they end with the reason, and nothing they
-wrote counts as a result.
-"""
+"""Stages end with the reason if a policy's logits are NaN, and write no results."""
 
 from pathlib import Path
 
@@ -19,7 +17,7 @@ CONFIG = Path(__file__).parents[1] / "tasks/qa_feedback/training/mini_oracle_con
 
 
 def damaged_policy(*args, **kwargs):
-    """Weights that were whole when they were loaded."""
+    """A policy whose weights were intact when loaded."""
     policy = load_policy(*args, **kwargs)
     next(policy.parameters()).data[:] = float("nan")
     return policy
@@ -52,7 +50,7 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
         if path.name in ("result.json", "samples.jsonl", "rows.jsonl", "summary.json")
     ]
     assert not written and not [path for path in tmp_path.rglob("part-*") if path.read_text()]
-    assert run(TASK, settings).exists()  # with whole weights the same command gives the result
+    assert run(TASK, settings).exists()  # with intact weights the same command gives the result
     if module is evaluate:
         assert (
             read_json(tmp_path / "eval" / "sft-dev" / "result.json")["rouge_segmenter"]["name"]

@@ -1,4 +1,4 @@
-"""`fgrlhf new-task`: what it writes passes its tests and trains; bad names write nothing."""
+"""`fgrlhf new-task`: the new task passes its tests and trains; bad names write nothing."""
 
 import os
 import subprocess
@@ -65,7 +65,7 @@ def test_a_task_is_never_overwritten(tasks, monkeypatch):
 
 @pytest.mark.slow
 def test_a_new_task_learns(tmp_path):
-    """In a copy of the repository, as a user would: the reward rises by more than .5."""
+    """In a copy of the repository, as for a user: the reward rises by more than .5."""
     for name in ("fgrlhf", "sft", "reward_modeling", "scripts", "tasks"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(tmp_path / name)], check=True)
     done = run(tmp_path, sys.executable, "-m", "fgrlhf.cli.main", "new-task", "letters")

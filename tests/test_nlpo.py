@@ -31,9 +31,9 @@ def sharpened(kind):
 
 def answers(policy, seed=0):
     prompts = policy.encode([p.text for p in PROMPTS])
-    made = policy.generate(*prompts, Sampling(8), list(range(seed, seed + 12)), 4)
+    result = policy.generate(*prompts, Sampling(8), list(range(seed, seed + 12)), 4)
     batch = tuple(x.repeat_interleave(4, 0) for x in prompts)
-    return (*batch, made.ids_BT, made.mask_BT), made
+    return (*batch, result.ids_BT, result.mask_BT), result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,7 @@ def answers(policy, seed=0):
 def test_the_mask_is_used_in_sampling_and_in_log_probabilities(kind, top_p, top_k):
     base = sharpened(kind)
     masked = MaskedPolicy(base, top_p, top_k).eval()
-    with torch.no_grad():  # the policy moves on, the mask stays
+    with torch.no_grad():  # the policy changes, the mask stays
         for p in base.parameters():
             p += 0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     batch, response = answers(masked)
@@ -56,7 +56,7 @@ def test_the_mask_is_used_in_sampling_and_in_log_probabilities(kind, top_p, top_
         )
     ids = batch[2][real_BT][:, None]
     assert allowed.gather(-1, ids).all() and allowed.float().mean() < 0.6
-    expected = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)  # written out
+    expected = logits.masked_fill(~allowed, -torch.inf).log_softmax(-1)  # by definition
     torch.testing.assert_close(
         output.logprobs_BT[real_BT], expected.gather(-1, ids)[:, 0], atol=1e-4, rtol=1e-4
     )
@@ -77,8 +77,9 @@ def test_only_the_policy_learns(kind):
 
 
 def test_a_given_token_is_always_allowed():
-    """The edge of the set can round differently when a response is read at once; its
-    log-probability stays finite.
+    """The log-probability of a given token is finite even if the mask rounds differently.
+
+    The edge of the set can round differently when a whole response is read at once.
     """
     masked = MaskedPolicy(sharpened("gpt2"), None, 1).eval()
     prompt = masked.encode([PROMPTS[0].text])
@@ -96,28 +97,26 @@ def test_with_the_whole_vocabulary_it_is_ppo(kind, tmp_path):
 
 
 def test_the_mask_policy_follows_every_few_steps(tmp_path):
-    made = make(
+    run = make(
         tmp_path, "nlpo", algorithm__sync_every=3, train__lr=1e-2, train__lr_schedule="constant"
     )
     same = []
-    update = made.update
+    update = run.update
 
     def watched(rollout, advantages):
-        pairs = zip(
-            made.policy.parameters(), made.actor_critic.policy.mask.parameters(), strict=True
-        )
+        pairs = zip(run.policy.parameters(), run.actor_critic.policy.mask.parameters(), strict=True)
         same.append(all(torch.equal(p, q) for p, q in pairs))
         return update(rollout, advantages)
 
-    made.update = watched
-    made.train()
+    run.update = watched
+    run.train()
     assert same == [True, False, False, True, False, False, True, False]
     rows = metrics(tmp_path)
-    assert abs(rows[0]["kl"]) < 1e-5  # the mask is no part of the KL
+    assert abs(rows[0]["kl"]) < 1e-5  # the KL ignores the mask
 
 
 def test_the_ratio_is_one_at_first_and_what_is_written_is_the_bare_policy(tmp_path):
-    made = make(
+    run = make(
         tmp_path,
         "nlpo",
         "gpt2",
@@ -125,10 +124,10 @@ def test_the_ratio_is_one_at_first_and_what_is_written_is_the_bare_policy(tmp_pa
         train__n_minibatches=1,
         train__n_ppo_epoch_per_rollout=1,
     )
-    made.train()
+    run.train()
     assert abs(metrics(tmp_path)[0]["approx_kl"]) < 1e-6
     written = (tmp_path / "final" / "config.json").exists()
-    assert written and made.policy is made.actor_critic.policy.base
+    assert written and run.policy is run.actor_critic.policy.base
 
 
 def test_prompts_that_do_not_fit_are_refused_as_without_a_mask():

@@ -1,4 +1,4 @@
-"""The oracle: hand-made answers, and any text at all."""
+"""The oracle on hand-made answers and on arbitrary text."""
 
 import json
 import random
@@ -246,7 +246,7 @@ def test_title_and_asked_are_those_of_the_plain_expression(question):
 
 
 def slow_sentences(answer):
-    """(start, end, supported) of each sentence by comparing it with every sub-sentence."""
+    """(start, end, supported) of each sentence, compared with every sub-sentence."""
     truth = judge(QUESTION, PASSAGES, answer)
     for sentence in truth.sentences:
         inside = [
@@ -263,7 +263,7 @@ def test_sentences_hold_the_sub_sentences_that_overlap_them(answer):
 
 
 class Counting(str):
-    """A text that counts the characters it gives away."""
+    """A text that counts the characters read from it."""
 
     given = 0
 
@@ -277,9 +277,7 @@ class Counting(str):
     "text", ["a" * 200_000, "a " * 100_000, "a. " + "b" * 200_000, "." * 200_000]
 )
 def test_nothing_after_the_last_full_stop_is_searched(text):
-    """By counting, not by the clock: the expression is tried on the text up to its last full stop
-    only.
-    """
+    """The expression reads only up to the last full stop; measured by counting characters."""
     Counting.given = 0
     full_sentences(Counting(text))
     assert Counting.given == text.rfind(".") + 1

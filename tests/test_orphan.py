@@ -1,4 +1,4 @@
-"""A stage whose pipeline was killed ends with it, through the shell script between them."""
+"""A stage ends with its killed pipeline, even with a shell script between them."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from fgrlhf.runs import orphan
 from fgrlhf.runs.orphan import parent_mark, start_time
 
 ROOT = Path(__file__).parents[1]
-# seconds until something hangs; what is waited for takes one or two, on a busy machine many
+# seconds before a test fails; the events take one or two, and much longer on a busy machine
 LIMIT = 1800.0
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="no /proc: nothing is watched"
@@ -43,13 +43,14 @@ import sys
 from pathlib import Path
 from fgrlhf.pipeline.stages import Pipeline, Stage
 root = Path(sys.argv[1])
-script = 'python_of_test=%s; "$python_of_test" stage.py pids; true' % sys.executable  # `true`: bash stays above it
+# `true` keeps bash alive as the parent
+script = 'python_of_test=%s; "$python_of_test" stage.py pids; true' % sys.executable
 Pipeline([Stage("s", ("bash", "-c", script))], root, root / "out", {}).run()
-"""  # noqa: E501
+"""
 
 
 def test_a_killed_pipeline_takes_its_stages_with_it(tmp_path):
-    # stdin of a stage is /dev/null, which ends at once: this one waits for what never comes
+    # stdin of a stage is /dev/null, which ends at once; this one blocks forever
     (tmp_path / "stage.py").write_text(
         STAGE.replace("sys.stdin.read()", "import threading\nthreading.Event().wait()")
     )
@@ -106,8 +107,7 @@ def test_a_process_number_that_is_used_again_is_another_process(tmp_path):
 
 def test_a_dead_process_has_no_start():
     child = subprocess.Popen(["true"])
-    assert wait_for(
-        lambda: start_time(child.pid) is None
-    )  # not waited for: it is still in the table, as a zombie
+    # not reaped: still in the process table, as a zombie
+    assert wait_for(lambda: start_time(child.pid) is None)
     child.wait()
     assert start_time(child.pid) is None and start_time(os.getpid()) is not None

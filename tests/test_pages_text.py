@@ -1,5 +1,6 @@
-"""The browser and Python agree: offsets, words, sentences, hashes, JSON, rules. Random texts of
-every kind.
+"""The browser and Python agree on offsets, words, sentences, hashes, JSON and rules.
+
+The texts are random, of every kind.
 """
 
 import hashlib
@@ -82,7 +83,7 @@ def test_words_sentences_strip_hash_and_json(tab):
         *map(chr, range(0x3100)),
         *(chr(i) + "a" for i in range(0x2000, 0x2070)),
     ]
-    found = tab.evaluate(
+    result = tab.evaluate(
         """texts => texts.map((text) => {
         const p = FG.points(text);
         const json = FG.pythonJson([{ text, list: [], object: {}, n: -1 }]);
@@ -90,7 +91,7 @@ def test_words_sentences_strip_hash_and_json(tab):
     })""",
         some,
     )
-    for text, (words, parts, strip, digest, dumped) in zip(some, found):
+    for text, (words, parts, strip, digest, dumped) in zip(some, result):
         assert [text[a:b] for a, b in words] == text.split()
         assert [tuple(part) for part in parts] == sentences(text)
         assert strip == text.strip()
@@ -149,26 +150,26 @@ def random_doc(rng: random.Random, text: str) -> dict:
 def test_the_rules_are_the_same(tab):
     rng = random.Random(2)
     docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(3000)]
-    found = tab.evaluate(
+    result = tab.evaluate(
         "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) =>"
         " one.field))",
         [ITEM, docs],
     )
-    for doc, fields in zip(docs, found):
+    for doc, fields in zip(docs, result):
         expected = [field for field, _ in annotation_problems(SCHEMA, ITEM, doc)]
         assert sorted(fields) == sorted(expected), doc
-    assert sum(not fields for fields in found) > 20  # some are right
+    assert sum(not fields for fields in result) > 20  # some are valid
 
 
 def test_circles_and_rankings_are_the_same(tab):
     rng = random.Random(3)
     cases = [[rng.choice([0, 1, 2]) for _ in SCHEMA.pairs] for _ in range(729)]
-    found = tab.evaluate(
+    result = tab.evaluate(
         "cases => cases.map((c) => [FG.findCycle(4, FG.pairs(FG_SCHEMA), c), FG.brokenTriple(4,"
         " FG.pairs(FG_SCHEMA), c)])",
         cases,
     )
-    for case, (cycle, broken) in zip(cases, found):
+    for case, (cycle, broken) in zip(cases, result):
         assert cycle == find_cycle(4, SCHEMA.pairs, case)
         assert (broken is None) == is_weak_order(4, SCHEMA.pairs, case)
 

@@ -1,5 +1,6 @@
-"""Ours beside other packages: the table by hand, on toy sides; equal work with TRL where
-installed.
+"""Comparison with other packages: the table by hand on toy sides, equal work with TRL.
+
+The tests of equal work need TRL.
 """
 
 import importlib.util
@@ -31,7 +32,7 @@ needs_trl = pytest.mark.skipif(
 def toy(
     calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3
 ) -> Comparison:
-    """Ours takes 1 s for 10 units, its slow setting 5 s; the peer 2 s, of which 1 s is its own."""
+    """Ours takes 1 s for 10 units, 5 s with its slow setting; the peer 2 s, half of it overhead."""
 
     def side(name, seconds):
         def run(work, choice):
@@ -63,16 +64,16 @@ def no_memory(name, side, choice):
 def test_ratios_are_those_of_single_rounds():
     ours = [Measured(6, 1.0, 1.0), Measured(6, 2.0, 1.0), Measured(6, 3.0, 3.0)]
     peer = [Measured(12, 4.0, 4.0), Measured(12, 4.0, 4.0), Measured(12, 12.0, 6.0)]
-    found = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
-    assert (found["ours"], found["peer"], found["ratio"]) == (3, 3, 2)
-    assert found["ratio_rounds"] == [2, 1, 2] and found["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
+    result = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
+    assert (result["ours"], result["peer"], result["ratio"]) == (3, 3, 2)
+    assert result["ratio_rounds"] == [2, 1, 2] and result["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
 
 
 def test_rounds_alternate_and_begin_with_either_side(capsys):
     calls = []
-    found = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
+    result = peers.alternate(toy(calls), 10, {"ours": {"times": 1}, "peer": {"times": 1}}, rounds=3)
     assert [name for name, _ in calls] == ["ours", "peer", "peer", "ours", "ours", "peer"]
-    assert (found["ours"], found["peer"], found["ratio"], found["cpu_ratio"]) == (10, 5, 2, 1)
+    assert (result["ours"], result["peer"], result["ratio"], result["cpu_ratio"]) == (10, 5, 2, 1)
     assert "round 3: ours 10, numpy 5 units/s" in capsys.readouterr().out
 
 
@@ -80,12 +81,12 @@ def test_tuning_takes_the_fastest_setting_of_each_side():
     calls, slow_first = [], [{"times": 5}, {"times": 1}]
     row = toy(calls)
     row = Comparison(**{**vars(row), "peer": Side(row.peer.run, slow_first)})
-    found = peers.compare(row, rounds=1, tune=True, memory=no_memory)
-    assert found["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and found["ratio"] == 2
-    assert [tried["rate"] for tried in found["tried"]["peer"]] == [1, 5]
+    result = peers.compare(row, rounds=1, tune=True, memory=no_memory)
     assert (
-        peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10
-    )  # without it the first is taken
+        result["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}} and result["ratio"] == 2
+    )
+    assert [tried["rate"] for tried in result["tried"]["peer"]] == [1, 5]
+    assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # by default the first one
 
 
 def test_the_table():
@@ -114,8 +115,8 @@ def test_nothing_is_timed_where_the_sides_differ():
 
 def test_memory_is_that_of_one_side():
     calls = []
-    found = peers.memory_here(toy(calls), "peer", {"times": 1})
-    assert calls == [("peer", 1)] and found["peak_mb"] > found["added_mb"] >= 0
+    result = peers.memory_here(toy(calls), "peer", {"times": 1})
+    assert calls == [("peer", 1)] and result["peak_mb"] > result["added_mb"] >= 0
 
 
 def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
@@ -123,13 +124,13 @@ def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["peers"])
     with pytest.raises(SystemExit) as stopped:
         peers.run_main(peers.main)
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2 and said.count("\n") == 1
-    assert said.startswith("error: no_such_peer is not installed") and peers.INSTALL in said
+    message = capsys.readouterr().err
+    assert stopped.value.code == 2 and message.count("\n") == 1
+    assert message.startswith("error: no_such_peer is not installed") and peers.INSTALL in message
 
 
 def test_an_unknown_row_is_refused():
-    with pytest.raises(UserError, match="no row `dpoo`; known here: reward_trainer, dpo, grpo"):
+    with pytest.raises(UserError, match="no row `dpoo`; choose from reward_trainer, dpo, grpo"):
         peers.row("dpoo")
 
 
@@ -159,11 +160,11 @@ def test_both_sides_are_given_the_same_pairs(work):
 
 def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
     trainer = our_trainer(work, {"micro": 1})
-    found = comparison(TINY).ours.run(work, {"micro": 2})
+    result = comparison(TINY).ours.run(work, {"micro": 2})
     assert (
-        found.units == work.pairs * (TINY.steps - 1)
-        and found.seconds > 0
-        and math.isfinite(found.loss)
+        result.units == work.pairs * (TINY.steps - 1)
+        and result.seconds > 0
+        and math.isfinite(result.loss)
     )
     assert not [path for path in (work.folder / "ours").rglob("*") if path.is_file()]
     assert trainer.args.gradient_accumulation_steps == 2
@@ -172,7 +173,7 @@ def test_ours_runs_without_evaluation_checkpoints_and_logging(work):
 @needs_trl
 @pytest.mark.filterwarnings("error:.*deprecated.*:FutureWarning")
 def test_trl_does_equal_work(work, monkeypatch, capsys):
-    monkeypatch.setenv("CI", "1")  # TRL reports its use otherwise
+    monkeypatch.setenv("CI", "1")  # turns off TRL's telemetry
     row = comparison(TINY)
     facts = row.check(work)
     assert facts["loss"]["ours"] == pytest.approx(facts["loss"]["peer"], abs=1e-5)
@@ -184,9 +185,8 @@ def test_trl_does_equal_work(work, monkeypatch, capsys):
     )
     assert ours.units == peer.units and ours.loss == pytest.approx(peer.loss, abs=1e-4)
     other = row.peer.run(work, {"micro": 4, "sampling": "group_by_length"})
-    assert other.units == peer.units and other.loss != pytest.approx(
-        peer.loss, abs=1e-4
-    )  # other pairs in a step
+    # different pairs in a step
+    assert other.units == peer.units and other.loss != pytest.approx(peer.loss, abs=1e-4)
     assert "train_runtime" not in capsys.readouterr().out
 
 
@@ -231,9 +231,11 @@ def test_our_dpo_takes_the_pairs_as_they_come(dpo_work):
         [2, 3],
         [4, 5],
     ] and trainer.total_steps == 3
-    found = peer_dpo.run_ours(dpo_work, {"micro": 2})
+    result = peer_dpo.run_ours(dpo_work, {"micro": 2})
     assert (
-        found.units == 4 and found.seconds > 0 and found.loss == pytest.approx(math.log(2), abs=0.1)
+        result.units == 4
+        and result.seconds > 0
+        and result.loss == pytest.approx(math.log(2), abs=0.1)
     )
 
 
@@ -255,7 +257,7 @@ def test_other_texts_are_not_equal_dpo(dpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     real = peer_dpo.encode_comparisons
     monkeypatch.setattr(peer_dpo, "encode_comparisons", lambda *a, **k: real(*a, **k)[::-1])
-    with pytest.raises(UserError, match="other tokens: nothing to time"):
+    with pytest.raises(UserError, match="different tokens, so their rates cannot be compared"):
         peer_dpo.check(dpo_work)
 
 
@@ -301,9 +303,8 @@ def test_trl_does_equal_grpo(grpo_work, monkeypatch):
 def test_other_rewards_are_not_equal_grpo(grpo_work, monkeypatch):
     monkeypatch.setenv("CI", "1")
     n = TINY_GRPO.responses
-    rewards = iter(
-        [*range(n), *range(n, 0, -1)]
-    )  # ours likes the later response, then TRL the earlier one
+    # ours likes the later response, then TRL the earlier one
+    rewards = iter([*range(n), *range(n, 0, -1)])
     monkeypatch.setattr(peer_grpo, "reward_of", lambda text: float(next(rewards)))
-    with pytest.raises(UserError, match="do not learn the same"):
+    with pytest.raises(UserError, match="gradients from the same samples differ"):
         peer_grpo.check(grpo_work)

@@ -20,7 +20,7 @@ def perplexity(model, **settings):
 
 
 def direct(policy, prompt_ids, response_ids):
-    """-sum log p and tokens, from the loss of the transformers model itself."""
+    """-sum log p and the number of tokens, from the loss of the transformers model."""
     ids_11 = torch.tensor([prompt_ids + response_ids])
     labels_11 = torch.tensor([[-100] * len(prompt_ids) + response_ids])
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_a_chat_model_reads_the_prompt_as_a_turn(tmp_path):
 
 
 class Recorder:
-    """A tokenizer that notes what it is given."""
+    """A tokenizer that records its inputs."""
 
     def __init__(self, tokenizer):
         self.tokenizer, self.texts = tokenizer, []
@@ -129,7 +129,7 @@ def test_a_long_prompt_loses_its_beginning(tmp_path):
     expected, n = direct(policy, ids[-positions:-3], ids[-3:])
     (row,) = metric.columns([Prompt("0", long)], ["sees a dog"])
     assert row["perplexity/nll_and_tokens"] == pytest.approx([expected, n], rel=1e-4)
-    # and a response that is too long its end
+    # and the end of a response that is too long
     (row,) = metric.columns([Prompt("0", "the")], [" ".join(["dog"] * 400)])
     assert row["perplexity/nll_and_tokens"][1] == positions - 1
 

@@ -1,4 +1,4 @@
-"""The stage runner: order, reuse, change, failure, interruption; on tiny shell stages."""
+"""The stage runner: order, reuse, change, failure, interruption; with tiny shell stages."""
 
 import errno
 import io
@@ -32,7 +32,7 @@ def root(tmp_path):
 
 
 def stage(name, script="", **options):
-    """A stage that notes its name in `order` and writes its output."""
+    """A stage that appends its name to `order` and writes its output."""
     script = f'echo {name} >> "$OUT/order"; {script or "true"}; touch "$OUT/{name}.out"'
     return Stage(name, ("bash", "-c", script), **{"outputs": (f"{name}.out",), **options})
 
@@ -58,9 +58,7 @@ CHAIN = (
 
 
 def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
-    size = (
-        int(peak_memory_mb()) + 200
-    )  # a forked process counts what its parent held when it was forked
+    size = int(peak_memory_mb()) + 200  # a forked process inherits the peak of its parent
     line, text = run(
         root,
         [
@@ -76,7 +74,7 @@ def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     stages = read_json(root / "out" / "stages.json")
     assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
     assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
-    assert stages["whole"]["seconds"] >= max(one["seconds"] for one in stages.values())
+    assert stages["whole"]["seconds"] >= max(entry["seconds"] for entry in stages.values())
     assert "three: started, log in" in text and re.search(r"three: done in \d+ s", text)
 
 
@@ -107,7 +105,7 @@ def test_a_changed_command_or_a_lost_output_runs_the_stage(root):
     assert sorted(order(root)) == ["apart", "three"]
 
 
-def test_what_changed_loses_its_outputs_first_what_failed_keeps_them(root):
+def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(root):
     def unsteady(script):
         return Stage("s", ("bash", "-c", script), outputs=("d",), reads=("a.yml",))
 
@@ -226,7 +224,7 @@ def test_kill_is_ctrl_c_and_what_is_ignored_stays_so():
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the state that nohup leaves
         module.stop_with_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
@@ -285,7 +283,7 @@ def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
 
 
 def test_code_outside_the_library_counts_too(tmp_path):
-    """A task in a folder of the user's, which imports the library."""
+    """A task in a user's folder, which imports the library."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "task.py").write_text("from fgrlhf.errors import UserError\n")
     files = imported_files(tmp_path, ["mine.task", "mine", "numpy", "gone.module"])

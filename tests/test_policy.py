@@ -25,12 +25,12 @@ from fgrlhf.types import Prompt
 from fgrlhf.utils import derive_seed
 
 KINDS = ["t5", "gpt2"]
-ANY = list(tiny.POLICIES)  # families that the same two classes serve
+ANY = list(tiny.POLICIES)  # other families that use the same two classes
 SHARED = ["gpt2", "llama", "qwen3", "neox"]  # decoders in which K responses share their prompt
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 GREEDY = Sampling(max_new_tokens=6, do_sample=False)
 SAMPLED = Sampling(max_new_tokens=7)
-MANY_EOS = [1, 5, 10, 15, 20]  # a random model rarely draws </s> alone
+MANY_EOS = [1, 5, 10, 15, 20]  # a random model rarely draws </s>
 
 
 def seeds(n: int, *parts) -> list[int]:
@@ -110,7 +110,7 @@ def test_projection_gives_the_models_own_logits(kind):
 
 @pytest.mark.parametrize("kind", ANY)
 def test_rows_of_a_prompt_may_be_anywhere(kind):
-    """Only side by side and in equal numbers do they share their prompt's encoding.
+    """Rows share their prompt's encoding only if they are adjacent and equal in number.
 
     In any other order the results are the same.
     """
@@ -171,7 +171,7 @@ def test_padding_changes_nothing(kind, side):
 
     with torch.no_grad():
         expected, _ = policy(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        output, _ = policy(  # other padding tokens, and more of them
+        output, _ = policy(  # with more padding and other padding tokens
             padded(torch.where(prompt_mask_BP.bool(), prompt_ids_BP, 7), 5, left),
             padded(prompt_mask_BP, 0, left),
             padded(torch.where(response_mask_BT.bool(), response_ids_BT, 9), 4, False),
@@ -225,7 +225,7 @@ def test_greedy_and_beams_equal_transformers(kind, beams):
 
 @pytest.mark.parametrize("kind", ANY)
 def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
-    """Gradients of all weights: the prompt is encoded once for four responses, or four times."""
+    """The gradients of all weights are the same if the prompt is encoded once or four times."""
     policy = tiny.policy(kind).eval()
     batch = sampled(policy, num_samples=4)
     calls = []
@@ -243,7 +243,7 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
 
 
 def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
-    """Its generation config forces a first token and forbids repetitions; samples ignore both."""
+    """Its generation config forces a first token and forbids repetitions; sampling ignores both."""
     policy = tiny.bart().eval()
     ids, mask = policy.encode(["the red cat"])
     with torch.no_grad():
@@ -302,7 +302,7 @@ def test_a_model_that_scales_its_logits_is_refused(tmp_path):
 
 
 def long_t5():
-    """An encoder-decoder whose attention cannot be chosen."""
+    """An encoder-decoder whose attention implementation cannot be selected."""
     tok = tiny.tokenizer()
     torch.manual_seed(0)
     config = LongT5Config(
@@ -357,10 +357,10 @@ def test_a_sample_depends_on_its_own_seed_alone(kind):
 
     expected = responses(TEXTS, seeds(6))
     assert len({tuple(response) for response in expected}) > 3
-    for b, text in enumerate(TEXTS):  # two samples of one prompt, alone in their batch
+    for b, text in enumerate(TEXTS):  # two samples of one prompt as the whole batch
         rows = slice(2 * b, 2 * b + 2)
         assert responses([text], seeds(6)[rows]) == expected[rows]
-    torch.manual_seed(123)  # the global generator plays no part
+    torch.manual_seed(123)  # the global generator has no effect
     assert responses(TEXTS, seeds(6)) == expected
     with pytest.raises(ValueError, match="one seed per response"):
         policy.generate(*policy.encode(TEXTS), Sampling(7), seeds(3), num_samples=2)

@@ -14,7 +14,7 @@ from fgrlhf.reward import BasicReward
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
-# The values that select the published arithmetic, as they stand in a YAML file.
+# The values that select the published arithmetic, as written in a YAML file.
 PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
 SETTINGS = (
     "whiten_rewards",
@@ -29,7 +29,7 @@ SETTINGS = (
 
 
 def golden_case(golden, number):
-    """One published batch, cut to its longest answer, as rollouts are here."""
+    """One published batch, cut to its longest answer, as in our rollouts."""
     return tensors_of(json.loads((golden / "ppo_numbers.json").read_text())["cases"][number])
 
 
@@ -58,7 +58,7 @@ def tensors_of(case):
 
 
 def all_cases(golden):
-    """What `golden_case` gives, of every case that there is."""
+    """`golden_case` of every available case."""
     count = len(json.loads((golden / "ppo_numbers.json").read_text())["cases"])
     return [golden_case(golden, number) for number in range(count)]
 
@@ -110,9 +110,7 @@ def check_numbers(case, old, new, rewards, expected, switches):
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_published_values_give_the_published_numbers(golden, name):
-    """With every switch of the file that users run; each case brings the numbers it was computed
-    with.
-    """
+    """With every switch of the shipped file; each case contains its own coefficients."""
     switches = {key: value for key, value in shipped(name).items() if key not in SETTINGS}
     cases = all_cases(golden)
     assert len(cases) >= 3
@@ -128,8 +126,9 @@ def test_defaults_give_the_numbers_of_plain_arithmetic(number):
 
 
 def test_plain_arithmetic_by_hand():
-    """Two tokens, gamma = lam = 1: A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25
-    + .5.
+    """Two tokens, gamma = lam = 1.
+
+    A_2 = r_2 - V_2 = 1 - .5, A_1 = r_1 + V_2 - V_1 + A_2 = .5 - .25 + .5.
     """
     case = {
         "lengths": [2],
@@ -150,16 +149,13 @@ def test_plain_arithmetic_by_hand():
     }
     expected = reference.ppo_expected(case, published=False)
     assert expected["kl"] == [[0.0, 1.0]] and expected["penalized"] == [[0.0, 1.0]]
-    assert expected["returns"] == [
-        [1.0, 1.0]
-    ]  # advantages .75 and .5: mean .625, standard deviation .125
+    # advantages .75 and .5: mean .625, standard deviation .125
+    assert expected["returns"] == [[1.0, 1.0]]
     assert expected["whitened_advantages"] == [[1.0, -1.0]]
-    assert expected["loss_policy"] == pytest.approx(
-        (-1.0 + math.e) / 2
-    )  # the ratio e is not clipped where A < 0
-    assert expected["loss_value"] == pytest.approx(
-        (0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2
-    )  # .5 + .1 is .4 off
+    # the ratio e is not clipped if A < 0
+    assert expected["loss_policy"] == pytest.approx((-1.0 + math.e) / 2)
+    # .5 + .1 differs by .4
+    assert expected["loss_value"] == pytest.approx((0.5 * 0.75**2 + 0.5 * max(0.0, 0.4**2)) / 2)
     published = reference.ppo_expected(case, published=True)
     assert published["whitened_advantages"][0] == pytest.approx([0.125**0.5, -(0.125**0.5)])
     assert published["returns"] == expected["returns"]
@@ -201,9 +197,7 @@ def test_by_default_padding_never_matters():
 
 
 def test_published_gae_does_let_padding_matter():
-    """Deviation D3: what whitening leaves on padding flows into the last tokens of short
-    answers.
-    """
+    """Deviation D3: whitened values on padding reach the last tokens of short answers."""
     one_more_column = lengths_mask([5, 2, 3], T=6)
     results = []
     for mask_BT in (MASK, one_more_column):
@@ -240,13 +234,13 @@ def test_coefficients_weigh_the_two_losses():
 
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
-    made = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
+    run = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
     assert (
-        isinstance(made, PPOTrainer)
-        and made.algorithm.config.lam == 0.5
-        and made.algorithm.needs_values
+        isinstance(run, PPOTrainer)
+        and run.algorithm.config.lam == 0.5
+        and run.algorithm.needs_values
     )
-    assert made.kl.coef == 0.1
+    assert run.kl.coef == 0.1
 
 
 # ---- clipping of gradients -----------------------------------------------------------------------
@@ -255,27 +249,26 @@ def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
 @pytest.mark.parametrize("own_value", [True, False])
 def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
     critic = {"ckpt": "tiny"} if own_value else {"policy_value_sharing": True}
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__max_grad_norm=2.0, model__value_model=critic), own_value=own_value
     )
-    policy, value = ([p for p in group["params"]] for group in made.optimizer.param_groups)
+    policy, value = ([p for p in group["params"]] for group in run.optimizer.param_groups)
     assert {id(p) for p in value} == {
-        id(p) for p in made.actor_critic.value.parameters() if p.requires_grad
+        id(p) for p in run.actor_critic.value.parameters() if p.requires_grad
     }
     for parameters, size in ((policy, 0.001), (value, 7.0)):
         for p in parameters:
             p.grad = torch.full_like(p, size)
-    made.optimizer.step = lambda: None
+    run.optimizer.step = lambda: None
     n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
-    norms = made._clip_and_step()
+    norms = run._clip_and_step()
     assert (
         norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
         and norms["grad_norm"] < 2
     )
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
-    assert all(
-        torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy
-    )  # a small gradient is left as it is
+    # a small gradient is not changed
+    assert all(torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy)
     assert float(value[0].grad.flatten()[0]) == pytest.approx(2 / n_value**0.5, rel=1e-4)
 
 
@@ -288,10 +281,10 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
             model__value_model={"ckpt": "tiny"},
             train__max_grad_norm=0.05,
         )
-        made = trainer(cfg, own_value=True)
-        rollout, rewards = made.collect_and_score()
-        _, advantages = made.compute_advantages(rollout, rewards)
-        metrics = made._optimizer_step(rollout, advantages, torch.arange(8))
-        weights.append(torch.cat([p.detach().flatten() for p in made.policy.parameters()]))
+        run = trainer(cfg, own_value=True)
+        rollout, rewards = run.collect_and_score()
+        _, advantages = run.compute_advantages(rollout, rewards)
+        metrics = run._optimizer_step(rollout, advantages, torch.arange(8))
+        weights.append(torch.cat([p.detach().flatten() for p in run.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))
     assert torch.equal(*weights) and norms[0][0] == norms[1][0] and norms[1][1] > 5000 * norms[0][1]

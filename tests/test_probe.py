@@ -1,4 +1,4 @@
-"""The probe: oracle columns by hand, and warnings for models that like the wrong answers."""
+"""The probe: oracle columns by hand, and warnings for models that prefer wrong answers."""
 
 import torch
 
@@ -19,7 +19,7 @@ PROMPTS = [
 
 
 class Length(SequenceScorer):
-    """Likes long answers."""
+    """Prefers long answers."""
 
     mean, std = 10.0, 2.0
 
@@ -31,7 +31,7 @@ class Length(SequenceScorer):
 
 
 class Blind(SegmentScorer):
-    """Finds every segment free of errors."""
+    """Classifies every segment as error-free."""
 
     def __init__(self):
         pass

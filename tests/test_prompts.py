@@ -1,4 +1,4 @@
-"""Long prompts of long-form QA: their ends are cut, counted and reported; their questions stay."""
+"""Long prompts of long-form QA: the end is cut, counted and reported; the question stays."""
 
 import pytest
 import tiny
@@ -68,12 +68,13 @@ def test_a_question_that_the_text_words_differently_counts_by_itself():
     assert check_prompts_fit(policy_of("t5", 6), [strange], up_to_question, "x") == 0
     with pytest.raises(UserError, match="row 5: the part that must not be cut has 6 tokens"):
         check_prompts_fit(policy_of("t5", 4), [strange], up_to_question, "x")
+    # no question to keep
     assert (
         check_prompts_fit(
             policy_of("t5", 3), [Prompt("6", "a dog sees the bird")], up_to_question, "x"
         )
         == 1
-    )  # no question, nothing to lose
+    )
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])

@@ -1,4 +1,4 @@
-"""Rows of files and data sets: every format gives the same rows, and what is damaged is refused."""
+"""Rows of files and data sets: every format gives the same rows; damaged input is refused."""
 
 import datetime
 import decimal
@@ -210,7 +210,7 @@ for source in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def hub_cache(tmp_path_factory):
-    """The cache of a machine that has loaded the data set `org/pairs`, with its environment."""
+    """The cache of a machine that has loaded the data set `org/pairs`, as environment variables."""
     folder = tmp_path_factory.mktemp("hub")
     write_jsonl(folder / "rows.jsonl", [{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3)
     environment = {

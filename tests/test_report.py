@@ -1,4 +1,4 @@
-"""The report: outputs are shown, missing files are named, text stays text, nothing is fetched."""
+"""The report: outputs are shown, missing files named, text is escaped, nothing is fetched."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def interval(mean, half):
 
 
 def answer(rng, quality, wild=""):
-    """A response as text, tokens, and per aspect segments and token rewards."""
+    """A response as text and tokens, with segments and token rewards per aspect."""
     clauses = rng.sample(CLAUSES, rng.randint(2, 5))
     text = " ".join(clauses) + wild
     tokens = re.findall(r"\s*\S+", text) + ["</s>"]
@@ -154,8 +154,9 @@ def write_run(folder, aspects, rng, wild=""):
 
 
 def make_outputs(folder, wild=""):
-    """A whole pipeline's outputs, as the stages write them; `wild` must reach the reader as
-    text.
+    """The outputs of a whole pipeline, in the files of its stages.
+
+    `wild` must reach the reader as text.
     """
     rng = random.Random(0)
     write_run(folder / "fine_grained", ASPECTS, rng, wild)
@@ -254,7 +255,7 @@ def make_outputs(folder, wild=""):
 
 
 class Page(HTMLParser):
-    """Collects what a browser would see: tags with attributes, and text by tag."""
+    """Collects what a browser would show: tags with attributes, and text by tag."""
 
     def __init__(self, html):
         super().__init__()
@@ -370,9 +371,7 @@ def test_missing_parts_are_named(tmp_path):
     ):
         assert expected in text
     assert text.count("Not found") == 4
-    write_report(
-        tmp_path / "fine_grained", tmp_path / "run.html"
-    )  # the folder of one run is enough
+    write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run suffices
     assert "Reward by aspect" in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
@@ -545,7 +544,7 @@ def test_order_and_colours():
 
 
 def write_puzzle_outputs(folder):
-    """Two policies of a task that gives nothing: `ppo` solves one puzzle more than `sft`."""
+    """Two policies of a task without extras: `ppo` solves one puzzle more than `sft`."""
     for name, solved in (("sft", (0, 1, 0)), ("ppo", (1, 1, 0))):
         rows = [
             {
@@ -631,7 +630,7 @@ def test_the_command_line(tmp_path, capsys):
 # ---- pieces --------------------------------------------------------------------------------------
 
 
-def test_what_a_piece_looks_like():
+def test_style_and_tooltip_of_a_piece():
     assert Piece("x").css == Piece("x").tip == ""
     bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
     assert (bad.css, bad.tip) == ("n up", "ERR: \u22120.500")
@@ -696,7 +695,7 @@ VALUES = (None, True, -1, 1.5, "x", [], {}, [1], {"a": 1}, [[]], "nan")
 
 
 def mutated(value, rng):
-    """`value` with one place in it replaced by something else, or missing."""
+    """`value` with one element replaced or removed."""
     if not isinstance(value, dict | list) or not value or rng.random() < 0.1:
         return rng.choice(VALUES)
     place = rng.choice(list(value)) if isinstance(value, dict) else rng.randrange(len(value))
@@ -727,14 +726,14 @@ def no_plots(monkeypatch):
 
 
 def reported(folder, name, text) -> str:
-    """The message of the report, or empty where it was written."""
+    """The report's error message, or empty if it was written."""
     path = folder / name
     before = path.read_bytes()
     path.write_bytes(text)
     if name in (
         "stages.json",
         "eval/sft-test/summary.json",
-    ):  # read where summary.json does not say it
+    ):  # read if summary.json lacks it
         (folder / "summary.json").rename(folder / "away")
     try:
         write_report(folder, folder / "r.html")

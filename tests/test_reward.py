@@ -23,9 +23,7 @@ SPANS = [((0, 12), (12, 22)), ((0, 6),), ()]
 
 
 class FakeClassifier:
-    """Labels in another order than (error, ok), a third between them, as in published
-    checkpoints.
-    """
+    """Labels in another order than (error, ok), with a third between, as published."""
 
     spec = SimpleNamespace(judged_labels=("NF-ERR", "O"), level="subsentence")
     judged = None
@@ -59,11 +57,8 @@ def rollout_of(texts, ends):
 
 
 def test_placement_by_hand():
-    ends = [
-        (3, 7, 7, 11, 11),
-        (2, 2),
-        (0,),
-    ]  # token 2 of the first row is half a character, the last ones are </s>
+    # token 2 of the first row is half a character, the last ones are </s>
+    ends = [(3, 7, 7, 11, 11), (2, 2), (0,)]
     segments = [
         [
             SegmentScore(0, 7, 1.0),
@@ -151,7 +146,7 @@ def test_sequence_scores_by_hand():
     rows = SequenceScorerReward(FakeScorer(), 1.0, 2.0).segment_scores(PROMPTS, TEXTS)
     assert [len(row) for row in rows] == [1, 1, 1] and rows[2][
         0
-    ].end is None  # an empty answer is scored as well
+    ].end is None  # an empty answer is scored too
 
 
 def test_at_end_moves_everything_and_loses_nothing():
@@ -220,6 +215,6 @@ def test_a_nan_reward_is_refused_by_name(bad, clip):
         }
     )
     if clip and bad == math.inf:
-        return  # clipping is what makes an infinite score harmless
+        return  # clipping makes an infinite score harmless
     with pytest.raises(UserError, match=r"reward `completeness`.*'a bird'"):
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))

@@ -1,4 +1,4 @@
-"""Reward kinds: which keys they read, what they build, and the rewards computed from the text."""
+"""Reward kinds: their config keys, the rewards they build, and values computed from text."""
 
 import re
 import sys
@@ -34,7 +34,7 @@ def parsed(task: Task = QA, **rewards) -> dict[str, RewardKind]:
 
 
 def refused(task: Task = QA, **rewards) -> list[str]:
-    """The mistakes, one a line; none where the rewards are accepted."""
+    """The error message, one error per line; empty if the rewards are valid."""
     try:
         parsed(task, **rewards)
     except UserError as error:
@@ -165,7 +165,7 @@ def test_a_task_adds_a_kind_and_implies_kinds_by_name():
 
 
 class Politeness:
-    """A reward of a user: its class is named in YAML."""
+    """A user's reward, whose class is named in YAML."""
 
     def __init__(self, threshold: float):
         self.threshold = threshold
@@ -250,7 +250,7 @@ def test_rewards_on_tokens_need_the_tokens():
     reward = built(a={"kind": "regex", "pattern": "o", "value": 1, "level": "token"})["a"]
     tokens = [ResponseTokens((3, 4, 7), True)]
     (scores,) = reward.segment_scores(PROMPTS[:1], ["one two"], tokens)
-    assert values(scores) == [(0, 3, 1.0), (4, 7, 1.0)]  # the second token adds white space only
+    assert values(scores) == [(0, 3, 1.0), (4, 7, 1.0)]  # the second token adds only white space
     with pytest.raises(ValueError, match="needs the tokens"):
         CombinedReward({"a": reward}).segment_scores(PROMPTS[:1], ["one two"])
 
@@ -291,7 +291,7 @@ def classifier(tmp_path_factory):
         pad_token_id=tokenizer.pad_token_id,
     )
     model = BertForSequenceClassification(config)
-    model.classifier.weight.data *= 40  # else all probabilities are near a third
+    model.classifier.weight.data *= 40  # otherwise all probabilities are about a third
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -93,6 +93,7 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
     text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
     (read,) = inputs("seq2seq").encode([text])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
+    # decoder start, then the answer
     assert tokens == [
         "<pad>",
         "▁the",
@@ -100,13 +101,10 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
         "▁cat",
         "▁a",
         "▁dog",
-    ]  # decoder start, then the answer
+    ]
     assert read.positions == (3, 5)
-    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == [
-        "▁question:",
-        "▁the",
-        "▁cat",
-    ]  # no `answer:`
+    # no `answer:`
+    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == ["▁question:", "▁the", "▁cat"]
 
 
 def test_causal_reads_prefix_and_answer_in_one():
@@ -162,15 +160,13 @@ def test_positions_complete_their_segment_and_nothing_less(raw, tokenizer, shape
             )
             continue
         token = position - before
-        assert (
-            offsets[token][0] < end + len(lead) <= offsets[token][1]
-        )  # the segment's last character is complete here
-        assert all(
-            s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s
-        )  # and no later token is the segment's
-        if tokenizer == "bpe":  # bytes decode exactly, even where several tokens make one character
+        # the segment's last character is complete here
+        assert offsets[token][0] < end + len(lead) <= offsets[token][1]
+        # and no later token belongs to the segment
+        assert all(s >= end + len(lead) for s, e in offsets[token + 1 :] if e > s)
+        if tokenizer == "bpe":  # bytes decode exactly, even if several tokens form a character
             assert tok.decode(ids[: token + 1]) == (lead + answer)[: end + len(lead)]
-    # cutting takes judgements away and moves none
+    # cutting removes judgements and moves none
     (cut,) = inputs(shape, tokenizer, max_length=max_length).encode(
         [RMText(rm.prefix("question: the", mark=""), segments)]
     )
@@ -207,7 +203,7 @@ def test_encoder_keeps_the_special_tokens_around_a_cut_input(tmp_path):
     text = RMText(rm.prefix("question: the", mark=""), (rm.words("red cat"), rm.words("a dog")))
     (read,) = RMInputs(tokenizer, "encoder", "segment", 8).encode([text])
     assert read.input_ids[0] == 0 and read.input_ids[-1] == 1 and len(read.input_ids) == 8
-    assert read.positions == (3, None)  # `dog` did not fit
+    assert read.positions == (3, None)  # `dog` does not fit
 
 
 def test_a_word_like_the_mark_inside_an_answer_is_no_mark():
@@ -242,10 +238,8 @@ def test_segment_mark_is_a_single_token_of_the_vocabulary():
 def test_last_tokens_by_hand():
     offsets = [(0, 3), (3, 5), (5, 6), (5, 6), (7, 9)]  # two bytes of one character at 5
     assert last_tokens(offsets, [(0, 3), (3, 6), (7, 9), (9, 9)]) == [0, 3, 4, None]
-    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [
-        0,
-        None,
-    ]  # nothing covers 2..4
+    # nothing covers 2..4
+    assert last_tokens([(0, 2), (0, 0), (4, 5)], [(0, 2), (2, 4)]) == [0, None]
 
 
 # ---- training inputs = scoring inputs ------------------------------------------------------------
@@ -315,12 +309,10 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback, shape, with_context
 def test_lm_features_by_hand():
     logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
     features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
-    chosen = 0.0 - torch.logsumexp(
-        torch.tensor([0.0, 2.0]), 0
-    )  # token 0 at position 1, predicted by logits (0, 2)
-    expected = torch.tensor(
-        [[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]]
-    )  # the last: log p = -30, cut at -10
+    # token 0 at position 1, predicted by logits (0, 2)
+    chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)
+    # the last: log p = -30, cut at -10
+    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])
     torch.testing.assert_close(features, expected)
 
 
@@ -514,7 +506,7 @@ def save(score, folder):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
     score = scorer(tmp_path, shape, kind, feature=shape != "encoder")
-    # defaults for published checkpoints give way to what the folder carries
+    # the folder's own facts take precedence over defaults for published checkpoints
     defaults = {
         "mean": 9.0,
         "std": 9.0,
@@ -618,7 +610,7 @@ def test_a_spec_of_an_earlier_release_is_read(tmp_path):
     (folder / "reward_model.json").write_text(json.dumps(row))
     again = load_reward_model(folder, rm.prefix_fn)
     assert again.spec == score.spec and again.spec.with_context is False
-    # both names at once are no spec of any release
+    # no release wrote both names
     (folder / "reward_model.json").write_text(json.dumps({**row, "with_context": True}))
     with pytest.raises(UserError, match="with_passages: unknown key"):
         load_reward_model(folder, rm.prefix_fn)
@@ -712,9 +704,7 @@ def test_segment_labels_check_their_shape():
 
 
 def test_pooled_features_by_hand():
-    """Two answers of 3 and 2 tokens, features in tenths of a nat below 0; what stands on padding
-    does not count.
-    """
+    """Two answers of 3 and 2 tokens, features in -0.1 nats; padding does not count."""
     features_BTF = torch.tensor([[[-0.1], [-0.5], [0.0]], [[-0.2], [-0.4], [-0.9]]])
     pooled_B2 = pooled_features(features_BTF, torch.tensor([[1, 1, 1], [1, 1, 0]]))
     assert torch.allclose(pooled_B2, torch.tensor([[-5.0, -2.0], [-4.0, -3.0]]))
@@ -858,7 +848,7 @@ def change_json(path, **changes):
 
 
 def bloat(path):
-    """Ten thousand million layers, in the config or in that of its trunk."""
+    """Ten thousand million layers, in the config or in its trunk's config."""
     config = json.loads(path.read_text())
     for part in (config, config.get("trunk") or {}):
         for key in ("num_hidden_layers", "n_layer", "num_layers"):
@@ -912,7 +902,7 @@ def test_the_scorer_counts_what_it_cuts(tmp_path):
 
 
 def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
-    """A config that was changed to fewer layers, or to no feature, would give other scores."""
+    """A config changed to fewer layers, or to no feature, would give other scores."""
     for name, shape, path, value in (
         ("trunk", "causal", ("trunk", "n_layer"), 1),
         ("feature", "seq2seq", ("lm_logprob_feature",), False),

@@ -98,11 +98,15 @@ def published(name: str) -> dict:
 def test_the_published_files_load_as_they_are(name, tmp_path):
     path = tmp_path / f"{name}.yml"
     path.write_text(yaml.safe_dump(published(name)).replace("1.0e-05", "0.00001"))
-    made = load_config(QAConfig, path)
+    loaded = load_config(QAConfig, path)
     assert (
-        made.train.lr == 1e-5 and made.logprob_temperature == 0.7 and made.train.n_minibatches == 1
+        loaded.train.lr == 1e-5
+        and loaded.logprob_temperature == 0.7
+        and loaded.train.n_minibatches == 1
     )
-    sampling = made.model.policy_model.train_generation_kwargs.sampling(made.env.max_generated_len)
+    sampling = loaded.model.policy_model.train_generation_kwargs.sampling(
+        loaded.env.max_generated_len
+    )
     assert (
         sampling.max_new_tokens,
         sampling.do_sample,
@@ -110,8 +114,8 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
         sampling.top_k,
         sampling.top_p,
     ) == (200, True, 0.7, 20, None)
-    assert not made.model.policy_model.eval_generation_kwargs.sampling(200).do_sample
-    kinds = {key: aspect.kind for key, aspect in made.reward.items()}
+    assert not loaded.model.policy_model.eval_generation_kwargs.sampling(200).do_sample
+    kinds = {key: aspect.kind for key, aspect in loaded.reward.items()}
     if name == "fine_grained":
         assert kinds == {
             "relevance_model": "relevance",
@@ -119,16 +123,16 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
             "completeness_model": "preference",
         }
         assert (
-            made.reward["completeness_model"].std == 8.301160619054132
-            and made.reward["relevance_model"].weight == 1.0
+            loaded.reward["completeness_model"].std == 8.301160619054132
+            and loaded.reward["relevance_model"].weight == 1.0
         )
     else:
         assert kinds == {"baseline_model": "preference"}
-    section = made.algorithm.model_dump()
+    section = loaded.algorithm.model_dump()
     given = published(name)["ppo"]
     assert section["name"] == "ppo" and {key: section[key] for key in given} == given
-    assert made.unused_settings() == [] and made.logging.notes() == []
-    assert validate(QAConfig, yaml.safe_load(to_yaml(made)), "again") == made
+    assert loaded.unused_settings() == [] and loaded.logging.notes() == []
+    assert validate(QAConfig, yaml.safe_load(to_yaml(loaded)), "again") == loaded
 
 
 def test_a_reward_without_a_kind_and_an_unknown_name_is_asked_for_one():
@@ -253,20 +257,22 @@ def test_the_deviations_name_real_switches_and_tests():
 def test_the_published_update_as_overrides(monkeypatch):
     text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
     overrides = re.findall(r"^    (.*)$", text, re.MULTILINE)
-    made = shipped("baseline", monkeypatch, " ".join(overrides).split())
+    loaded = shipped("baseline", monkeypatch, " ".join(overrides).split())
     assert (
-        made.dropout_in_rollouts is False and made.train.dropout and made.logprob_temperature == 1.0
+        loaded.dropout_in_rollouts is False
+        and loaded.train.dropout
+        and loaded.logprob_temperature == 1.0
     )
-    algorithm = made.algorithm.model_dump()
+    algorithm = loaded.algorithm.model_dump()
     assert (algorithm["whiten_divides_by"], algorithm["gae_start"]) == ("sqrt_std", "longest")
-    assert not made.train.average_microbatches
+    assert not loaded.train.average_microbatches
 
 
 # ---- a key that is not read is an error ----------------------------------------------------------
 
 
 def refused(tree: dict, model=QAConfig) -> list[str]:
-    """The mistakes, one a line; none where the tree is accepted."""
+    """The error message, one error per line; empty if the tree is valid."""
     try:
         validate(model, tree, "file")
     except UserError as error:
@@ -300,7 +306,7 @@ def test_a_key_that_nothing_reads_is_refused(path, value, way_out):
         and "leave it out" in line
     )
     if path.split(".")[-1] in ("top_k", "top_p"):
-        assert refused(changed(None)) == []  # an explicit null gives nothing
+        assert refused(changed(None)) == []  # an explicit null means the default
 
 
 def test_a_target_of_the_kl_needs_a_coefficient():
@@ -322,11 +328,11 @@ def test_the_published_section_is_read_as_algorithm():
     tree = published("fine_grained")
     moved = {**tree, "algorithm": tree["ppo"]}
     del moved["ppo"]
-    made = validate(QAConfig, tree, "file")
-    assert made == validate(QAConfig, moved, "file") and "ppo" not in made.model_dump()
+    loaded = validate(QAConfig, tree, "file")
+    assert loaded == validate(QAConfig, moved, "file") and "ppo" not in loaded.model_dump()
     both = {**tree, "algorithm": {"name": "nlpo", "sync_every": 5, "entropy_coef": 0.1}}
-    made = validate(QAConfig, both, "file").algorithm.model_dump()
-    assert (made["name"], made["sync_every"], made["kl_coef"]) == ("nlpo", 5, 0.3)
+    loaded = validate(QAConfig, both, "file").algorithm.model_dump()
+    assert (loaded["name"], loaded["sync_every"], loaded["kl_coef"]) == ("nlpo", 5, 0.3)
     tree["ppo"] = {}
     assert validate(QAConfig, tree, "file").algorithm == PPOConfig()
 
@@ -530,15 +536,15 @@ def flat(tree: dict, prefix: str = "") -> dict:
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_the_published_variant_is_the_published_run(name, monkeypatch):
-    made = shipped(f"published_{name}", monkeypatch)
-    values = flat(made.model_dump())
+    loaded = shipped(f"published_{name}", monkeypatch)
+    values = flat(loaded.model_dump())
     assert {key: values[key] for key in SWITCHES} == {
         key: value for key, (value, _) in SWITCHES.items()
     }
     text = (REPOSITORY / "docs" / "deviations.md").read_text(encoding="utf-8")
     overrides = " ".join(re.findall(r"^    (.*)$", text, re.MULTILINE)).split()
     assert {override.split("=")[0] for override in overrides} == set(SWITCHES)
-    assert shipped(f"published_{name}", monkeypatch, overrides) == made
+    assert shipped(f"published_{name}", monkeypatch, overrides) == loaded
     for key, value in flat(published(name)).items():  # and the paper's hyper-parameters
         key = re.sub("^ppo", "algorithm", key)
         its_own = (

@@ -95,7 +95,7 @@ def test_many_unknown_tags_are_a_short_message(tmp_path):
 def test_segments_must_be_of_the_configs_level(tmp_path):
     words, tags = SEGMENT_ROW["text"], SEGMENT_ROW["feedback_tags"]
     two = {"text": [*words, "</s>", "c"], "feedback_tags": [*tags, "O", "Ignore"]}
-    # the same row again is fine
+    # a repeated row is fine
     assert len(read_segments(tmp_path, SEGMENT_ROW, SEGMENT_ROW, level="sequence")) == 2
     assert len(read_segments(tmp_path, SEGMENT_ROW, two, level="sentence")) == 2
     with pytest.raises(UserError, match="row 1, `text`: has 2 segments, but data.level=sequence"):

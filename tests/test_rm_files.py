@@ -1,6 +1,4 @@
-"""Reward-model training files: golden files, spans to tags by hand, coverage against difflib,
-nothing half-written.
-"""
+"""Reward-model training files: golden files, spans to tags, coverage, atomic writes."""
 
 import json
 import os
@@ -83,7 +81,7 @@ def row(
 
 @pytest.fixture(scope="module")
 def made(qa_feedback, tmp_path_factory):
-    """The files of the real rows."""
+    """The files made from the real rows."""
     folder = tmp_path_factory.mktemp("data")
     for split in ("train", "dev"):
         os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")
@@ -106,7 +104,7 @@ def test_completeness_preferences_equal_the_published_ones(made, golden, qa_feed
     published = json.loads((golden / "COMP_sequence" / f"{split}_preferences.json").read_text())
     assert len(published) > 4
     assert [{key: r[key] for key in ("question", "preference")} for r in ours] == published
-    # all else is as it was, and the file can be read again
+    # all else is unchanged, and the file can be read again
     before = {r.question: r for r in read_feedback(qa_feedback / f"{split}_feedback.json")}
     for after in read_feedback(made / "COMP_sequence" / f"{split}.json"):
         assert (
@@ -154,9 +152,8 @@ def test_tags_by_hand(errors, relevance, factuality):
 
 def test_white_space_inside_a_span_marks_no_neighbour():
     text = "One two three four five.  \xa0A b c d e."
-    made = row(
-        [ErrorSpan("Irrelevant", 0, 25)], text=text
-    )  # its end leaves room before the next sentence
+    # its end leaves room before the next sentence
+    made = row([ErrorSpan("Irrelevant", 0, 25)], text=text)
     assert factuality_tags(made, SEGMENTER) == ["Ignore", "O"]
 
 
@@ -206,7 +203,7 @@ def test_segment_tags_of_any_labels():
     segments = [(0, 5), (6, 10), (11, 15), (16, 20)]
     spans = [(4, 7, "rude"), (8, 9, "false"), (9, 12, "dull"), (15, 16, "false"), (20, 30, "rude")]
     tags = {"false": "BAD", "rude": "BAD", "dull": "Ignore"}
-    # a span that ends where a segment begins does not touch it
+    # a span that ends where a segment begins does not touch the segment
     assert segment_tags(segments, spans, tags) == ["BAD", "BAD", "Ignore", "O"]
     in_other_order = {"dull": "Ignore", "rude": "BAD"}
     assert segment_tags(segments, spans, in_other_order, ok="fine") == [
@@ -218,7 +215,7 @@ def test_segment_tags_of_any_labels():
 
 
 def test_a_segment_file_of_steps():
-    """Segments of any kind, here the lines of a solution; a prefix of plain words."""
+    """Arbitrary segments, here the lines of a solution, with a prefix of plain words."""
     response = "move 1 a c\nmove 2 a b"
     steps = [(0, 10), (11, 21)]
     tags = segment_tags(steps, [(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
@@ -249,7 +246,7 @@ def test_a_segment_file_of_steps():
 
 
 def slow_similarity(sentence: str, subsentence: str) -> float:
-    """The rule of coverage.py by difflib itself."""
+    """The rule of coverage.py with difflib."""
     n = len(subsentence.split())
     size = n + int(0.05 * n)
     words = sentence.split()
@@ -297,11 +294,10 @@ def test_similarity_by_hand():
     # verbatim; "cab" & "abc" share all letters: "cab #" has none of them missing, 2 * 3 / (3 + 3)
     assert matcher.similarities("cat sat").tolist()[0] == 1.0
     assert matcher.similarities("abc").tolist() == [2 * 2 / 6, 1.0, 1.0]
-    assert matcher.match("abc") == (1, 2)  # the first on equal values
+    assert matcher.match("abc") == (1, 2)  # the first one if values are equal
     assert matcher.similarities("cab abc").tolist()[1] == 2 * (3 + 1) / (7 + 5)  # against "cab #"
-    assert (
-        matcher.similarities("ab #").tolist()[1] == 1.0
-    )  # stands in "cab # #", though no n-gram is equal
+    # contained in "cab # #", although no n-gram is equal
+    assert matcher.similarities("ab #").tolist()[1] == 1.0
     assert matcher.match("zzz") is None
     # 2 * 17 / (20 + 20) is .85 and counts
     threshold = PassageMatcher([["T", "abcdefghijklmnopqXYZ w"]])
@@ -389,8 +385,9 @@ def test_missing_data_names_the_way_out(tmp_path):
 
 
 def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """The script as a user runs it: from another folder, with a relative DATA_DIR and this Python's
-    environment.
+    """Run the script as a user would: from another folder, with a relative DATA_DIR.
+
+    The script uses this Python's environment.
     """
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""What is cut from an input that is too long: its context, then the response, then the rest."""
+"""Cutting an input that is too long: first its context, then the response, then the rest."""
 
 import pytest
 import rm_helpers as rm
@@ -18,7 +18,7 @@ SEGMENTS = (("the", "red", "cat"), ("a", "dog"))
 
 
 def tokenizer_with_specials(kind: str):
-    """`<pad>` begins and `</s>` ends every text."""
+    """`<pad>` starts and `</s>` ends every text."""
     tokenizer = tiny.fresh(tiny.tokenizer(kind))
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<pad> $A </s>", special_tokens=[("<pad>", 0), ("</s>", 1)]
@@ -56,9 +56,7 @@ def test_lengths_that_fit_by_hand(lengths, max_length, kept):
 
 
 def test_lengths_that_fit_by_brute_force():
-    """Of all ways that fit, the one that keeps most of the question, then of the response, then of
-    the passages.
-    """
+    """The best cut keeps most of the question, then of the response, then of the passages."""
     for passages in range(5):
         for response in range(5):
             for question in range(5):
@@ -102,7 +100,7 @@ def test_an_encoder_loses_the_end_of_the_passages():
         == "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
     )
     assert (cut.positions, cut.cut_context, cut.cut_response) == ((9, 13), 8, 0)
-    # no room for passages: then the response's end is cut, at last the question's
+    # no room for passages: the response's end is cut, and finally the question's
     cut = read("encoder", 9)
     assert words_of(cut.input_ids) == "question: the cat answer: </s> the red cat </s>"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((4, None), 2, 1)
@@ -162,7 +160,7 @@ def test_a_sequence_scorer_reads_question_and_response():
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_two_ranges_of_context_are_cut_from_the_last_end(shape):
-    """The words between and after the ranges stay."""
+    """The words between and after the ranges are kept."""
     words = rm.words("the a red cat and the blue dog ! one")
     prefix = Prefix(words, (range(1, 4), range(6, 9)), ())
     text = RMText(prefix, (("a", "dog"),))
@@ -252,7 +250,7 @@ def test_only_tokens_of_the_context_are_missing(
 
 
 def is_without_block(short: list[int], long: list[int], size: int) -> bool:
-    """Whether `short` is `long` without `size` neighbouring tokens."""
+    """Whether `short` is `long` without `size` adjacent tokens."""
     return any(long[:i] + long[i + size :] == short for i in range(len(short) + 1))
 
 
@@ -273,7 +271,7 @@ def test_special_tokens_stay_at_their_ends(shape, tokenizer):
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
-def test_what_was_cut_is_counted(shape):
+def test_cuts_are_counted(shape):
     built = inputs(shape, 12)
     short, long = (
         RMText(rm.prefix(QUESTION), SEGMENTS[1:]),

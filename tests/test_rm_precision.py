@@ -1,6 +1,4 @@
-"""Reward models are trained, saved and used in fp32, whatever the precision of the checkpoint they
-start from.
-"""
+"""Reward models are trained, saved and used in fp32, whatever the checkpoint's precision."""
 
 import json
 
@@ -41,9 +39,7 @@ def half_checkpoint(folder, shape, dtype):
 
 
 def trained_scorer(folder, shape, kind, dtype, feature=False):
-    """A reward model from a half-precision checkpoint whose weights were moved as little as
-    training moves them.
-    """
+    """A reward model from a half-precision checkpoint, changed as little as by training."""
     section = ModelSection(
         ckpt=str(half_checkpoint(folder, shape, dtype)),
         shape=shape,

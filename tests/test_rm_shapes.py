@@ -1,6 +1,4 @@
-"""A checkpoint of another shape is refused by name, in training and in use; `auto` takes the right
-one.
-"""
+"""A checkpoint of the wrong shape is refused by name; `auto` chooses the right one."""
 
 import pytest
 import rm_helpers as rm
@@ -108,8 +106,8 @@ def test_a_decoder_only_network_does_not(name):
     assert not reads_ahead(model) and shape_of_config(model.config) == "causal"
 
 
-def test_what_a_config_does_not_say_is_measured():
-    """XLNet is among the causal language models of transformers, and reads in both directions."""
+def test_a_property_missing_from_the_config_is_measured():
+    """XLNet is one of transformers' causal language models, but reads in both directions."""
     torch.manual_seed(0)
     model = XLNetModel(XLNetConfig(vocab_size=30, d_model=32, n_layer=2, n_head=4, d_inner=48))
     assert shape_of_config(model.config) == "causal" and reads_ahead(model)

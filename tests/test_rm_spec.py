@@ -1,4 +1,4 @@
-"""`reward_model.json` is typed: every mistake is named, at once, with file and key."""
+"""`reward_model.json` is typed: all errors are reported at once, with file and key."""
 
 import json
 import re
@@ -20,20 +20,34 @@ BAD = {
     "with_context": ["no", "true", 0, 1, None, []],
     "max_length": [-1, 0, None, "512", 1e30, 10**30, 512.0, True, [512], 2**20 + 1],
     "labels": [
-        5, None, "NF-ERR", [1, 2], ["NF-ERR", "NF-ERR", "O"], {"NF-ERR": 0, "O": 1}, [["NF-ERR"], "O"],  # noqa: E501
+        5,
+        None,
+        "NF-ERR",
+        [1, 2],
+        ["NF-ERR", "NF-ERR", "O"],
+        {"NF-ERR": 0, "O": 1},
+        [["NF-ERR"], "O"],
         ["", "O"],
     ],
     "error_label": [None, 5, "X", "O", ["NF-ERR"]],
     "ok_label": [None, 5, "X", {}],
     "segmenter": [
-        [], 5, "blank_en_sentencizer", {}, {"name": "blank_en_sentencizer"}, {"version": "1"},
-        {"name": "pip", "version": "1"}, {"name": "pytest", "version": "1"},
-        {"name": 3, "version": "1"}, {"name": "blank_en_sentencizer", "version": 3},
-        {"name": "../x_y_sm", "version": "1"}, {"name": "/tmp/en_core_web_sm", "version": "1"},
+        [],
+        5,
+        "blank_en_sentencizer",
+        {},
+        {"name": "blank_en_sentencizer"},
+        {"version": "1"},
+        {"name": "pip", "version": "1"},
+        {"name": "pytest", "version": "1"},
+        {"name": 3, "version": "1"},
+        {"name": "blank_en_sentencizer", "version": 3},
+        {"name": "../x_y_sm", "version": "1"},
+        {"name": "/tmp/en_core_web_sm", "version": "1"},
         {"name": "blank_en_sentencizer", "version": "1", "path": "/"},
     ],
     "metrics": [5, None, [], "x"],
-}  # fmt: skip
+}
 BAD_MOMENTS = {
     "mean": ["a", True, [0.0], None, {}, 10**400],
     "std": ["1", True, 0, 0.0, -1.0, [1.0], None, 10**400],
@@ -69,7 +83,7 @@ def test_a_bad_value_is_named_with_file_and_key(tmp_path, kind, key, value, monk
 @pytest.mark.parametrize("key", ["mean", "std"])
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
-    """An infinite std would make every z-score zero. JSON itself knows no such numbers."""
+    """An infinite std would make every z-score zero. JSON has no such numbers."""
     path = written(tmp_path, "sequence", **{key: value})
     with pytest.raises(UserError, match=re.escape(str(path))):
         RewardModelSpec.read(tmp_path)
@@ -117,7 +131,7 @@ def test_a_message_stays_short():
 
 
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
-def test_what_training_writes_is_read_back(tmp_path, kind):
+def test_a_spec_written_by_training_is_read_back(tmp_path, kind):
     whole = spec(kind=kind, metrics={"accuracy": 0.5, "calibration": [{"low": 0.0}]})
     whole.save(tmp_path)
     assert RewardModelSpec.read(tmp_path) == whole

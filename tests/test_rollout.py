@@ -27,7 +27,7 @@ WORDS = st.lists(st.sampled_from(tiny.WORDS + ["🙂", "naïve", "東京!"]), ma
 
 @cache
 def tokenizer_of(kind: str):
-    """With `tidied`, decoding removes spaces before punctuation: tokens may change earlier text."""
+    """With `tidied`, decoding removes spaces before punctuation, which changes earlier text."""
     tokenizer = tiny.fresh(tiny.tokenizer(kind.removesuffix(", tidied")))
     tokenizer.clean_up_tokenization_spaces = kind.endswith("tidied")
     return tokenizer
@@ -35,7 +35,7 @@ def tokenizer_of(kind: str):
 
 @st.composite
 def responses(draw, kind):
-    """Token ids of a response: tokens of a text or arbitrary ones; ended, cut off, or empty."""
+    """Token ids of a response: a text's or arbitrary ones; ended, cut off, or empty."""
     tokenizer = tokenizer_of(kind)
     if draw(st.booleans()):
         ids = tokenizer(draw(LETTERS | WORDS))["input_ids"]
@@ -44,13 +44,13 @@ def responses(draw, kind):
             st.lists(st.integers(0, len(tokenizer) - 1).filter(lambda i: i != EOS), max_size=12)
         )
     if draw(st.booleans()) and ids:
-        # cut at the length limit, perhaps in the middle of a character
+        # cut at the length limit, possibly inside a character
         return ids[: draw(st.integers(1, len(ids)))]
     return ids + [EOS]
 
 
 def spans(draw, text):
-    """Segments anywhere in the text, overlapping or ending together, and the whole response."""
+    """Arbitrary segments, overlapping or ending together, and the whole response."""
     n = len(text)
     pairs = draw(st.lists(st.tuples(st.integers(0, n), st.integers(0, n)), max_size=5)) if n else []
     parts = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
@@ -106,13 +106,13 @@ def test_half_a_character_completes_nothing():
     ids = [byte_token(tokenizer, byte) for byte in "a🛸b".encode()]
     text, ends = char_ends(tokenizer, [*ids, EOS])
     assert text == "a🛸b" and ends == (1, 1, 1, 1, 2, 3, 3)
-    cut, ends = char_ends(tokenizer, ids[:3])  # cut in the middle of the emoji
+    cut, ends = char_ends(tokenizer, ids[:3])  # cut inside the emoji
     assert cut.startswith("a") and ends[0] == 1 and ends[-1] == len(cut)
 
 
 def test_ends_never_fall():
     class Rewriting:
-        """A decoder whose second token removes a character of the first one's text."""
+        """A decoder whose second token removes a character of the first token's text."""
 
         def batch_decode(self, prefixes, skip_special_tokens):
             return [["ab", "a", "axx", "abc", "abc"][len(prefix) - 1] for prefix in prefixes]
@@ -231,7 +231,7 @@ def test_generated_texts_do_not_depend_on_batches(kind):
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "gemma2"])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
-    """Critic, reference and, under bf16, the policy again read some prompts at a time.
+    """Critic, reference and, under bf16, the policy read some prompts at a time.
 
     The samples of one prompt stay together.
     """

@@ -1,6 +1,4 @@
-"""The circle: published rows and pages -> items -> feedback of people -> a feedback file ->
-reward-model training files.
-"""
+"""Round trip: published rows and pages -> items -> feedback -> reward-model training files."""
 
 import html
 import json
@@ -25,7 +23,7 @@ SCHEMA = QA.schema
 
 
 def submitted(rows: Path, db: Path) -> None:
-    """A server's database in which one annotator said of each item what the published rows say."""
+    """A server's database in which one annotator has repeated the published feedback."""
     database = Database(db, SCHEMA.task)
     items = read_items(QA, rows)
     database.add_items(items)
@@ -75,7 +73,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
 
 
 def payload(row: dict) -> dict:
-    """What a page as published embeds of a row."""
+    """The part of a row that a published page embeds."""
     passages = [{"wikipage": title, "content": sentences} for title, *sentences in row["passages"]]
     inner = {
         "question": row["question"],
@@ -151,15 +149,17 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
             tab.click("#record")
         assert event.value.suggested_filename == "record.json"
         record = json.loads(Path(event.value.path()).read_text())
-        assert [one["order"] for one in record] == orders and [one["id"] for one in record] == [
+        assert [judgement["order"] for judgement in record] == orders and [
+            judgement["id"] for judgement in record
+        ] == [
             "0",
             "1",
             "2",
         ]
-        # a script may judge an item in less than the .1 s to which its time is rounded
+        # a script may judge an item faster than the .1 s to which times are rounded
         assert all(
-            one["seconds"]["comparison"] >= 0 and one["seconds"]["annotation"] is None
-            for one in record
+            judgement["seconds"]["comparison"] >= 0 and judgement["seconds"]["annotation"] is None
+            for judgement in record
         )
     write_json(tmp_path / "record.json", record)
     judged = agreement.judged_in_files(
@@ -168,11 +168,13 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
         agreement.Comparison(EXPECTED, order) for order in orders
     ]
-    assert [one.seconds for one in judged] == [[entry["seconds"]["comparison"]] for entry in record]
+    assert [judgement.seconds for judgement in judged] == [
+        [entry["seconds"]["comparison"]] for entry in record
+    ]
     for wrong in (
         record[:2],
-        [{**one, "order": [0, 0, 1, 2]} for one in record],
-        [{**one, "seconds": {"a": "b"}} for one in record],
+        [{**judgement, "order": [0, 0, 1, 2]} for judgement in record],
+        [{**judgement, "seconds": {"a": "b"}} for judgement in record],
         [1, 2, 3],
     ):
         write_json(tmp_path / "record.json", wrong)

@@ -1,4 +1,4 @@
-"""The default rows of feedback: for toxicity, and for a task that asks for everything."""
+"""The default rows of feedback: for toxicity, and for a task that uses every feature."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ FULL = {
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory) -> FeedbackTask:
-    """A task with the default format that asks for all that a page can ask."""
+    """A task with the default format and every feature of a page."""
     folder = tmp_path_factory.mktemp("full")
     schema = load_schema(changed(folder, lambda tree: tree.update(task="full")))
     return FeedbackTask(schema, RowFormat(), folder)
@@ -133,7 +133,7 @@ def test_malformed_rows_are_named_by_their_own_keys(full, tmp_path, row, field):
 
 
 def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
-    """Items, a server's submission, the export, the agreement report, and the rows read back."""
+    """Items, a server's submission, the export, the agreement report, and reading the rows."""
     samples = [{**SAMPLE, "id": name} for name in "ab"]
     write_jsonl(tmp_path / "samples.jsonl", samples)
     path = tmp_path / "samples.jsonl"
@@ -175,7 +175,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
 
 
 def random_row(rng: random.Random) -> dict:
-    """`FULL` with keys removed, and more of others."""
+    """`FULL` with keys removed, and more from others."""
     row = copy.deepcopy(FULL)
     for key in ("references", "response", "spans", "preferences", "source"):
         if rng.random() < 0.3:

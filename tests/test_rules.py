@@ -1,4 +1,4 @@
-"""The rules of an annotation and of a comparison: each by a case that breaks it alone."""
+"""The rules of an annotation and of a comparison, each with a case that violates only that rule."""
 
 import copy
 import json
@@ -53,7 +53,7 @@ def fields(annotation, schema=SCHEMA, row=ROW) -> list[str]:
 WRONG = json.dumps({"passage_id": 1, "sentence_id": [2]}, separators=(",", ":"))
 
 
-def test_what_keeps_the_rules_passes():
+def test_valid_annotations_pass():
     assert fields(doc([], [], TEXT, none=True)) == []
     assert fields(doc([error(quote="The cat")])) == []
     assert (

@@ -1,4 +1,4 @@
-"""Training of segment classifiers: metrics by hand, loss, learning, resuming, what is refused."""
+"""Training of segment classifiers: metrics by hand, loss, learning, resuming, refusals."""
 
 import json
 import math
@@ -30,7 +30,7 @@ from reward_modeling.training import calibration, load_metric, sigmoid
 
 
 def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
-    """A fast run's settings; changes are given as section__key=value."""
+    """Settings of a fast run; changes are given as section__key=value."""
     train_file, dev_file = folder / "train.json", folder / "dev.json"
     if not train_file.exists():
         rm.segment_file(train_file, 200, 0)
@@ -62,7 +62,7 @@ def metrics(folder) -> dict:
 
 
 def test_span_metrics_by_hand():
-    # said wrong: segments 0, 1, 2; are wrong: 0, 1, 3
+    # predicted wrong: segments 0, 1, 2; actually wrong: 0, 1, 3
     result = load_metric("span_errors").compute(
         predictions=[0.9, 0.8, 0.7, 0.4, 0.2], references=[1, 1, 0, 1, 0]
     )
@@ -76,7 +76,7 @@ def test_span_metrics_by_hand():
         "accuracy": 3 / 5,
         "all_error_accuracy": 3 / 5,
         "all_ok_accuracy": 2 / 5,
-        "auc": 5 / 6,  # 0.4 < 0.7 is the one bad pair of six
+        "auc": 5 / 6,  # 0.4 < 0.7 is the only wrong pair of six
     }
     assert result == pytest.approx(expected)
 
@@ -138,15 +138,14 @@ def test_metrics_of_several_errors_by_hand():
 @pytest.mark.parametrize("shape, steps", [("encoder", 100), ("seq2seq", 100), ("causal", 140)])
 def test_learns_what_can_be_learned(tmp_path, shape, steps):
     folder = train(config(tmp_path, shape, train__max_steps=steps))
-    found = metrics(folder)
-    assert found["accuracy"] > 0.95 and found["auc"] > 0.97
-    assert max(found["all_error_accuracy"], found["all_ok_accuracy"]) < 0.75
-    assert found["all_error_accuracy"] + found["all_ok_accuracy"] == pytest.approx(1)
-    assert sum(b["count"] for b in found["calibration"]) > 50
+    result = metrics(folder)
+    assert result["accuracy"] > 0.95 and result["auc"] > 0.97
+    assert max(result["all_error_accuracy"], result["all_ok_accuracy"]) < 0.75
+    assert result["all_error_accuracy"] + result["all_ok_accuracy"] == pytest.approx(1)
+    assert sum(b["count"] for b in result["calibration"]) > 50
     scorer = load_reward_model(folder, rm.prefix_fn)
-    assert scorer.spec.metrics["accuracy"] == found["accuracy"]
-    # segments as it was trained on, five words each: what it makes of longer ones depends on
-    # rounding
+    assert scorer.spec.metrics["accuracy"] == result["accuracy"]
+    # segments of five words, as in training; results on longer ones depend on rounding
     texts = ["a blue dog sees and.", "red red cat red bird."]
     fine, wrong = scorer.score([rm.prompt("the cat")] * 2, texts)
     assert fine.spans == ((0, 20),) and wrong.spans == ((0, 21),)
@@ -180,9 +179,9 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
         labels__ignore="-",
     )
     folder = train(settings)
-    found = metrics(folder)
-    assert found["label_accuracy"] > 0.95 and found["accuracy"] > 0.95
-    assert min(found[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
+    result = metrics(folder)
+    assert result["label_accuracy"] > 0.95 and result["accuracy"] > 0.95
+    assert min(result[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
     scorer = load_reward_model(folder, rm.prefix_fn)
     assert scorer.labels == ("RED", "GREEN", "fine") and scorer.spec.error_label is None
     texts = ["red dog red cat red", "green cat green dog green", "a bird a dog a"]
@@ -225,9 +224,7 @@ class Interrupt(Exception):  # noqa: N818
 
 
 def interrupt_at(monkeypatch, step) -> list[int]:
-    """Stop training at `step` (None: never). Returns the list to which every step that is begun is
-    added.
-    """
+    """Stop training at `step` (None: never). Returns a list that collects the started steps."""
     original, begun = Trainer.training_step, []
 
     def training_step(self, *args, **kwargs):
@@ -426,7 +423,7 @@ SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size
 
 
 def outputs(folder) -> dict[str, bytes]:
-    """Every file of a run that does not hold its own path or timings."""
+    """All files of a run, except those with its own path or timings."""
     different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
     files = [
         path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in different
@@ -447,7 +444,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch, p
         with pytest.raises(Interrupt):
             train(settings)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", killed)  # not a single step more
+        patch.setattr(Trainer, "training_step", killed)  # no further step
         train(settings)
     assert outputs(tmp_path / "cut") == outputs(whole)
 
@@ -523,7 +520,7 @@ def test_the_command_chooses_the_program(monkeypatch, capsys):
 
 
 def test_a_run_from_the_command_line(tmp_path, capsys):
-    """With a task, whose context the file's words hold."""
+    """With a task whose context the words of the file contain."""
     words = ["question:", "a", "context:", "wikipage:", "b", "answer:", "</s>", "c", "d"]
     rows = [
         json.dumps({"text": words, "feedback_tags": [*["Ignore"] * 6, tag, *["Ignore"] * 2]})

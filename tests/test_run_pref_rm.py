@@ -1,4 +1,4 @@
-"""Training of sequence scorers from pairs: numbers by hand, learning, mean and std, refusals."""
+"""Training of sequence scorers from pairs: values by hand, learning, mean and std, refusals."""
 
 import json
 import math
@@ -33,7 +33,7 @@ QA = load_task("tasks.qa_feedback")
 
 
 def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
-    """A fast run's settings; changes are given as section__key=value."""
+    """Settings of a fast run; changes are given as section__key=value."""
     train_file, dev_file = folder / "train.json", folder / "dev.json"
     if not train_file.exists():
         train_file.write_text(json.dumps(rm.comparison_rows(150, 0)))
@@ -69,7 +69,7 @@ def test_pair_loss_by_hand():
     total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + 2 * math.log(1 + math.exp(-1))
     output = TokenClassifierOutput(logits=scores)
     assert pair_loss(output, labels).item() == pytest.approx(total / 4)
-    # the Trainer counts the labels that are not IGNORED: two for each pair
+    # the Trainer counts the labels that are not IGNORED: two per pair
     assert pair_loss(output, labels, num_items_in_batch=16).item() == pytest.approx(total / 8)
     assert pair_loss(output, torch.full((1, 6, 2), NONE)).item() == 0
 
@@ -86,10 +86,10 @@ def test_gradients_do_not_depend_on_padding_or_on_the_order_of_pairs():
 
 
 def test_pair_accuracy_by_hand():
-    found = load_metric("pair_accuracy").compute(
+    result = load_metric("pair_accuracy").compute(
         predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0]
     )
-    assert found == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
+    assert result == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
 
 
 def test_decided_pairs_and_their_calibration():
@@ -109,8 +109,8 @@ def test_decided_pairs_and_their_calibration():
 def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     settings = config(tmp_path, shape, train__max_steps=steps)
     folder = train(settings)
-    found = json.loads((folder / "metrics.json").read_text())
-    assert found["accuracy"] > 0.9 and 0.3 < found["first_accuracy"] < 0.7
+    result = json.loads((folder / "metrics.json").read_text())
+    assert result["accuracy"] > 0.9 and 0.3 < result["first_accuracy"] < 0.7
     rows = read_pair_rows(settings.data.train_file)
     assert {len(row.answers) for row in rows} == {2, 3, 4, 5}
     won, decided = first_position_share(rows)
@@ -126,7 +126,7 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     assert (scorer.mean, scorer.std) == pytest.approx(
         (scores.mean().item(), scores.std(correction=0).item()), rel=1e-4
     )
-    assert found["mean"] == scorer.mean and found["std"] == scorer.std
+    assert result["mean"] == scorer.mean and result["std"] == scorer.std
     few, many = scorer.score(
         [rows[0].prompt] * 2, ["a dog sees the cat and", "one dog one cat one and"]
     )
@@ -171,7 +171,7 @@ def test_real_rows_go_through(tmp_path, golden, qa_feedback):
 
 
 def test_both_formats_of_the_same_comparisons_train_the_same_model(tmp_path, monkeypatch):
-    """Four answers and six preferences are one case of K responses and any pairs."""
+    """Four answers and six preferences are a case of K responses and any pairs."""
     weights = []
     for name, task in (("published", QA), ("library", replace(QA, rm_pairs=None))):
         folder = tmp_path / name
@@ -256,7 +256,7 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
         patch.setattr(run_pref_rm, "score_moments", killed)
         with pytest.raises(InterruptedError):
             train(settings)
-    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # not a single step more
+    monkeypatch.setattr(run_pref_rm.PairTrainer, "training_step", killed)  # no further step
     train(settings)
     for name in (
         "model.safetensors",

@@ -32,7 +32,7 @@ ANSWERS = {
 
 
 def rows(n):
-    """The answer depends on one word of the prompt, and that word's place varies."""
+    """The answer depends on one word of the prompt, whose position varies."""
     colours = list(ANSWERS)
     return [
         {
@@ -109,31 +109,26 @@ def interrupt_at(monkeypatch, steps):
 
 @pytest.mark.parametrize("grouped", ["true", "false"])
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
-    options = [
-        f"train.group_by_length={grouped}",
-        "train.batch_size=16",
-        "logging.log_interval=3",
-    ]  # three steps a pass
+    # three steps per pass
+    options = [f"train.group_by_length={grouped}", "train.batch_size=16", "logging.log_interval=3"]
     passes, start = [], Order.__iter__
     monkeypatch.setattr(Order, "__iter__", lambda self: passes.append(self.epoch()) or start(self))
     whole = train(config(world, *options))
     assert passes == [0, 1, 2, 3]
     other = config(world, *options, f"logging.save_dir={world}/other")
     with monkeypatch.context() as patch:
-        interrupt_at(
-            patch, 6
-        )  # two steps after a checkpoint in the middle of the second pass over the data
+        # two steps after a checkpoint in the middle of the second pass over the data
+        interrupt_at(patch, 6)
         with pytest.raises(KeyboardInterrupt):
             train(other)
-    assert not (world / "other" / "config.json").exists()  # no model until there is a whole one
+    assert not (world / "other" / "config.json").exists()  # no model before a complete one
     half = world / "other" / "checkpoints" / "checkpoint-6"
     half.mkdir()
     (half / "trainer_state.json").write_text('{"global_')
     train(other)
     assert "continuing from step 4" in capsys.readouterr().out
-    assert equal(
-        weights(whole), weights(world / "other")
-    )  # dropout is on: random numbers are restored, too
+    # dropout is on: random states are restored too
+    assert equal(weights(whole), weights(world / "other"))
     assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
 
 
@@ -199,9 +194,7 @@ def test_without_dev_rows_the_last_model_is_kept(world):
 
 
 def test_epochs_and_accumulation(world):
-    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 are the same steps as one
-    of 8.
-    """
+    """48 rows in batches of 8 for half an epoch; two micro-batches of 4 equal one of 8."""
     write_json(
         world / "train.json",
         [{"text": row["text"], "answer": ["one two three ."]} for row in rows(48)],
@@ -238,7 +231,7 @@ def test_order(lengths):
     assert list(order) != first and set(order) == set(range(103))
     batches = [first[i : i + 4] for i in range(0, 104, 4)]
     widths = [max(batch) // 2 - min(batch) // 2 for batch in batches]
-    # 26 batches are one window: sorted, so a batch's lengths are neighbours; batches come in any
+    # 26 batches form one window: sorted, so that batches have similar lengths; batches come in any
     # order
     if lengths:
         assert max(widths) <= 4
@@ -287,10 +280,9 @@ def test_encode():
     t5 = tiny.t5()
     first, second = encode(t5, examples, max_generated_len=4)
     ids = t5.tokenizer.convert_tokens_to_ids
-    assert first["labels"] == ids(
-        ["▁one", "▁two", "▁three", "▁."]
-    )  # 5 tokens with its end: cut, so without one
-    assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]  # whole
+    # 5 tokens with its end: cut, so without the end
+    assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])
+    assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]
     assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
     assert count_cuts(t5, examples, 5).answers == 0
     t5.max_input_len = 2
@@ -367,7 +359,7 @@ def test_twenty_problems_are_shown(tmp_path):
 
 
 def test_rows_under_other_names_give_the_same_model(world):
-    """The keys of a user's own file, named in `data.columns`, change nothing but the file."""
+    """`data.columns` names a user's own keys; nothing else changes."""
     whole = train(config(world, "train.max_steps=2"))
     for split in ("train", "dev"):
         renamed = [
@@ -398,7 +390,7 @@ def test_other_contents_are_refused(tmp_path):
     path.write_bytes('[{"text": "é"}]'.encode("latin-1"))
     with pytest.raises(UserError, match="not valid JSON|not UTF-8"):
         DEMONSTRATIONS.read(path)
-    write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # the same row again is fine
+    write_json(path, [{"text": "a", "answer": ["b"]}] * 3)  # a repeated row is fine
     assert [e.prompt.id for e in DEMONSTRATIONS.read(path, limit=2)] == ["0", "1"]
 
 
@@ -452,7 +444,7 @@ def test_shipped_configs(monkeypatch):
         and paper.evaluation.every_steps is None
     )
     assert (paper.data.train_file, paper.data.dev_file) == ("data/train_1k.json", "data/dev.json")
-    # one stage's output is the next one's input
+    # one stage's output is the next stage's input
     assert (pretrain.logging.save_dir, mini.logging.save_dir, paper.logging.save_dir) == (
         "out/base_model",
         "out/sft",
@@ -465,7 +457,7 @@ def test_shipped_configs(monkeypatch):
 
 
 class Killed(BaseException):
-    """Stands for a process that ends at this place."""
+    """Simulates a process that dies at this point."""
 
 
 def killed(*args, **kwargs):
@@ -473,13 +465,13 @@ def killed(*args, **kwargs):
 
 
 def killed_at(monkeypatch, place):
-    """End the run where `place` ("function" or "Class.method" of run_sft) is called."""
+    """End the run when `place` ("function" or "Class.method" of run_sft) is called."""
     owner, _, name = place.rpartition(".")
     monkeypatch.setattr(getattr(run_sft, owner) if owner else run_sft, name, killed)
 
 
 def outputs(folder):
-    """Every file of a run that does not hold its own path or timings: name -> bytes."""
+    """All files of a run except those with its own path or timings: name -> bytes."""
     different = {"config.yaml", "run.json", "stages.json", "inputs.json"}
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -518,12 +510,12 @@ def test_killed_between_the_last_checkpoint_and_the_end(world, monkeypatch, plac
         with pytest.raises(Killed):
             train(other)
     with monkeypatch.context() as patch:
-        killed_at(patch, "SFTTrainer.training_step")  # not a single step more
+        killed_at(patch, "SFTTrainer.training_step")  # no further step
         train(other)
     assert outputs(world / "other") == outputs(whole)
 
 
-def test_what_a_killed_process_left_is_removed(world, monkeypatch):
+def test_files_of_a_killed_process_are_removed(world, monkeypatch):
     folder = train(config(world, *SHORT))
     (folder / "result.json").unlink()
     (folder / ".model-killed").mkdir()
@@ -537,7 +529,7 @@ def test_what_a_killed_process_left_is_removed(world, monkeypatch):
         with pytest.raises(Killed):
             train(config(world, *SHORT))
     assert (folder / "checkpoints").exists() and (folder / "result.json").exists()
-    train(config(world, *SHORT))  # finished before
+    train(config(world, *SHORT))  # already finished
     assert not (folder / "checkpoints").exists()
 
 
@@ -580,7 +572,7 @@ def broken_step(monkeypatch, step, value=float("nan")):
 )
 def test_a_loss_that_is_not_finite_ends_training(world, monkeypatch, value, options):
     broken_step(monkeypatch, 3, value)
-    for _ in range(2):  # again from the checkpoint of step 2
+    for _ in range(2):  # each time from the checkpoint of step 2
         with pytest.raises(UserError) as error:
             train(config(world, *SHORT, "train.max_steps=10", *options))
         assert f"the loss is {value} at step 3. Lower train.lr (it is 0.01)" in str(error.value)
@@ -594,7 +586,7 @@ def test_a_loss_that_is_not_finite_ends_training(world, monkeypatch, value, opti
 def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
     original = SFTTrainer._get_learning_rate
 
-    def after_the_step(self):  # it is read once the optimiser has stepped
+    def after_the_step(self):  # read after the optimiser's step
         if self.state.global_step == 3:
             self.model.get_input_embeddings().weight.data[0, 0].fill_(float("inf"))
         return original(self)
@@ -606,7 +598,7 @@ def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
 
 
 def test_a_learning_rate_far_too_high_is_no_success(world):
-    """Whatever the rounding: training ends with a reason, or its weights are finite."""
+    """For any rounding, training ends with a reason or with finite weights."""
     try:
         folder = train(config(world, "train.lr=100", "train.max_grad_norm=1e12"))
     except UserError as error:
@@ -647,7 +639,7 @@ def test_a_damaged_checkpoint_falls_back(world, monkeypatch, damaged):
             train(other)
     checkpoints = world / "other" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["checkpoint-1", "checkpoint-2"]
-    assert not list(checkpoints.rglob("training_args.bin"))  # a pickle that nobody reads
+    assert not list(checkpoints.rglob("training_args.bin"))  # an unused pickle
     if damaged == "scheduler.pt":
         (checkpoints / "checkpoint-2" / damaged).unlink()
     else:

@@ -1,6 +1,4 @@
-"""The run folder: what is written, what a resumed run keeps, who writes, what a missing tracker
-says.
-"""
+"""The run folder: its files, what a resumed run keeps, which rank writes, missing trackers."""
 
 import json
 import subprocess
@@ -160,7 +158,7 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_way_out(tmp_path, mon
 
 
 class FakeWandb:
-    """Stands for the wandb module: refuses to go online, logs offline."""
+    """Replaces the wandb module: refuses to go online, logs offline."""
 
     def __init__(self):
         self.calls, self.logged, self.finished = [], [], False
@@ -278,7 +276,7 @@ def test_run_json_says_which_sentence_segmenter_the_machine_has():
 
 
 class Online(FakeWandb):
-    """A service that is there, and breaks where it is told to."""
+    """A tracking service that is available and fails at a given point."""
 
     def __init__(self, breaks=()):
         super().__init__()
@@ -342,7 +340,7 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
     assert (fake.calls[1]["id"], fake.calls[1]["resume"]) == ("abc123", "allow")
     assert read_json(tmp_path / "run.json")["wandb_id"] == "abc123"
     RunLog(tmp_path, Config(), wandb={"name": "n"}).close()
-    assert "id" not in fake.calls[2]  # a fresh run
+    assert "id" not in fake.calls[2]  # a new run
 
 
 def test_no_secret_is_written(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Schemas of the feedback pages: the shipped ones, and the message for each mistake in one."""
+"""Schemas of the feedback pages: the shipped ones, and the message for each error."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ SCHEMA_FILE = QA.folder / "schema.js"
 
 
 def changed(tmp_path, change):
-    """The schema of qa-feedback after `change(tree)`, in a file of its own."""
+    """The schema of qa-feedback after `change(tree)`, in a separate file."""
     text = SCHEMA_FILE.read_text(encoding="utf-8")
     tree = json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
     change(tree)

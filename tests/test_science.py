@@ -1,4 +1,4 @@
-"""make science: the stages of a seed, and how seeds and questions make an interval."""
+"""make science: the stages of a seed, and intervals over seeds and questions."""
 
 from pathlib import Path
 
@@ -28,8 +28,9 @@ def test_one_seed_leaves_the_interval_over_questions():
 
 
 def test_seeds_widen_the_interval_by_students_t():
-    """Seeds whose questions all agree: no spread over questions, means 0 and 0.2, so SE = 0.1 with
-    one degree of freedom.
+    """Seeds whose questions all agree have no spread over questions.
+
+    Means 0 and 0.2, so SE = 0.1 with one degree of freedom.
     """
     interval = seed_interval([np.zeros(50), np.full(50, 0.2)])
     assert interval.mean == pytest.approx(0.1)
@@ -62,7 +63,7 @@ def test_a_seed_trains_its_own_reward_models_and_reads_them():
 
 
 def test_results_pair_questions_by_their_id(tmp_path):
-    """Rows stand in different orders; question a gains 0.2, question b 0.4."""
+    """Rows are in different orders; question a gains 0.2, question b 0.4."""
 
     def write(folder: str, name: str, rows: dict[str, float]) -> None:
         write_jsonl(
@@ -82,10 +83,10 @@ def test_results_pair_questions_by_their_id(tmp_path):
     write("sft", "sft", {"a": 0.5, "b": 0.1})
     for name in RUNS:
         write("seed-0", name, {"b": 0.5, "a": 0.7})
-    found = results(tmp_path, [0])
-    assert found["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
-    assert found["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
-    assert "| fine_grained - sft | +0.300" in table(found)
+    result = results(tmp_path, [0])
+    assert result["differences"]["fine_grained_vs_sft"]["gold"]["mean"] == pytest.approx(0.3)
+    assert result["differences"]["fine_grained_vs_sft"]["gold"]["low"] == pytest.approx(0.2)
+    assert "| fine_grained - sft | +0.300" in table(result)
 
 
 def test_seeds_must_be_numbers():

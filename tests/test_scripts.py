@@ -1,5 +1,6 @@
-"""The head of every stage script: folders, scale, environment, processes. And that every script
-uses it.
+"""The head of every stage script: folders, scale, environment, processes.
+
+Every script uses it.
 """
 
 import os
@@ -14,7 +15,10 @@ from fgrlhf.config import load_config
 from sft.run_sft import SFTConfig
 
 ROOT = Path(__file__).parents[1]
-SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" "$(config_for training/sft_config.yml)"'  # noqa: E501
+SHOW = (
+    'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
+    '"$(config_for training/sft_config.yml)"'
+)
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -25,7 +29,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def bash(tmp_path):
-    """Runs lines after sourcing env.sh, in a folder and an environment of the test's own."""
+    """Run lines after sourcing env.sh, in a temporary folder with a given environment."""
     fake = tmp_path / "bin"
     fake.mkdir()
     program(fake, "python", 'printf "python"; printf " <%s>" "$@"')

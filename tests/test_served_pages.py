@@ -1,6 +1,4 @@
-"""The pages talking to the server: the same bytes as from disk, drafts over reloads, kills and lost
-answers.
-"""
+"""Pages with the server: the same bytes as from disk, drafts, kills and lost answers."""
 
 import json
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from interface_html.items import rows_text
 
 @contextmanager
 def visiting(browser, server, page="annotation", who="anna", **options):
-    """A served page; at the end its console is clean, where nothing was meant to fail."""
+    """A served page; its console must be clean at the end, unless failures are intended."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     tab, noise, outside = context.new_page(), [], []
     tab.on(
@@ -43,7 +41,7 @@ def visiting(browser, server, page="annotation", who="anna", **options):
 
 
 def kept(tab):
-    """Wait until the server has the draft."""
+    """Wait until the server has stored the draft."""
     tab.wait_for_function(
         "() => !Object.keys(localStorage).some((key) =>"
         " /served.*(annotation|comparison)\\/\\d/.test(key))"
@@ -56,7 +54,7 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             for step in by_keyboard(tab):
                 step()
                 kept(tab)
-                tab.evaluate("localStorage.clear()")  # the server alone must do
+                tab.evaluate("localStorage.clear()")  # only the server has it
                 tab.evaluate("localStorage.setItem('fgrlhf/served/qa_feedback/annotator', 'anna')")
                 tab.reload()
                 tab.wait_for_selector("#work:not([hidden])")
@@ -114,8 +112,8 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             )
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
-        (one,) = read_database(server.db, "qa_feedback")[1]
-        assert [error["error type"] for error in one.doc["errors"]] == [
+        (entry,) = read_database(server.db, "qa_feedback")[1]
+        assert [error["error type"] for error in entry.doc["errors"]] == [
             "Irrelevant",
             "Unverifiable",
         ]
@@ -169,7 +167,7 @@ def test_two_annotators_work_at_once(chromium, tmp_path):
         press(b, "n", "Control+Enter")
         for tab in (a, b):
             tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(one.annotator for one in read_database(server.db, "qa_feedback")[1]) == [
+        assert sorted(entry.annotator for entry in read_database(server.db, "qa_feedback")[1]) == [
             "anna",
             "ben",
         ]

@@ -1,4 +1,4 @@
-"""The server's answers: the whole way of an item, and every refusal."""
+"""The server's responses: the full life of an item, and every refusal."""
 
 import http.client
 import json
@@ -72,8 +72,8 @@ def test_drafts_come_back(client):
         200,
         {"revision": 1},
     )
-    status, told = client.call("PUT", address, {"revision": 0, "state": {}})
-    assert status == 409 and "another window" in told["error"]
+    status, answer = client.call("PUT", address, {"revision": 0, "state": {}})
+    assert status == 409 and "another window" in answer["error"]
     assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
 
 
@@ -99,21 +99,21 @@ def test_drafts_come_back(client):
     ],
 )
 def test_every_rule_is_checked_again(client, change, field):
-    status, told = client.call(
+    status, answer = client.call(
         "POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change})
     )
-    assert status == 422 and field in [one["field"] for one in told["problems"]]
+    assert status == 422 and field in [entry["field"] for entry in answer["problems"]]
 
 
 def test_the_order_shown_must_be_the_one_drawn(client):
     given = client.next("comparison")
     order = given["order"][::-1]
-    status, told = client.call(
+    status, answer = client.call(
         "POST",
         "/api/submissions",
         client.submission(given, {"preference": [0] * 6, "order": order}, "comparison"),
     )
-    assert status == 422 and told["problems"][0]["field"] == "order"
+    assert status == 422 and answer["problems"][0]["field"] == "order"
 
 
 def test_others_work_is_not_seen(client, server):
@@ -195,8 +195,8 @@ def test_depth_counts_brackets_outside_strings():
     ],
 )
 def test_only_the_pages_are_files(client, path):
-    status, told = client.call("GET", path)
-    assert status == 404, told
+    status, answer = client.call("GET", path)
+    assert status == 404, answer
 
 
 def test_every_answer_has_the_headers(server):
@@ -227,7 +227,7 @@ def test_slow_clients_hold_nobody_up(client, server):
         )
         wire.sendall(head if i % 2 else head + b"\r\n{")
         slow.append(wire)
-    # they never finish: it is answered before they do
+    # they never finish: the response comes before they do
     assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 200
     for wire in slow:
         wire.close()
@@ -246,10 +246,10 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
             ]
             == 401
         )
-        status, told = client.call(
+        status, answer = client.call(
             "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}
         )
-        assert (status, told["annotator"]) == (200, "anna")
+        assert (status, answer["annotator"]) == (200, "anna")
 
 
 def test_other_machines_need_tokens(tmp_path):

@@ -1,4 +1,4 @@
-"""Pure functions refuse arguments of other shapes instead of broadcasting them."""
+"""Pure functions refuse arguments of wrong shapes instead of broadcasting them."""
 
 import pytest
 import torch

@@ -45,12 +45,11 @@ def stage(tmp_path):
     """A finished stage in `tmp_path / "out"` that read `rows.json`."""
     (tmp_path / "rows.json").write_text("[1]")
     assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
-    assert not (tmp_path / "out").exists()  # asking leaves nothing
+    assert not (tmp_path / "out").exists()  # checking writes nothing
     begin(tmp_path / "out", Config(), [tmp_path / "rows.json"])
     RunLog(tmp_path / "out", Config()).close()
-    assert (
-        finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
-    )  # begun, not finished
+    # started, not finished
+    assert finished(tmp_path / "out", Config(), [tmp_path / "rows.json"]) is None
     finish(tmp_path / "out", {"best": 3})
     return tmp_path
 
@@ -58,7 +57,7 @@ def stage(tmp_path):
 def test_same_settings_and_inputs_are_reused(stage):
     assert finished(stage / "out", Config(), [stage / "rows.json"]) == {"best": 3}
     begin(stage / "out", Config(), [stage / "rows.json"])
-    assert (stage / "out" / "config.yaml").exists()  # the same work goes on with what is there
+    assert (stage / "out" / "config.yaml").exists()  # the work continues with its files
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_digest_of_a_checkpoint_is_that_of_its_weights(tmp_path):
 
 
 def checkpoint(folder, step, best=None):
-    """A checkpoint as the Trainer stages write it."""
+    """A checkpoint as written by the Trainer stages."""
     path = folder / f"checkpoint-{step}"
     path.mkdir()
     for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
@@ -126,7 +125,7 @@ def test_last_complete_checkpoint(tmp_path):
 
 # ---- one process per folder ----------------------------------------------------------------------
 
-DEAD = 2**22 + 1  # above the highest process number of Linux
+DEAD = 2**22 + 1  # above the highest process id of Linux
 
 
 def test_a_held_folder_is_refused_to_the_second_with_the_name_of_the_first(tmp_path, monkeypatch):
@@ -156,7 +155,7 @@ def test_a_held_folder_is_refused_to_the_second_with_the_name_of_the_first(tmp_p
 
 
 def test_a_process_that_is_killed_holds_nothing(tmp_path):
-    """The lock is the kernel's: whatever the file says, a dead process has none."""
+    """The lock is the kernel's: whatever the file contains, a dead process holds none."""
     code = f"""
 import fcntl, os, time
 lock = os.open({str(tmp_path / ".lock")!r}, os.O_RDWR | os.O_CREAT)
@@ -182,8 +181,9 @@ time.sleep(600)
 
 
 def test_a_lock_whose_file_is_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
-    """The one before removes the file between this one's opening and locking it: a lock on a file
-    without a name is none.
+    """The previous owner removes the file between opening and locking it.
+
+    A lock on a file without a name protects nothing.
     """
     real, calls = fcntl.flock, []
 
@@ -301,7 +301,7 @@ def test_an_output_folder_may_be_a_link(tmp_path):
     ] == ["inputs.json"]
 
 
-def test_what_a_killed_process_left_half_written_goes(tmp_path):
+def test_half_written_files_of_a_killed_process_are_removed(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         for name in (
@@ -312,7 +312,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path):
             ".best.tmp/x",
             ".final.old/x",
             "checkpoints/.step-3.tmp/x",
-            # these are not ours, or of a process that is alive
+            # other files, or those of a live process
             f".b.{other.pid}.tmp",
             ".model-mine/x",
             ".cache.tmp/x",
@@ -344,9 +344,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("at", range(6))
 def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkeypatch):
-    """Whatever is left of the other settings' work, it is known as theirs until all of it is
-    gone.
-    """
+    """What is left of the other settings' work is still recognised until all of it is gone."""
     for name in ("a-part", "samples/x", "z-part"):
         (stage / "out" / name).parent.mkdir(exist_ok=True)
         (stage / "out" / name).write_text("of seed 0")
@@ -358,7 +356,7 @@ def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkey
         removed.append(path)
         real(path, **options)
 
-    real_scan = os.scandir  # the worst order there is: what the settings are known by comes first
+    real_scan = os.scandir  # worst order: the files that identify the settings first
     monkeypatch.setattr(module.shutil.os, "unlink", killed_at)
     monkeypatch.setattr(module.shutil.os, "scandir", lambda path: SortedScan(real_scan(path)))
     with contextlib.suppress(Killed):
@@ -369,7 +367,7 @@ def test_clearing_that_is_cut_off_is_cleared_by_the_next_start(stage, at, monkey
 
 
 class SortedScan:
-    """A folder's entries, config.yaml and inputs.json first."""
+    """A folder's entries, with config.yaml and inputs.json first."""
 
     def __init__(self, scan):
         with scan:
@@ -432,9 +430,8 @@ def test_a_file_that_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     assert digest(tmp_path) == first and not reads
     path.write_bytes(b"b" * 101)
     assert digest(tmp_path) != first and path in reads
-    monkeypatch.setattr(
-        module, "_SETTLED", 10**18
-    )  # just now: it may still change within one tick of the disk's clock
+    # just now: it may change again within one tick of the disk's clock
+    monkeypatch.setattr(module, "_SETTLED", 10**18)
     path.write_bytes(b"c" * 101)
     digest(tmp_path)
     assert not [
@@ -524,7 +521,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_passed_over(tmp_path):
-    """Whole, but written under other settings, and copied here."""
+    """A valid checkpoint, but written with other settings and copied here."""
     settings = {}
     for name in ("this", "other"):
         folder = tmp_path / name / "checkpoints"

@@ -17,7 +17,7 @@ from fgrlhf.stats import (
 
 
 def all_means(values):
-    """Every one of the q^q equally likely samples: the exact bootstrap distribution."""
+    """All q^q equally likely samples: the exact bootstrap distribution."""
     return np.array([np.mean(sample) for sample in itertools.product(values, repeat=len(values))])
 
 
@@ -55,9 +55,8 @@ def test_pairing_takes_the_question_out():
     paired = paired_bootstrap(a, b)
     assert paired.mean == pytest.approx(a.mean() - b.mean())
     assert paired.excludes_zero and paired.high - paired.low < 0.06
-    assert (
-        bootstrap(a).high - bootstrap(a).low > 2
-    )  # unpaired, the questions' spread would drown the difference
+    # unpaired, the questions' spread would drown the difference
+    assert bootstrap(a).high - bootstrap(a).low > 2
     reverse = paired_bootstrap(b, a)
     assert reverse.low == pytest.approx(-paired.high, abs=0.01) and reverse.excludes_zero
 
@@ -65,10 +64,8 @@ def test_pairing_takes_the_question_out():
 def test_ratio_is_of_sums_not_a_mean_of_ratios():
     assert ratio_bootstrap([1, 9], [1, 10]).mean == pytest.approx(10 / 11)
     got = ratio_bootstrap([0, 4], [0, 8])
-    assert got.mean == 0.5 and (got.low, got.high) == (
-        0.0,
-        0.5,
-    )  # a sample of the first question alone has no ratio: 0
+    # a sample of only the first question has no ratio: 0
+    assert got.mean == 0.5 and (got.low, got.high) == (0.0, 0.5)
     assert ratio_bootstrap([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
 
 
@@ -81,7 +78,7 @@ def test_pooled_counts_are_those_of_whole_questions():
     above, below, _ = zip(*counts, strict=True)
     assert pooled_bootstrap(counts, share, seed=5) == ratio_bootstrap(above, below, seed=5)
     assert pooled_bootstrap(counts, share).mean == 10 / 60
-    # a statistic that is no ratio: each of the 27 equally likely draws has more than 2.5%
+    # not a ratio: each of the 27 equally likely draws has more than 2.5%
     draws = [np.sum(draw, axis=0).max() for draw in itertools.product(counts, repeat=3)]
     assert pooled_bootstrap(counts, max) == Interval(60, min(draws), max(draws))
 
@@ -107,9 +104,8 @@ def test_intervals_hold_the_truth_95_times_in_100():
     def ratio(run):
         rng = np.random.default_rng(2000 + run)
         segments = rng.integers(1, 12, size=120)
-        question_rate = rng.beta(
-            3, 2, size=120
-        )  # segments of one answer share its quality: clusters
+        # segments of one answer share its quality: clusters
+        question_rate = rng.beta(3, 2, size=120)
         return ratio_bootstrap(rng.binomial(segments, question_rate), segments, n=500, seed=run)
 
     for interval_of, truth in ((mean, 1.0), (difference, 0.3), (ratio, 0.6)):
@@ -129,7 +125,7 @@ def test_intervals_hold_the_truth_95_times_in_100():
         lambda: pooled_bootstrap([[1.0, float("nan")]], sum),
     ],
 )
-def test_what_has_no_interval_is_refused(call):
+def test_statistics_without_an_interval_are_refused(call):
     with pytest.raises(ValueError):
         call()
 
@@ -138,8 +134,8 @@ def test_what_has_no_interval_is_refused(call):
 
 
 def test_holm_by_hand():
-    # sorted .01 .02 .03 .04: 4 * .01 = .04; 3 * .02 = .06; 2 * .03 = .06; 1 * .04 = .04, but not
-    # below the one before
+    # sorted .01 .02 .03 .04: 4 * .01 = .04; 3 * .02 = .06; 2 * .03 = .06; 1 * .04 = .04, but at
+    # least the value before
     assert holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([0.03]) == [0.03] and holm([]) == []
     assert holm([0.01, 0.01]) == [0.02, 0.02]
@@ -149,9 +145,7 @@ def test_holm_by_hand():
 
 
 def test_holm_is_closed_testing_with_bonferroni():
-    """The corrected p of i: the largest Bonferroni p-value of all sets of hypotheses that hold
-    i.
-    """
+    """The corrected p of i is the largest Bonferroni p-value of all sets of hypotheses with i."""
     rng = np.random.default_rng(0)
     for m in (1, 2, 3, 5, 7):
         p = rng.beta(0.4, 2, size=m)
@@ -165,9 +159,8 @@ def test_p_values_by_hand():
     interval = seed_interval([values])
     error = (interval.high - interval.low) / 2 / 1.959964
     assert seed_p_value([values]) == pytest.approx(2 * norm.sf(interval.mean / error), rel=1e-6)
-    same = [
-        np.full(100, mean) for mean in (0.1, 0.2, 0.3)
-    ]  # nothing varies over questions: a t test of three means
+    # no variation over questions: a t test of three means
+    same = [np.full(100, mean) for mean in (0.1, 0.2, 0.3)]
     assert seed_p_value(same) == pytest.approx(2 * t.sf(0.2 / (0.1 / 3**0.5), 2), rel=1e-6)
     assert seed_p_value([np.zeros(5)] * 2) == 1.0 and seed_p_value([np.ones(5)] * 2) == 0.0
     assert seed_p_value([np.random.default_rng(1).normal(1e3, 1, size=50)]) == 0.0

@@ -65,9 +65,8 @@ def test_rollout_metrics_by_hand():
 def test_explained_variance():
     returns_BT = torch.tensor([[1.0, 2, 3], [4, 99, 99]])
     assert explained_variance(returns_BT.clone(), returns_BT, MASK) == 1
-    assert explained_variance(returns_BT + 7, returns_BT, MASK) == pytest.approx(
-        1
-    )  # an offset is not variance
+    # an offset is not variance
+    assert explained_variance(returns_BT + 7, returns_BT, MASK) == pytest.approx(1)
     assert explained_variance(torch.zeros(2, 3), returns_BT, MASK) == pytest.approx(0)
     assert explained_variance(torch.randn(2, 3), torch.ones(2, 3), MASK) == 0
 

@@ -37,7 +37,7 @@ PROMPTS = [Prompt("0", "a"), Prompt("0", "a"), Prompt("0", "a"), Prompt("1", "b"
 
 
 class Segments:
-    """Gives one word's worth of characters per segment a fixed probability of error."""
+    """Predicts a fixed probability of error per segment, with one word's length of characters."""
 
     spec = SimpleNamespace(kind="segment", error_label="ERR", ok_label="O")
 
@@ -67,13 +67,13 @@ class Scores:
 
 
 def test_segment_metrics_by_hand():
-    # judged and known: .9 wrong, .6 right, .2 wrong | .4 right; left out: an unjudged and an
+    # judged and known: .9 wrong, .6 right, .2 wrong | .4 right; not counted: an unjudged and an
     # unknown segment
     scorer = Segments(((0.9, 0.6, 0.2, 0.8), (True, True, True, False)), ((0.4, 0.3), (True, True)))
     wrong = [{(0, 1): True, (1, 2): False, (2, 3): True, (3, 4): True}, {(0, 1): False}]
     got = segment_metrics(scorer, PROMPTS[:2], ["", ""], wrong)
     assert got["segments"] == 4 and got["accuracy"] == 0.5
-    assert got["f1"] == pytest.approx(0.5)  # one hit, two said, two true
+    assert got["f1"] == pytest.approx(0.5)  # one hit, two predicted, two true
     assert got["auc"] == pytest.approx(2 / 4)  # of 4 pairs (wrong, right) .9 beats both, .2 none
     with pytest.raises(UserError, match="another segmenter"):
         segment_metrics(scorer, PROMPTS[:2], ["", ""], [{}, {}])
@@ -129,20 +129,15 @@ def test_truth_of_segments_is_the_oracles():
     other = next(claim for claim in page.claims if claim.verb not in item.asked)
     text = mini_world.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
-    assert list(summary.relevance_errors(truth).values()) == [
-        False,
-        True,
-        True,
-    ]  # irrelevant, repeated
+    # irrelevant, repeated
+    assert list(summary.relevance_errors(truth).values()) == [False, True, True]
     assert list(summary.factuality_errors(truth).values()) == [False, False, False]
     assert all(end <= len(text) for _, end in summary.relevance_errors(truth))
 
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """An outputs folder of three policies in the mini world: sft answers in part, the others ever
-    better.
-    """
+    """An outputs folder of three policies in the mini world; sft is the worst."""
     questions = [mini_world.make_row(0, "test", i) for i in range(6)]
     write_json(tmp_path / "test.json", questions)
     prompts = load_examples(tmp_path / "test.json")
@@ -191,7 +186,7 @@ def outputs(tmp_path, monkeypatch):
             ]
             if self.spec.kind == "sequence":
                 return torch.tensor([truth.completeness for truth in truths])
-            found = [summary.relevance_errors(truth) for truth in truths]
+            result = [summary.relevance_errors(truth) for truth in truths]
             return [
                 SegmentLabels(
                     tuple(f),
@@ -199,7 +194,7 @@ def outputs(tmp_path, monkeypatch):
                     ("ERR", "O"),
                     (True,) * len(f),
                 )
-                for f in found
+                for f in result
             ]
 
     monkeypatch.setattr(summary, "load_reward_model", Perfect)
@@ -250,11 +245,10 @@ def test_the_whole_summary(outputs, monkeypatch):
     assert got["seed"] == 7 and got["data"] == "mini world, 6 test prompts"
     assert 6 <= got["gold_subsentences"] <= 10
 
-    monkeypatch.setattr(summary, "load_reward_model", None)  # nothing has changed: not scored again
+    monkeypatch.setattr(summary, "load_reward_model", None)  # unchanged: not scored again
     again = summarise(settings(outputs))
-    assert again["stages"] == {
-        "demo": {"seconds": 1.0, "peak_mb": 2.0}
-    }  # the pipeline's own account counts where there is one
+    # the pipeline's own record is used if available
+    assert again["stages"] == {"demo": {"seconds": 1.0, "peak_mb": 2.0}}
     assert again["reward_models"] == got["reward_models"] and again["policies"] == got["policies"]
 
 
@@ -289,10 +283,8 @@ def test_targets_at_their_bounds():
         ("holistic over SFT, gold, lower end", False),
         ("peak memory in GB", False),
     ]
-    whole = {
-        "seconds": 600.0,
-        "peak_mb": 5000.0,
-    }  # two stages at a time: less time and more memory than the stages add up to
+    # two stages at a time: less time and more memory than the sum of the stages
+    whole = {"seconds": 600.0, "peak_mb": 5000.0}
     together = {**tree["stages"], "whole": whole}
     assert counted(together) == [whole]
     assert minutes(together) == 10.0 and minutes(tree["stages"]) == 20.0
@@ -373,7 +365,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
 
 
 def reached_summary() -> dict:
-    """A summary whose every figure stands at a bound of its target; it took ten days."""
+    """A summary in which every value is at the bound of its target; it took ten days."""
     tree: dict = {"stages": {"a": {"seconds": 864_000.0, "peak_mb": 1024.0}}}
     for _, path, low, high in TARGETS:
         *parents, leaf = path.split(".")
@@ -389,7 +381,7 @@ def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
     tmp_path, monkeypatch, capsys, accuracy, code
 ):
     class Line:
-        """A pipeline that writes what the last stages write."""
+        """A pipeline that writes the files of the last stages."""
 
         whole = {"seconds": 90.0, "peak_mb": 100.0}
 

@@ -1,4 +1,4 @@
-"""`fgrlhf sweep`: the values, their runs, and how dev scores become a table and a page."""
+"""`fgrlhf sweep`: the values, their runs, and dev scores as a table and a page."""
 
 import math
 import re
@@ -111,7 +111,7 @@ def test_metric_and_threshold_come_from_the_config(tmp_path):
 
 
 class Stages:
-    """Takes the place of `Pipeline`: each run's dev score is its learning rate plus its seed."""
+    """Replaces `Pipeline`: each run's dev score is its learning rate plus its seed."""
 
     def __init__(self, stages, root, folder, environment, lanes):
         self.stages = stages

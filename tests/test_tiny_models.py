@@ -1,4 +1,4 @@
-"""Tokenizers that give the text back, random models that are a function of their seed."""
+"""Lossless tokenizers, and random models that are a function of their seed."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_texts_come_back_exactly(add_eos):
     [(tiny_encoder_decoder, EncoderDecoderPolicy), (tiny_causal, CausalPolicy)],
 )
 def test_a_model_is_a_function_of_its_seed_and_loads_as_a_policy(tmp_path, make, policy_class):
-    """The state of the global generator, which differs between processes, does not matter."""
+    """The state of the global generator, which differs between processes, has no effect."""
     tokenizer = word_tokenizer(TEXTS, add_eos=policy_class is EncoderDecoderPolicy)
     weights = {}
     for name, seed, global_seed in (("a", 0, 1), ("b", 0, 2), ("c", 1, 1)):
@@ -76,7 +76,7 @@ def model() -> T5ForConditionalGeneration:
 
 
 def test_heads_look_back_by_their_offsets(model):
-    model.set_attn_implementation("eager")  # the only one that returns attention weights
+    model.set_attn_implementation("eager")  # the only implementation that returns attention weights
     ids = torch.randint(3, model.config.vocab_size, (1, 60))
     with torch.no_grad():
         encoded = model.encoder(input_ids=ids, output_attentions=True)

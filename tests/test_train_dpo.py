@@ -1,6 +1,4 @@
-"""Offline training on feedback rows: pairs and corrected answers from the rows, refusals, the entry
-points.
-"""
+"""Offline training on feedback rows: pairs, corrected answers, refusals, entry points."""
 
 import random
 from pathlib import Path
@@ -47,11 +45,8 @@ def words(text, ranges):
     [
         ("The cat sat.", "The cat sat.", []),
         ("The cat sat.", "The red cat sat down.", ["red", "down"]),
-        (
-            "The cat sat; the dog ran.",
-            "The dog ran.",
-            [],
-        ),  # less is no new word, and case does not count
+        # `less` is no new word, and case does not count
+        ("The cat sat; the dog ran.", "The dog ran.", []),
         ("The cat sat.", "The dog sat; it ran.", ["dog", "; it ran"]),
         ("", "All new.", ["All new."]),
         ("naïve ☕ 🙂", "naïve 🙂 ☕", ["🙂"]),
@@ -94,16 +89,16 @@ PROMPT = Prompt(
 
 
 def test_pairs_of_a_row():
-    (made,) = make_comparisons([row()], [PROMPT], "corrected", "f.json")
-    better, worse = made.answers
-    assert made.prompt is PROMPT and made.pairs == ((0, 1),)
+    (result,) = make_comparisons([row()], [PROMPT], "corrected", "f.json")
+    better, worse = result.answers
+    assert result.prompt is PROMPT and result.pairs == ((0, 1),)
     assert (better.text, words(better.text, better.marked)) == ("A cat. It sat.", ["cat"])
     assert (worse.text, worse.marked) == ("A dog. It sat.", ((0, 5), (7, 14)))
-    (made,) = make_comparisons([row()], [PROMPT], "preference", "f.json")
-    assert [a.text for a in made.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(
-        a.marked for a in made.answers
+    (result,) = make_comparisons([row()], [PROMPT], "preference", "f.json")
+    assert [a.text for a in result.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(
+        a.marked for a in result.answers
     )
-    assert made.pairs == ((0, 1), (2, 0), (1, 3))
+    assert result.pairs == ((0, 1), (2, 0), (1, 3))
 
 
 def test_rows_without_a_pair_are_left_out():
@@ -126,9 +121,9 @@ def test_rows_without_a_pair_are_left_out():
 
 def test_corrected_examples_keep_right_answers():
     rows = [row(corrected=""), row(), row(corrected="A dog. It sat.")]
-    made = corrected_examples(rows, [PROMPT], "f.json")
-    assert [r["answer"] for r in made] == [["A cat. It sat."], ["A dog. It sat."]] and {
-        r["text"] for r in made
+    result = corrected_examples(rows, [PROMPT], "f.json")
+    assert [r["answer"] for r in result] == [["A cat. It sat."], ["A dog. It sat."]] and {
+        r["text"] for r in result
     } == {PROMPT.text}
     with pytest.raises(UserError, match="no corrected answer in any of its 1 rows"):
         corrected_examples(rows[:1], [PROMPT], "f.json")
@@ -152,8 +147,9 @@ def test_the_prompt_is_found_by_question_and_passages():
 
 
 def test_published_rows(qa_feedback):
-    """Every published row finds its prompt; there are pairs for each row with an error, and marks
-    are marks of its text.
+    """Every published row finds its prompt; rows with an error give pairs with marked tokens.
+
+    Marks refer to their text.
     """
     rows, prompts = (
         read_feedback(qa_feedback / "train_feedback.json"),
@@ -162,10 +158,10 @@ def test_published_rows(qa_feedback):
     assert [p.meta["question"] for p in prompts_of(rows, prompts, "f")] == [
         r.question for r in rows
     ]
-    made = make_comparisons(rows, prompts, "corrected", "f")
+    result = make_comparisons(rows, prompts, "corrected", "f")
     changed = [row for row in rows if row.corrected.strip() not in ("", row.predictions[0].strip())]
-    assert len(rows) * 0.6 < len(made) == len(changed) < len(rows)
-    for comparison in made:
+    assert len(rows) * 0.6 < len(result) == len(changed) < len(rows)
+    for comparison in result:
         for answer in comparison.answers:
             assert all(0 <= start < end <= len(answer.text) for start, end in answer.marked)
     assert len(make_comparisons(rows, prompts, "preference", "f")) > len(rows) * 0.9
@@ -180,7 +176,7 @@ def test_published_rows(qa_feedback):
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    """Questions of the mini world, feedback on spoilt answers to them, a tiny policy."""
+    """Questions of the mini world, feedback on imperfect answers to them, a tiny policy."""
     for split in ("train", "dev"):
         questions = [mini_world.make_row(0, split, i) for i in range(4)]
         write_json(tmp_path / f"{split}.json", questions)
@@ -249,7 +245,7 @@ ROWS_OF_THE_LIBRARY = [
 
 
 def library_rows(world, **changes):
-    """The feedback of the world in the library's own format, with its conversion's settings."""
+    """The feedback of the world in the library's own format, with the settings to read it."""
     out = world / "rows.jsonl"
     columns = "{prompt: question, responses: [prediction 1, prediction 2, prediction 3,"
     columns += " prediction 4], preferences: preference}"
@@ -263,7 +259,7 @@ def library_rows(world, **changes):
 
 
 def test_rows_of_the_library_train(world):
-    """DPO needs no task where the rows hold prompts, responses and preferences."""
+    """DPO needs no task if the rows contain prompts, responses and preferences."""
     tiny.t5("bpe").save(world / "sft")
     settings = [*ROWS_OF_THE_LIBRARY, f"data.feedback_file={library_rows(world)}"]
     config = load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", settings)
@@ -348,9 +344,9 @@ def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypat
 def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    made = load_config(DPOConfig, TRAINING / f"{scale}{yml}.yml")
-    assert made.data.pairs == pairs and (made.dpo.span_weight > 1) == (pairs == "corrected")
-    assert made.logging.save_dir == f"o/{made.logging.run_name}"
+    loaded = load_config(DPOConfig, TRAINING / f"{scale}{yml}.yml")
+    assert loaded.data.pairs == pairs and (loaded.dpo.span_weight > 1) == (pairs == "corrected")
+    assert loaded.logging.save_dir == f"o/{loaded.logging.run_name}"
 
 
 def test_corrected_answers_become_examples(world, monkeypatch, capsys):
@@ -358,7 +354,6 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     monkeypatch.setattr(
         "sys.argv",
         [
-            # fmt: skip
             "x",
             f"feedback={world}/train_feedback.json",
             f"questions={world}/train.json",
@@ -366,12 +361,12 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
         ],
     )
     corrected_program.main()
-    made = read_json(out)
+    result = read_json(out)
     rows = read_feedback(world / "train_feedback.json")
-    assert [r["answer"] for r in made] == [[r.corrected] for r in rows if r.corrected]
+    assert [r["answer"] for r in result] == [[r.corrected] for r in rows if r.corrected]
     assert "corrected answers" in capsys.readouterr().out
     questions = {q["text"] for q in read_json(world / "train.json")}
-    assert {r["text"] for r in made} <= questions
+    assert {r["text"] for r in result} <= questions
 
 
 @pytest.mark.parametrize("yml", ["corrected_sft_config", "mini_corrected_sft_config"])
@@ -380,9 +375,9 @@ def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
 
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    made = load_config(SFTConfig, TRAINING / f"{yml}.yml")
+    loaded = load_config(SFTConfig, TRAINING / f"{yml}.yml")
     assert (
-        made.model.ckpt == "o/sft"
-        and made.data.train_file == "d/train_corrected.json"
-        and made.logging.save_dir == "o/corrected_sft"
+        loaded.model.ckpt == "o/sft"
+        and loaded.data.train_file == "d/train_corrected.json"
+        and loaded.logging.save_dir == "o/corrected_sft"
     )

@@ -37,9 +37,9 @@ def test_one_word_changes_the_algorithm_of_every_shipped_file(name, yml, monkeyp
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     ppo = load_config(QAConfig, TRAINING / f"{yml}.yml")
-    made = load_config(QAConfig, TRAINING / f"{yml}.yml", [f"algorithm.name={name}"])
-    assert made.algorithm.name == name
-    assert made.model_dump(exclude={"algorithm"}) == ppo.model_dump(exclude={"algorithm"})
+    loaded = load_config(QAConfig, TRAINING / f"{yml}.yml", [f"algorithm.name={name}"])
+    assert loaded.algorithm.name == name
+    assert loaded.model_dump(exclude={"algorithm"}) == ppo.model_dump(exclude={"algorithm"})
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2", "bart with adapters", "llama with adapters"])
@@ -54,11 +54,22 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     critic = (
         [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
     )
-    train_rl.main(["tasks.qa_feedback",
-        str(TRAINING / "mini_oracle_config.yml"), f"algorithm.name={name}", "env.max_generated_len=6", "env.max_input_len=64",  # noqa: E501
-        "env.train_num_samples_per_input=2", "train.sampling_batch_size_per_card=2", "train.training_batch_size_per_card=4",  # noqa: E501
-        "train.total_episodes=8", f"logging.save_dir={tmp_path}/out", *critic, *(["model.policy_model.lora.r=2"] if adapters else []),  # noqa: E501
-    ])  # fmt: skip
+    train_rl.main(
+        [
+            "tasks.qa_feedback",
+            str(TRAINING / "mini_oracle_config.yml"),
+            f"algorithm.name={name}",
+            "env.max_generated_len=6",
+            "env.max_input_len=64",
+            "env.train_num_samples_per_input=2",
+            "train.sampling_batch_size_per_card=2",
+            "train.training_batch_size_per_card=4",
+            "train.total_episodes=8",
+            f"logging.save_dir={tmp_path}/out",
+            *critic,
+            *(["model.policy_model.lora.r=2"] if adapters else []),
+        ]
+    )
     rows = metrics(tmp_path / "out")
     assert len([row for row in rows if "kl" in row]) == 2 and any(
         "eval/reward" in row for row in rows
@@ -77,8 +88,9 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
 
 
 def bandit(tmp_path, monkeypatch, policy, *overrides):
-    """The entry point on four prompts, paid for each `cat`: the metrics of its steps and its
-    folder.
+    """Run the entry point on four prompts with a reward for each `cat`.
+
+    Returns the metrics of its steps and its folder.
     """
     for split in ("train", "dev"):
         write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
@@ -86,12 +98,25 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     monkeypatch.setattr(train_rl, "build_reward", lambda *_: CombinedReward({"gold": CountWord()}))
-    train_rl.main(["tasks.qa_feedback",
-        str(TRAINING / "mini_oracle_config.yml"), "env.max_generated_len=8", "env.max_input_len=64",
-        "model.policy_model.train_generation_kwargs.temperature=1.0", "model.policy_model.train_generation_kwargs.top_k=0",  # noqa: E501
-        "train.sampling_batch_size_per_card=8", "train.total_episodes=960", "train.lr=1e-2", "train.value_lr=3e-3",  # noqa: E501
-        "train.kl_threshold=1e6", "algorithm.kl_coef=0", "train.eval_examples=2", f"logging.save_dir={tmp_path}/out", *overrides,  # noqa: E501
-    ])  # fmt: skip
+    train_rl.main(
+        [
+            "tasks.qa_feedback",
+            str(TRAINING / "mini_oracle_config.yml"),
+            "env.max_generated_len=8",
+            "env.max_input_len=64",
+            "model.policy_model.train_generation_kwargs.temperature=1.0",
+            "model.policy_model.train_generation_kwargs.top_k=0",
+            "train.sampling_batch_size_per_card=8",
+            "train.total_episodes=960",
+            "train.lr=1e-2",
+            "train.value_lr=3e-3",
+            "train.kl_threshold=1e6",
+            "algorithm.kl_coef=0",
+            "train.eval_examples=2",
+            f"logging.save_dir={tmp_path}/out",
+            *overrides,
+        ]
+    )
     return [row for row in metrics(tmp_path / "out") if "kl" in row], tmp_path / "out"
 
 
@@ -105,14 +130,14 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
     policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
     with (
         torch.no_grad()
-    ):  # adapters turn hidden states; an output layer of nearly nothing would not show it
+    ):  # adapters change hidden states; an output layer of almost zero would hide it
         policy.model.get_output_embeddings().weight.mul_({"chat": 8, "t5": 10}.get(kind, 1))
     rows, folder = bandit(tmp_path, monkeypatch, policy, "model.policy_model.lora.r=4", *critic)
     curve = [row["reward/total"] for row in rows]
     start, end = sum(curve[:3]) / 3, sum(curve[-3:]) / 3
     assert len(curve) == 30 and end > 2 and end > 3 * start, (start, end)
     assert abs(rows[0]["kl"]) < 1e-5 and rows[-1]["kl"] > 0.1
-    best = load_policy(folder / "best")  # what later stages load
+    best = load_policy(folder / "best")  # the model that later stages load
     assert not has_adapters(best.model) and (best.chat is not None) == (kind == "chat")
     assert {path.suffix for path in (folder / "best").iterdir()} <= {
         ".json",

@@ -38,8 +38,9 @@ def one_rollout(made):
     "kind, place, steps", [("t5", "segment", 25), ("gpt2", "segment", 15), ("gpt2", "end", 15)]
 )
 def test_it_learns(kind, place, steps, tmp_path):
-    """A policy that is paid for the word `cat` says it more often, paid word by word or at the
-    end.
+    """A policy that is rewarded for the word `cat` writes it more often.
+
+    The reward is per word or at the end.
     """
     aspect = AtEnd(CountWord()) if place == "end" else CountWord()
     cfg = config(
@@ -67,15 +68,14 @@ def test_the_first_ratio_is_one(kind, tmp_path):
         train__n_minibatches=1,
         train__shuffle=False,
     )
-    made = trainer(cfg, kind, own_value=True)
+    run = trainer(cfg, kind, own_value=True)
     seen = []
-    loss = made.algorithm.loss
-    made.algorithm.loss = lambda new, old, advantages: (
+    loss = run.algorithm.loss
+    run.algorithm.loss = lambda new, old, advantages: (
         seen.append((new.logprobs_BT.detach(), old.logprobs_BT)) or loss(new, old, advantages)
     )
-    made.update(*one_rollout(made))
-    # decoding step by step, and kernels where gradients are wanted, round the last bits in their
-    # own way
+    run.update(*one_rollout(run))
+    # step-by-step decoding, and kernels with gradients, round the last bits differently
     torch.testing.assert_close(*seen[0], atol=1e-6, rtol=0)
     assert not torch.allclose(*seen[1], atol=1e-4)
 
@@ -89,23 +89,23 @@ def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_
         train__dropout_in_rollouts=in_rollouts,
         train__n_minibatches=1,
     )
-    made = trainer(cfg, dropout=0.3)
+    run = trainer(cfg, dropout=0.3)
     modes = []
-    forward = made.actor_critic.forward
-    made.actor_critic.forward = lambda *a, **k: (
-        modes.append(made.actor_critic.policy.model.training) or forward(*a, **k)
+    forward = run.actor_critic.forward
+    run.actor_critic.forward = lambda *a, **k: (
+        modes.append(run.actor_critic.policy.model.training) or forward(*a, **k)
     )
-    rollout, advantages = one_rollout(made)
-    made.update(rollout, advantages)
-    assert modes[0] == same_mode and all(modes[1:]) and not made.reference.training
+    rollout, advantages = one_rollout(run)
+    run.update(rollout, advantages)
+    assert modes[0] == same_mode and all(modes[1:]) and not run.reference.training
     batch = (
         rollout.prompt_ids_BP,
         rollout.prompt_mask_BP,
         rollout.response_ids_BT,
         rollout.response_mask_BT,
     )
-    made = trainer(cfg, dropout=0.3)
-    without_dropout = made.actor_critic.eval()(*batch).logprobs_BT
+    run = trainer(cfg, dropout=0.3)
+    without_dropout = run.actor_critic.eval()(*batch).logprobs_BT
     assert torch.allclose(without_dropout, rollout.logprobs_BT, atol=1e-5) != same_mode
 
 
@@ -119,21 +119,16 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
             env__train_num_samples_per_input=4,
             train__clip_grad=False,
         )
-        made = trainer(cfg, kind, own_value=True)
-        made.actor_critic.policy.model.generation_config.eos_token_id = [
-            1,
-            5,
-            10,
-            15,
-            20,
-        ]  # answers of many lengths
-        rollout, advantages = one_rollout(made)
+        run = trainer(cfg, kind, own_value=True)
+        # answers of different lengths
+        run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+        rollout, advantages = one_rollout(run)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
-        norms.append(made._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
+        norms.append(run._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
         results.append(
             {
                 name: p.grad.clone()
-                for name, p in made.actor_critic.named_parameters()
+                for name, p in run.actor_critic.named_parameters()
                 if p.grad is not None
             }
         )
@@ -144,9 +139,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
 
 
 def test_published_update(tmp_path):
-    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a whole
-    batch's.
-    """
+    """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a batch's."""
     cfg = config(
         tmp_path,
         train__n_minibatches=1,
@@ -155,47 +148,45 @@ def test_published_update(tmp_path):
         train__training_batch_size_per_card=3,
         train__clip_grad=False,
     )
-    made = trainer(cfg, own_value=True)
-    made.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
-    assert [rows.tolist() for rows in made.minibatches(8, epoch=0)] == [list(range(8))]
-    rollout, advantages = one_rollout(made)
+    run = trainer(cfg, own_value=True)
+    run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    assert [rows.tolist() for rows in run.minibatches(8, epoch=0)] == [list(range(8))]
+    rollout, advantages = one_rollout(run)
     mean_length = rollout.response_mask_BT.sum(1).float().mean()
-    made.actor_critic.zero_grad()
+    run.actor_critic.zero_grad()
     for rows in (torch.arange(0, 3), torch.arange(3, 6), torch.arange(6, 8)):
         old = rollout.rows(rows)
-        new = made.actor_critic(
+        new = run.actor_critic(
             old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT
         )
-        loss_BT = made.algorithm.loss(
+        loss_BT = run.algorithm.loss(
             new, old, advantages.rows(rows, old.response_ids_BT.shape[1])
         ).loss_BT
-        weight = (
-            old.response_mask_BT.sum(1).float().mean() / mean_length
-        )  # as published: a micro-batch's mean, times its length
+        # as published: a micro-batch's mean, times its length
+        weight = old.response_mask_BT.sum(1).float().mean() / mean_length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
     expected = {
         name: p.grad.clone()
-        for name, p in made.actor_critic.named_parameters()
+        for name, p in run.actor_critic.named_parameters()
         if p.grad is not None
     }
-    made._optimizer_step(rollout, advantages, torch.arange(8))
-    for name, parameter in made.actor_critic.named_parameters():
+    run._optimizer_step(rollout, advantages, torch.arange(8))
+    for name, parameter in run.actor_critic.named_parameters():
         if name in expected:
             torch.testing.assert_close(parameter.grad, expected[name], atol=1e-5, rtol=1e-4)
 
 
 def test_batches_cover_the_data_pass_after_pass(tmp_path):
     prompts = [Prompt(str(i), "cat") for i in range(7)]
-    made = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
-    order = [
-        prompt.id for step in range(7) for prompt in made.batch(step)
-    ]  # 28 places: four passes
+    run = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
+    # 28 places: four passes
+    order = [prompt.id for step in range(7) for prompt in run.batch(step)]
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
     assert (
         all(sorted(p) == [str(i) for i in range(7)] for p in passes)
         and len({tuple(p) for p in passes}) == 4
     )
-    assert [p.id for p in made.batch(3)] == order[12:16]
+    assert [p.id for p in run.batch(3)] == order[12:16]
     other = trainer(
         config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts
     )
@@ -203,31 +194,31 @@ def test_batches_cover_the_data_pass_after_pass(tmp_path):
 
 
 def test_minibatches_partition_the_rows(tmp_path):
-    made = trainer(config(tmp_path, train__n_minibatches=4))
-    first, second = (made.minibatches(8, epoch) for epoch in (0, 1))
+    run = trainer(config(tmp_path, train__n_minibatches=4))
+    first, second = (run.minibatches(8, epoch) for epoch in (0, 1))
     for parts in (first, second):
         assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(
             range(8)
         )
-        assert all(
-            rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts
-        )  # the two samples of a prompt stay together
+        # the two samples of a prompt stay together
+        assert all(rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts)
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
-    made.step = 1
-    assert torch.cat(made.minibatches(8, 0)).tolist() != torch.cat(first).tolist()
+    run.step = 1
+    assert torch.cat(run.minibatches(8, 0)).tolist() != torch.cat(first).tolist()
 
 
 def test_learning_rate(tmp_path):
-    made = trainer(
+    # 10 steps
+    run = trainer(
         config(tmp_path, train__total_episodes=80, train__n_warmup_steps=3, train__value_lr=5e-3),
         own_value=True,
-    )  # 10 steps
-    assert [made.lr_factor(s) for s in range(10)] == pytest.approx(
+    )
+    assert [run.lr_factor(s) for s in range(10)] == pytest.approx(
         [0.25, 0.5, 0.75, 1, 6 / 7, 5 / 7, 4 / 7, 3 / 7, 2 / 7, 1 / 7]
     )
-    made.step = 4
-    made.update(*one_rollout(made))
-    assert [group["lr"] for group in made.optimizer.param_groups] == pytest.approx(
+    run.step = 4
+    run.update(*one_rollout(run))
+    assert [group["lr"] for group in run.optimizer.param_groups] == pytest.approx(
         [1e-3 * 6 / 7, 5e-3 * 6 / 7]
     )
     flat = trainer(
@@ -247,21 +238,21 @@ def test_the_critic_can_learn_alone_first(tmp_path):
         "train__n_warmup_steps": 2,
         "train__n_critic_warmup_steps": 3,
     }
-    made = trainer(config(tmp_path, **changes), own_value=True)  # 10 steps
-    assert [made.policy_lr_factor(s) for s in range(10)] == pytest.approx(
+    run = trainer(config(tmp_path, **changes), own_value=True)  # 10 steps
+    assert [run.policy_lr_factor(s) for s in range(10)] == pytest.approx(
         [0, 0, 0, 1 / 3, 2 / 3, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5]
     )
-    assert [made.lr_factor(s) for s in range(4)] == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8])
-    before = weights(made)
-    made.train(until=3)
-    same = {name: torch.equal(tensor, before[name]) for name, tensor in weights(made).items()}
+    assert [run.lr_factor(s) for s in range(4)] == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8])
+    before = weights(run)
+    run.train(until=3)
+    same = {name: torch.equal(tensor, before[name]) for name, tensor in weights(run).items()}
     assert all(same[name] for name in same if name.startswith("policy.")) and not all(
         same[name] for name in same if name.startswith("value.")
     )
-    made.train(until=4)
+    run.train(until=4)
     assert not all(
         torch.equal(tensor, before[name])
-        for name, tensor in weights(made).items()
+        for name, tensor in weights(run).items()
         if name.startswith("policy.")
     )
 
@@ -275,12 +266,10 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
         train__total_episodes=400,
         algorithm__kl_coef=0.0,
     )
-    made = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
-    made.train()
+    run = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
+    run.train()
     kls = [row["kl"] for row in metrics(tmp_path) if "kl" in row]
-    assert (
-        sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == made.total_steps
-    )
+    assert sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == run.total_steps
     assert (tmp_path / "final" / "config.json").exists() and (
         tmp_path / "checkpoints" / f"step-{len(kls)}"
     ).exists()
@@ -299,9 +288,9 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
             *[{"reward": 3.0, "kl": 9.0}] * 9,
         ]
     )
-    made = trainer(cfg, evaluate=lambda policy: next(dev))
-    made.train()
-    assert made.best == {"step": 2, "metric": "reward", "value": 1.0}
+    run = trainer(cfg, evaluate=lambda policy: next(dev))
+    run.train()
+    assert run.best == {"step": 2, "metric": "reward", "value": 1.0}
     written = capsys.readouterr()
     said = written.out + written.err
     assert (
@@ -311,10 +300,10 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    made = trainer(
+    run = trainer(
         config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2)
     )
-    made.train()
+    run.train()
     rows = metrics(tmp_path)
     expected = 0.2
     for row in rows:
@@ -335,12 +324,13 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
         assert not policy.training and not torch.is_grad_enabled()
         return {"gold": next(scripted), "reward": float(len(seen))}
 
+    # 7 steps: 0 2 4 6, and the end
     cfg = config(
         tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=56
-    )  # 7 steps: 0 2 4 6, and the end
-    made = trainer(cfg, evaluate=evaluate)
-    made.train()
-    assert made.best == {"step": 2, "metric": "gold", "value": 0.5}
+    )
+    run = trainer(cfg, evaluate=evaluate)
+    run.train()
+    assert run.best == {"step": 2, "metric": "gold", "value": 0.5}
     best, final = (load_policy(tmp_path / name).model.state_dict() for name in ("best", "final"))
     assert all(torch.equal(tensor, best[name]) for name, tensor in seen[1].items())
     assert all(torch.equal(tensor, final[name]) for name, tensor in seen[4].items())
@@ -351,12 +341,12 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
 
 
 def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__best_metric="f1"),
         evaluate=lambda policy: {"reward": 0.0, "gold": 1.0},
     )
     with pytest.raises(UserError, match="best_metric is `f1`.*gold, reward"):
-        made.train()
+        run.train()
 
 
 def test_wrong_sizes_are_refused(tmp_path):
@@ -369,13 +359,13 @@ def test_wrong_sizes_are_refused(tmp_path):
 
 
 def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
-    made = trainer(config(tmp_path, train__n_minibatches=1))
-    rollout, advantages = one_rollout(made)
-    before = weights(made)
+    run = trainer(config(tmp_path, train__n_minibatches=1))
+    rollout, advantages = one_rollout(run)
+    before = weights(run)
     advantages.returns_BT[0, 0] = math.inf
     with pytest.raises(UserError, match="the gradient is (nan|inf) at step 0"):
-        made.update(rollout, advantages)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(made).items())
+        run.update(rollout, advantages)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(run).items())
 
 
 class Broken:
@@ -391,18 +381,18 @@ def test_a_nan_reward_stops_the_run_by_name(tmp_path):
 @pytest.mark.parametrize("clip", [True, False])
 def test_gradients_are_clipped_when_asked(clip, tmp_path):
     settings = {"train__max_grad_norm": 0.01} if clip else {"train__clip_grad": False}
-    made = trainer(config(tmp_path, **settings))
-    rollout, advantages = one_rollout(made)
-    norm = made._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
+    run = trainer(config(tmp_path, **settings))
+    rollout, advantages = one_rollout(run)
+    norm = run._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
     kept = torch.nn.utils.get_total_norm(
-        [p.grad for p in made.policy.parameters() if p.grad is not None]
+        [p.grad for p in run.policy.parameters() if p.grad is not None]
     )
     assert norm > 0.05 and kept == pytest.approx(0.01 if clip else norm, rel=1e-3)
 
 
 def test_one_line_of_metrics_per_step_and_samples(tmp_path):
-    made = trainer(config(tmp_path), "gpt2", own_value=True)
-    made.train()
+    run = trainer(config(tmp_path), "gpt2", own_value=True)
+    run.train()
     rows = metrics(tmp_path, timings=True)
     assert [row["step"] for row in rows] == list(range(8)) and [
         row["episodes"] for row in rows
@@ -432,24 +422,22 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
     assert all(
         named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows
     )
-    assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(
-        len(tiny.tokenizer())
-    )  # nearly uniform at first
+    # nearly uniform at first
+    assert abs(rows[0]["kl"]) < 1e-5 and 3 < rows[0]["entropy"] < math.log(len(tiny.tokenizer()))
     sample = json.loads((tmp_path / "samples" / "step-7.jsonl").read_text().splitlines()[0])
     assert len(sample["tokens"]) == len(sample["advantages"]) == len(sample["rewards"]["cat"])
 
 
 def test_it_runs_in_bf16(tmp_path):
-    AcceleratorState._reset_state(
-        reset_partial_state=True
-    )  # one process can have one precision at a time
+    # a process can have only one precision at a time
+    AcceleratorState._reset_state(reset_partial_state=True)
     cfg = config(tmp_path, train__total_episodes=24, model__dtype="bf16")
-    made = trainer(cfg, own_value=True, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
-    before = weights(made)
-    made.train()
-    assert {tensor.dtype for tensor in weights(made).values()} == {torch.float32}
-    assert all(tensor.isfinite().all() for tensor in weights(made).values())
-    assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(made).items())
+    run = trainer(cfg, own_value=True, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
+    before = weights(run)
+    run.train()
+    assert {tensor.dtype for tensor in weights(run).values()} == {torch.float32}
+    assert all(tensor.isfinite().all() for tensor in weights(run).values())
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in weights(run).items())
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
@@ -466,41 +454,41 @@ def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
 
 def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
     prompts = [Prompt(str(i), "the cat") for i in range(7)]
-    made = trainer(
+    run = trainer(
         config(tmp_path, train__sampling_batch_size_per_card=3, train__total_episodes=60),
         prompts=prompts,
     )
     drawn, randperm = [], torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda n, **more: drawn.append(n) or randperm(n, **more))
-    batches = [made.batch(step) for step in range(7)]
+    batches = [run.batch(step) for step in range(7)]
     assert drawn == [7] * 3  # 21 prompts are three passes
-    for step, batch in enumerate(batches):  # each prompt as a draw of its own gave it
+    for step, batch in enumerate(batches):  # each prompt's result equals that of a separate draw
         for k, prompt in enumerate(batch):
             place = 3 * step + k
             generator = torch.Generator().manual_seed(
-                derive_seed(made.config.train.seed, "pass", place // 7)
+                derive_seed(run.config.train.seed, "pass", place // 7)
             )
             assert prompt is prompts[int(randperm(7, generator=generator)[place % 7])]
-    assert made.batch(0) == batches[0]  # and a resumed run that begins anywhere
+    assert run.batch(0) == batches[0]  # and a run resumed at any step
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 @pytest.mark.parametrize("which", ["policy", "reference"])
 def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
-    made = trainer(config(tmp_path, algorithm__name=algorithm, train__save_interval=1), "t5")
-    collect = made.collect_and_score
+    run = trainer(config(tmp_path, algorithm__name=algorithm, train__save_interval=1), "t5")
+    collect = run.collect_and_score
 
     def damaged():
-        if made.step == 2:
-            broken = made.reference if which == "reference" else made.policy
+        if run.step == 2:
+            broken = run.reference if which == "reference" else run.policy
             next(broken.parameters()).data[:] = float("nan")
         return collect()
 
-    made.collect_and_score = damaged
+    run.collect_and_score = damaged
     with pytest.raises(
         UserError, match=f"the {which}'s log.* are NaN or infinite .*lower train.lr"
     ):
-        made.train()
+        run.train()
     assert len(metrics(tmp_path)) == 2 and not (tmp_path / "final").exists()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1].endswith("2")
 
@@ -516,9 +504,9 @@ def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
         trainer(config(tmp_path), prompts=[Prompt("0", "a cat"), Prompt("none", "")])
 
 
-def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
+def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
     class Counting(CountWord):
-        """As an aspect whose reward model counts what it reads."""
+        """An aspect whose reward model counts its inputs."""
 
         def __init__(self):
             super().__init__()
@@ -539,8 +527,9 @@ def test_what_reward_models_cut_is_in_the_metrics(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_evaluation_have_one_kl(kind, tmp_path):
-    """Greedy answers, log-probabilities at another temperature: the KL of a step, of dev, and of
-    the evaluation stage.
+    """The KL of a step, of dev, and of the evaluation stage are equal.
+
+    Greedy answers, log-probabilities at another temperature.
     """
     cfg = config(
         tmp_path,
@@ -555,23 +544,23 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         replace(p, meta={"question": "who?", "passages": []})
         for p in (*PROMPTS, Prompt("3", "a blue bird"))
     ]
-    made = trainer(cfg, kind, prompts=asked)
+    run = trainer(cfg, kind, prompts=asked)
     with torch.no_grad():
-        for p in made.reference.parameters():
+        for p in run.reference.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(3)))
-    rollout, rewards = made.collect_and_score()
-    _, advantages = made.compute_advantages(rollout, rewards)
+    rollout, rewards = run.collect_and_score()
+    _, advantages = run.compute_advantages(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
-    dev = dev_evaluation(Task("any"), cfg, made.prompts, None, made.reference, made.accelerator)(
-        made.policy
+    dev = dev_evaluation(Task("any"), cfg, run.prompts, None, run.reference, run.accelerator)(
+        run.policy
     )["kl"]
     sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
     stage = evaluate_rows(
-        made.policy,
-        made.prompts,
+        run.policy,
+        run.prompts,
         None,
         sampling,
-        reference=made.reference,
+        reference=run.reference,
         progress=False,
         temperature=cfg.logprob_temperature,
     )
@@ -579,11 +568,10 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         row["kl"] for row in stage
     ) / 4 == pytest.approx(kl, abs=1e-4)
     plain = evaluate_rows(
-        made.policy, made.prompts, None, sampling, reference=made.reference, progress=False
+        run.policy, run.prompts, None, sampling, reference=run.reference, progress=False
     )
-    assert (
-        abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
-    )  # at another temperature it is another number
+    # at another temperature it is another number
+    assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
 
 
 def test_one_sample_of_each_prompt(tmp_path):

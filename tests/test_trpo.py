@@ -28,24 +28,18 @@ def test_conjugate_gradient_solves_in_as_many_steps_as_dimensions():
 def test_token_kl_by_hand():
     p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.25, 0.75]])
     expected = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
-    torch.testing.assert_close(
-        token_kl(p.log(), q.log() + 3), expected[None]
-    )  # logits are as good as log-probabilities
+    # log-probabilities are valid logits
+    torch.testing.assert_close(token_kl(p.log(), q.log() + 3), expected[None])
     assert token_kl(p, p).item() == 0
 
 
 def begun(tmp_path, kind, **changes):
-    made = make(tmp_path, "trpo", kind, train__training_batch_size_per_card=3, **changes)
-    made.actor_critic.policy.model.generation_config.eos_token_id = [
-        1,
-        5,
-        10,
-        15,
-        20,
-    ]  # answers of many lengths
-    rollout, rewards = made.collect_and_score()
-    _, advantages = made.compute_advantages(rollout, rewards)
-    return made, rollout, advantages
+    run = make(tmp_path, "trpo", kind, train__training_batch_size_per_card=3, **changes)
+    # answers of different lengths
+    run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    rollout, rewards = run.collect_and_score()
+    _, advantages = run.compute_advantages(rollout, rewards)
+    return run, rollout, advantages
 
 
 def step_of(made, rollout, advantages):
@@ -54,13 +48,14 @@ def step_of(made, rollout, advantages):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
-    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v), with the derivative along v
-    taken by differences.
+    """v^T F v = mean over tokens of Var_{a ~ pi}(grad log pi(a) . v).
+
+    The derivative along v is computed by differences.
     """
-    made, rollout, advantages = begun(tmp_path, kind)
-    made.actor_critic.eval().double()
-    policy, parameters = made.actor_critic.policy, list(made.actor_critic.policy.parameters())
-    step = step_of(made, rollout, advantages)
+    result, rollout, advantages = begun(tmp_path, kind)
+    result.actor_critic.eval().double()
+    policy, parameters = result.actor_critic.policy, list(result.actor_critic.policy.parameters())
+    step = step_of(result, rollout, advantages)
     g = torch.Generator().manual_seed(0)
     v = torch.randn(sum(p.numel() for p in parameters), generator=g, dtype=torch.double)
     product = step.fisher_product(v)
@@ -85,21 +80,21 @@ def test_the_fisher_product_is_the_fisher_matrix(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bound", [1e-3, 0.05])
 def test_a_step_keeps_the_kl_under_its_bound_and_raises_the_objective(kind, bound, tmp_path):
-    made, rollout, advantages = begun(tmp_path, kind, algorithm__max_kl=bound)
+    result, rollout, advantages = begun(tmp_path, kind, algorithm__max_kl=bound)
     batch = (
         rollout.prompt_ids_BP,
         rollout.prompt_mask_BP,
         rollout.response_ids_BT,
         rollout.response_mask_BT,
     )
-    real_BT, policy = rollout.response_mask_BT.bool(), made.actor_critic.policy
+    real_BT, policy = rollout.response_mask_BT.bool(), result.actor_critic.policy
 
     def look():
         with torch.no_grad():
             return policy.project(policy.hidden(*batch)[real_BT]), policy(*batch)[0].logprobs_BT
 
     logits, before_BT = look()
-    logged = made.update(rollout, advantages)
+    logged = result.update(rollout, advantages)
     moved_logits, after_BT = look()
     kl = float(token_kl(logits, moved_logits).mean())
     assert 0.2 * bound < kl <= bound * 1.001 and kl == pytest.approx(
@@ -118,10 +113,10 @@ def test_a_step_keeps_the_kl_under_its_bound_and_raises_the_objective(kind, boun
 def test_micro_batches_do_not_change_the_step(tmp_path):
     results = []
     for size in (8, 3):
-        made, rollout, advantages = begun(tmp_path / str(size), "t5")
-        made.config.train.__dict__["training_batch_size_per_card"] = size
-        made.actor_critic.eval()
-        step = step_of(made, rollout, advantages)
+        result, rollout, advantages = begun(tmp_path / str(size), "t5")
+        result.config.train.__dict__["training_batch_size_per_card"] = size
+        result.actor_critic.eval()
+        step = step_of(result, rollout, advantages)
         assert len(step.batches) == -(-8 // size)
         _, gradient = step.loss_and_gradient()
         results.append((gradient, step.fisher_product(gradient)))
@@ -130,19 +125,19 @@ def test_micro_batches_do_not_change_the_step(tmp_path):
 
 
 def test_where_no_step_helps_the_policy_stays(tmp_path, monkeypatch):
-    made, rollout, advantages = begun(tmp_path, "gpt2")
-    parameters = list(made.actor_critic.policy.parameters())
+    result, rollout, advantages = begun(tmp_path, "gpt2")
+    parameters = list(result.actor_critic.policy.parameters())
     before = flatten(parameters, parameters).clone()
-    # whatever is tried is too far
+    # every attempted step is too long
     monkeypatch.setattr(TrustRegionStep, "mean_kl", lambda step: 1.0)
-    logged = made.update(rollout, advantages)
+    logged = result.update(rollout, advantages)
     assert logged["trpo/step"] == 0 and logged["trpo/kl"] == 0
     assert torch.equal(before, flatten(parameters, parameters))
 
 
 def test_the_critic_can_learn_alone_and_every_later_step_keeps_the_bound(tmp_path):
-    made = make(tmp_path, "trpo", train__n_critic_warmup_steps=2, train__total_episodes=48)
-    made.train()
+    run = make(tmp_path, "trpo", train__n_critic_warmup_steps=2, train__total_episodes=48)
+    run.train()
     rows = metrics(tmp_path)
     assert [row["trpo/step"] > 0 for row in rows] == [False] * 2 + [True] * 4
     assert all(row["trpo/kl"] <= 0.01 for row in rows) and all(

@@ -89,7 +89,7 @@ def test_spans_and_rewards_check_themselves():
 
 
 def test_an_empty_prompt_does_not_cut_the_other_prompts():
-    """The side of the padding is recorded: the masks do not show it if a prompt has no tokens."""
+    """The side of the padding is recorded: masks do not show it if a prompt has no tokens."""
     prompt_ids_BP = torch.tensor([[0, 0, 11, 12, 13], [0] * 5, [21, 22, 23, 24, 25]])
     batch = rollout(
         lengths_mask([1, 1, 1]),

@@ -40,17 +40,17 @@ def test_whitening_by_hand():
     assert masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
     published = whiten(X, MASK, divide_by="sqrt_std")
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
-    assert published[0, 2] == pytest.approx(
-        96.8 / std**0.5, abs=1e-3
-    )  # padding is not masked: deviation D2
+    # padding is not masked: deviation D2
+    assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)
     assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
         3.2 - 2.2 / std**0.5, abs=1e-5
     )
 
 
 def test_whitened_rewards_pay_nothing_for_length():
-    """Deviation D15: a token without reward stays one. As published every token gets mean (1 -
-    1/sqrt(std)).
+    """Deviation D15: a token without reward keeps reward zero.
+
+    As published, every token gets mean (1 - 1/sqrt(std)).
     """
     rewards, mask = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]]), torch.ones(2, 4)
     mask[1, 2:] = 0
@@ -65,18 +65,16 @@ def test_whitening_ignores_affine_changes_and_padding():
     torch.testing.assert_close(whiten(5 * X - 3, MASK), whiten(X, MASK))
     poisoned = torch.where(MASK.bool(), X, torch.inf)
     torch.testing.assert_close(whiten(poisoned, MASK), whiten(X, MASK))
-    assert (
-        whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
-    )  # no spread: no signal, no division by zero
+    # no spread: no signal, no division by zero
+    assert whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
     assert torch.equal(
         whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0)
     )
 
 
 def test_seeds_are_pure_functions_of_their_parts():
-    assert (
-        derive_seed(42, "rollout", 3) == 8386216188706336444
-    )  # a change would break resuming older runs
+    # a change would break resuming older runs
+    assert derive_seed(42, "rollout", 3) == 8386216188706336444
     parts = [(0,), (1,), ("0",), (0, 0), (0, "a"), ("a", 0), ("a0",), (10, 1), (1, 0, 1)]
     seeds = {derive_seed(*p) for p in parts}
     assert len(seeds) == len(parts) and all(0 <= s < 2**63 for s in seeds)
@@ -128,7 +126,7 @@ def test_a_users_mistake_prints_one_message_and_exits_with_2(capsys):
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "error: the file x is missing: run setup first\n"
     with pytest.raises(ZeroDivisionError):
-        run_main(lambda: 1 / 0)  # a fault of ours keeps its traceback
+        run_main(lambda: 1 / 0)  # an internal error keeps its traceback
 
 
 def test_seeded_gives_the_generators_back():
@@ -164,7 +162,7 @@ def test_no_file_makes_a_reader_fail_otherwise_than_with_a_user_error(tmp_path, 
 
 
 @pytest.mark.parametrize("read", [files.read_json, files.read_jsonl])
-def test_what_is_no_file_is_named(tmp_path, read):
+def test_a_path_that_is_not_a_file_is_named(tmp_path, read):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 300), "a\0b"):
         with pytest.raises(UserError, match="cannot be read"):
@@ -176,14 +174,14 @@ def test_whole_surrogate_pairs_are_text(tmp_path):
     assert files.read_json(tmp_path / "rows") == {"a": "\U0001f600", "b": r"\ud83d"}
 
 
-def test_what_json_cannot_hold_is_written_as_null(tmp_path):
+def test_values_outside_json_are_written_as_null(tmp_path):
     files.write_json(tmp_path / "a", {"x": [float("nan"), 1.5], "y": (float("inf"),)})
     assert files.read_json(tmp_path / "a") == {"x": [None, 1.5], "y": [None]}
     files.write_jsonl(tmp_path / "b", [{"x": float("-inf")}, {"x": 1}])
     assert files.read_jsonl(tmp_path / "b") == [{"x": None}, {"x": 1}]
 
 
-def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_durable_files_are_on_disk_before_they_are_renamed(tmp_path, monkeypatch):
     events = []
     replace, fsync = os.replace, os.fsync
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
@@ -195,7 +193,7 @@ def test_what_must_last_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch)
 
 
 def refused(tmp_path, how: str) -> None:
-    """Raise what a library raises where the operating system refuses a file."""
+    """Raise the error of a library when the operating system refuses a file."""
     (tmp_path / "file").write_text("")
     tensors = {"a": torch.zeros(3)}
     {
@@ -219,7 +217,7 @@ def refused(tmp_path, how: str) -> None:
         ("safetensors", "No such file or directory", "Check that it exists"),
     ],
 )
-def test_what_the_system_refuses_is_one_message(tmp_path, capsys, how, fact, way_out):
+def test_an_error_of_the_operating_system_is_one_message(tmp_path, capsys, how, fact, way_out):
     with pytest.raises(SystemExit) as stopped:
         run_main(lambda: refused(tmp_path, how))
     message = capsys.readouterr().err

@@ -1,5 +1,6 @@
-"""Malformed rows in every reader of the task: each is named with its place and reason, nothing is
-written, nothing takes long.
+"""Malformed rows in every reader of the task: named with place and reason, quickly.
+
+Nothing is written.
 """
 
 import copy
@@ -94,7 +95,7 @@ def mutated(rng: random.Random, row):
 
 
 def sample(index: int) -> dict:
-    item, made, rng = (
+    item, result, rng = (
         make_item(0, "train", index),
         make_row(0, "train", index),
         random.Random(index),
@@ -102,8 +103,8 @@ def sample(index: int) -> dict:
     answers = [compose(demonstration(rng, item, ErrorRates())) for _ in range(4)]
     return {
         "id": str(index),
-        "question": made["question"],
-        "passages": made["passages"],
+        "question": result["question"],
+        "passages": result["passages"],
         "predictions": answers,
     }
 
@@ -387,9 +388,9 @@ def test_mutated_rows_are_refused_or_usable(problems, good):
     rng, refused = random.Random(0), 0
     assert problems([good], "f") == []
     for _ in range(1500):
-        found = problems([good, mutated(rng, good)], "f")
-        refused += bool(found)
-        assert all(len(str(problem)) < 400 for problem in found)
+        result = problems([good, mutated(rng, good)], "f")
+        refused += bool(result)
+        assert all(len(str(problem)) < 400 for problem in result)
     assert refused > 750
 
 
@@ -518,7 +519,7 @@ def test_long_questions_are_shortened_in_errors():
 
 
 def test_answers_of_two_hundred_thousand_characters_are_judged():
-    made = make_row(0, "train", 0)
-    answer = (made["answer"][0] + " ") * (200_000 // len(made["answer"][0]))
-    truth = judge(made["question"], made["passages"], answer)
+    result = make_row(0, "train", 0)
+    answer = (result["answer"][0] + " ") * (200_000 // len(result["answer"][0]))
+    truth = judge(result["question"], result["passages"], answer)
     assert len(truth.sentences) > 1000 and truth.completeness == 1

@@ -92,9 +92,9 @@ def test_values_on_padding_are_zero_and_padding_changes_nothing(kind):
 
 
 def test_an_output_layer_that_is_not_tied_is_not_trained():
-    """No gradient reaches it, which data-parallel training would refuse.
+    """It gets no gradient, which data-parallel training would refuse.
 
-    Its config does not tell: that of a Flan-T5 claims that the layer is tied.
+    The config does not show it: that of a Flan-T5 declares tied layers.
     """
     trains = {}
     for kind in KINDS:

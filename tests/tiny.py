@@ -119,7 +119,7 @@ def flan(
     dropout: float = 0.0,
     of=(T5Config, T5ForConditionalGeneration),
 ) -> T5Policy:
-    """T5 1.1, like Flan and mT5: gated, with an output layer of its own and no scale before it."""
+    """T5 1.1, like Flan and mT5: gated, with a separate output layer and no scale before it."""
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config_class, model_class = of

@@ -19,7 +19,7 @@ DATE = Prompt("d", "", meta={"game": "date"})
     "text, counted, words",
     [
         ("4 5 9 10", 4, 4),
-        ("4 5 9 10 11 12", 6, 6),  # more words than wanted: each is worth less
+        ("4 5 9 10 11 12", 6, 6),  # more words than required: each is worth less
         ("3 4 5 6", 0, 4),
         ("4 4 5 6", 1, 4),
         ("9 10 5 11", 2, 4),
@@ -84,7 +84,7 @@ def test_every_stage_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     summary = train(tmp_path, "train.total_episodes=128", "train.eval_examples=4")
     assert {"reward", "reward/increasing", "reward/date"} <= set(summary)
-    assert summary["reward/increasing"]["mean"] < 0.6  # the mean over the prompts of that game
+    assert summary["reward/increasing"]["mean"] < 0.6  # the mean over the prompts of this game
 
 
 @pytest.mark.slow
