@@ -60,11 +60,11 @@ def test_a_model_is_placed_whole_or_not_at_all(tmp_path):
         (
             False,
             {"ACCELERATE_USE_DEEPSPEED": "true"},
-            "asks for DeepSpeed .*`accelerate launch --multi_gpu`",
+            "enables DeepSpeed .*`accelerate launch --multi_gpu`",
         ),
-        (False, {"ACCELERATE_USE_FSDP": "True"}, "asks for FSDP"),
-        (False, {"ACCELERATE_USE_MEGATRON_LM": "true"}, "asks for Megatron-LM"),
-        (False, {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "asks for a parallelism config"),
+        (False, {"ACCELERATE_USE_FSDP": "True"}, "enables FSDP"),
+        (False, {"ACCELERATE_USE_MEGATRON_LM": "true"}, "enables Megatron-LM"),
+        (False, {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "enables a parallelism config"),
     ],
 )
 def test_launchers(bf16, environment, message):

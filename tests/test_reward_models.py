@@ -644,7 +644,7 @@ def test_a_model_of_several_errors_compares_all_its_labels(tmp_path, shape):
 
 
 def test_missing_or_wrong_folders_are_named(tmp_path):
-    with pytest.raises(UserError, match="no reward model is named"):
+    with pytest.raises(UserError, match="no reward model is given"):
         load_reward_model(None, rm.prefix_fn)
     with pytest.raises(UserError, match="nowhere"):
         load_reward_model(tmp_path / "nowhere", rm.prefix_fn)

@@ -388,7 +388,7 @@ def test_a_key_of_an_earlier_release_is_read(tmp_path):
 
 
 def test_answers_longer_than_the_network_reads(tmp_path):
-    with pytest.raises(UserError, match="raise it"):
+    with pytest.raises(UserError, match="raise model.max_length"):
         train(config(tmp_path, model__max_length=3))
 
 
