@@ -13,7 +13,6 @@ keys parse the text as YAML.
 import difflib
 import os
 import re
-import sys
 import types
 import typing
 from pathlib import Path
@@ -21,7 +20,6 @@ from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticUndefined
 
 from fgrlhf.errors import UserError, first_problems, shorten, suggestion
 from fgrlhf.secrets import MASK, looks_secret
@@ -528,14 +526,14 @@ def _hint_for_key(key: str, known: typing.Sequence[str]) -> str:
     return "remove it"
 
 
-def _sections(annotation: Any) -> list[type[BaseModel]]:
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
     """The config models inside an annotation such as `Section | None` or `dict[str, Section]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for part in typing.get_args(annotation) for model in _sections(part)]
+    return [model for part in typing.get_args(annotation) for model in sections_of(part)]
 
 
-def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
+def tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
     """The key that identifies a kind of section, and its value: ("name", "grpo")."""
     for key in ("name", "kind"):
         info = model.model_fields.get(key)
@@ -544,9 +542,9 @@ def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
     return None
 
 
-def _tags_of(kinds: list[type[BaseModel]]) -> tuple[str, list[str]]:
+def tags_of(kinds: list[type[BaseModel]]) -> tuple[str, list[str]]:
     """The key that distinguishes kinds of a section, and the tag of each kind."""
-    tags = [tag for tag in map(_tag_of, kinds) if tag is not None]
+    tags = [tag for tag in map(tag_of, kinds) if tag is not None]
     return tags[0][0], [tag[1] for tag in tags]
 
 
@@ -565,7 +563,7 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
     plain = []
     is_key_of_dict = False
     for part in loc:
-        tagged = [owner for owner in owners if _tag_of(owner) in (("name", part), ("kind", part))]
+        tagged = [owner for owner in owners if tag_of(owner) in (("name", part), ("kind", part))]
         if len(owners) > 1 and tagged and not is_key_of_dict:
             owners = tagged
             chosen = tagged[0]
@@ -578,17 +576,17 @@ def _place(model: type[BaseModel], loc: tuple) -> tuple[tuple, type[BaseModel] |
             owner.model_fields[part].annotation for owner in owners if part in owner.model_fields
         ]
         is_key_of_dict = any(_is_dict(annotation) for annotation in annotations)
-        owners = [section for each in annotations for section in _sections(each)] or owners
+        owners = [section for each in annotations for section in sections_of(each)] or owners
     return tuple(plain), chosen
 
 
 def _tags_at(model: type[BaseModel], loc: tuple) -> list[str]:
     """The tags of the kinds of section that are allowed at a location."""
-    return sorted(tag[1] for tag in map(_tag_of, _owners_at(model, loc)) if tag is not None)
+    return sorted(tag[1] for tag in map(tag_of, _owners_at(model, loc)) if tag is not None)
 
 
 def _tag_key_at(model: type[BaseModel], loc: tuple) -> str:
-    return next(tag[0] for tag in map(_tag_of, _owners_at(model, loc)) if tag is not None)
+    return next(tag[0] for tag in map(tag_of, _owners_at(model, loc)) if tag is not None)
 
 
 def _owners_at(model: type[BaseModel], loc: tuple) -> list[type[BaseModel]]:
@@ -602,7 +600,7 @@ def _owners_at(model: type[BaseModel], loc: tuple) -> list[type[BaseModel]]:
         nested = []
         for owner in owners:
             if part in owner.model_fields:
-                nested += _sections(owner.model_fields[part].annotation)
+                nested += sections_of(owner.model_fields[part].annotation)
         owners = nested or owners
     return owners
 
@@ -620,73 +618,6 @@ def to_yaml(config: StrictModel) -> str:
 def dump_yaml(tree: dict) -> str:
     """A nested dict as YAML that `read_yaml` reads back to an equal one."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """One line per key: path, type, default."""
-    lines = []
-    for name, info in model.model_fields.items():
-        path = f"{prefix}{name}"
-        sections = _sections(info.annotation)
-        is_dict = typing.get_origin(info.annotation) is dict
-        if len(sections) > 1:  # kinds with a tag
-            below = f"{path}.<name>" if is_dict else path
-            default = None if is_dict else getattr(info.default, _tags_of(sections)[0])
-            lines += _describe_kinds(sections, below, default)
-            continue
-        if sections:
-            lines += describe(sections[0], f"{path}.<name>." if is_dict else f"{path}.")
-            continue
-        if info.default is PydanticUndefined and info.default_factory is None:
-            default = "required"
-        else:
-            default = info.get_default(call_default_factory=True)
-        comment = f"   # {info.description}" if info.description else ""
-        lines.append(f"  {path}: {_type_name(info.annotation)} = {default}{comment}")
-    return lines
-
-
-def _describe_kinds(kinds: list[type[BaseModel]], path: str, default: str | None) -> list[str]:
-    """The keys of all kinds, each once; a key that some kinds lack lists the kinds that have it."""
-    tag_key, tags = _tags_of(kinds)
-    lines = [f"  {path}.{tag_key}: {'|'.join(tags)} = {default or 'required'}"]
-    tags_of_line: dict[str, list[str]] = {}
-    for tag, kind in zip(tags, kinds):
-        for line in describe(kind, f"{path}."):
-            if not line.startswith(f"  {path}.{tag_key}:"):
-                tags_of_line.setdefault(line, []).append(tag)
-    for line, owners in tags_of_line.items():
-        mark = ", ".join(owners) if len(owners) < len(kinds) else ""
-        separator = "; " if "#" in line else "   # "
-        lines.append(f"{line}{separator}{mark}" if mark else line)
-    return lines
-
-
-def _type_name(annotation: Any) -> str:
-    if typing.get_origin(annotation) is typing.Literal:
-        return "|".join(str(value) for value in typing.get_args(annotation))
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return "|".join(_type_name(part) for part in typing.get_args(annotation))
-    if typing.get_origin(annotation) is typing.Annotated:
-        return _type_name(typing.get_args(annotation)[0])
-    if annotation is type(None):
-        return "null"
-    return getattr(annotation, "__name__", str(annotation))
-
-
-def parse_cli(
-    model: type[Model], argv: typing.Sequence[str] | None = None, usage: str = ""
-) -> Model:
-    """The config of a command `python -m module config.yml key=value ...`.
-
-    `--help` prints every key and exits.
-    """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        print(usage or "usage: <config.yml> [section.key=value ...]")
-        print("\n".join(["keys:", *describe(model)]))
-        sys.exit(0 if argv else 2)
-    return load_config(model, argv[0], argv[1:])
 
 
 # ---- types of keys -------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from fgrlhf.cli.command_line import parse_cli
 from fgrlhf.config import (
     Count,
     NonNegativeCount,
@@ -15,7 +16,6 @@ from fgrlhf.config import (
     Seed,
     StrictModel,
     load_config,
-    parse_cli,
     read_yaml,
     refuse,
     to_yaml,

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from fgrlhf.config import StrictModel, describe, validate, value_from_text
+from fgrlhf.cli.key_help import describe
+from fgrlhf.config import StrictModel, load_config, validate, value_from_text
 from fgrlhf.errors import UserError, shorten
 
 if TYPE_CHECKING:
@@ -33,6 +34,19 @@ def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Mode
             raise UserError(f"`{shorten(argument)}` is not a setting: write it as key=value")
         settings[key] = value_from_text(model, [key], text)
     return validate(model, settings, source="the command line")
+
+
+def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str = "") -> Model:
+    """The config of a command `python -m module config.yml key=value ...`.
+
+    `--help` prints every key and exits.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage or "usage: <config.yml> [section.key=value ...]")
+        print("\n".join(["keys:", *describe(model)]))
+        sys.exit(0 if argv else 2)
+    return load_config(model, argv[0], argv[1:])
 
 
 def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[str]]":

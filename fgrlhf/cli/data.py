@@ -18,7 +18,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, StrictModel, describe, suggestion
+from fgrlhf.cli.key_help import describe
+from fgrlhf.config import Count, StrictModel, suggestion
 from fgrlhf.data.checks import type_name
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import (

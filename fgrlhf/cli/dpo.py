@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.cli.command_line import task_and_rest
+from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.cli.rl import dev_evaluation
-from fgrlhf.config import parse_cli
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer, load_comparisons

@@ -11,8 +11,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.cli.command_line import task_and_rest
-from fgrlhf.config import parse_cli
+from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize

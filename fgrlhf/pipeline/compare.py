@@ -16,7 +16,8 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import Count, FilePath, describe, read_yaml
+from fgrlhf.cli.key_help import describe
+from fgrlhf.config import Count, FilePath, read_yaml
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
 from fgrlhf.pipeline.comparison import Comparison, compare_runs

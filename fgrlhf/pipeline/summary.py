@@ -14,7 +14,8 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel, describe
+from fgrlhf.cli.key_help import describe
+from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
 from fgrlhf.files import read_json, write_json

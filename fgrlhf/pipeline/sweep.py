@@ -21,7 +21,7 @@ from markupsafe import Markup
 from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import describe
+from fgrlhf.cli.key_help import describe
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_jsonl, write_json, write_text
 from fgrlhf.pipeline.comparison_page import band

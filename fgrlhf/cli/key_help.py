@@ -1,0 +1,87 @@
+"""The keys that `--help` prints: every key of a config with its type, default and meaning."""
+
+import types
+import typing
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fgrlhf.config import sections_of, tags_of
+
+
+def describe(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """One line per key: path, type, default, meaning.
+
+    A section that may be of several kinds has the common keys first, then those of each kind.
+    """
+    lines = []
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{field.alias or name}"
+        sections = sections_of(field.annotation)
+        container = typing.get_origin(field.annotation)
+        below = {dict: f"{path}.<name>", list: f"{path}[]"}.get(container, path)
+        if len(sections) > 1:
+            lines += _describe_kinds(sections, below, field)
+        elif sections:
+            if not field.is_required() and field.default is None or container is list:
+                lines.append(_line(path, field, "section"))
+            lines += describe(sections[0], f"{below}.")
+        else:
+            lines.append(_line(path, field, _type_name(field.annotation)))
+    return lines
+
+
+def _line(path: str, field: FieldInfo, type_name: str) -> str:
+    types_of = {
+        "section": "list" if typing.get_origin(field.annotation) is list else "section|null"
+    }
+    comment = f"   # {field.description}" if field.description else ""
+    return f"  {path}: {types_of.get(type_name, type_name)} = {_default_text(field)}{comment}"
+
+
+def _default_text(field: FieldInfo) -> str:
+    """The default as YAML."""
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True)
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    if default == "":
+        return '""'
+    return str(default)
+
+
+def _describe_kinds(kinds: list[type[BaseModel]], path: str, field: FieldInfo) -> list[str]:
+    tag_key, names = tags_of(kinds)
+    is_single = not path.endswith((">", "]"))
+    default = getattr(field.default, tag_key) if is_single else "required"
+    lines = [f"  {path}.{tag_key}: {'|'.join(names)} = {default}"]
+    lines_of_kind = []
+    for kind in kinds:
+        described = describe(kind, f"{path}.")
+        lines_of_kind.append(
+            [line for line in described if not line.startswith(f"  {path}.{tag_key}:")]
+        )
+    common = [line for line in lines_of_kind[0] if all(line in other for other in lines_of_kind)]
+    lines += common
+    for kind, name, described in zip(kinds, names, lines_of_kind):
+        summary = (kind.__doc__ or "").partition("\n")[0]
+        lines.append(f"  with {tag_key}={name}: {summary}".rstrip(": "))
+        lines += [f"  {line}" for line in described if line not in common]
+    return lines
+
+
+def _type_name(annotation: Any) -> str:
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return "|".join(str(value) for value in typing.get_args(annotation))
+    if origin in (typing.Union, types.UnionType):
+        return "|".join(_type_name(part) for part in typing.get_args(annotation))
+    if origin is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
+    if annotation is type(None):
+        return "null"
+    return getattr(annotation, "__name__", str(annotation))
