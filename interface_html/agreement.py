@@ -428,16 +428,16 @@ class Settings(StrictModel):
     """The judgements to compare."""
 
     task: str = Field(description=TASK_HELP)
-    db: str | None = Field(None, description="the server's database")
+    db: str | None = Field(default=None, description="the server's database")
     files: str = Field(
-        "",
+        default="",
         description="instead of db: feedback files of the same rows, one per annotator, separated"
         " by commas",
     )
     records: str = Field(
-        "", description="the record.json of each file: orders shown and active times"
+        default="", description="the record.json of each file: orders shown and active times"
     )
-    out: str | None = Field(None, description="a JSON file to write the figures to")
+    out: str | None = Field(default=None, description="a JSON file to write the figures to")
 
 
 def write_report(settings: Settings) -> dict[str, Figure]:

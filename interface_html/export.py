@@ -145,9 +145,11 @@ class Settings(StrictModel):
     """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)
-    db: str = Field("outputs/feedback/feedback.sqlite", description="the server's database")
+    db: str = Field(default="outputs/feedback/feedback.sqlite", description="the server's database")
     out: str = Field(description="the feedback file to write")
-    policy: Policy = Field("latest", description="how to combine several judgements of an item")
+    policy: Policy = Field(
+        default="latest", description="how to combine several judgements of an item"
+    )
 
 
 def export(settings: Settings) -> int:

@@ -110,7 +110,7 @@ class Settings(StrictModel):
     task: str = Field(description=TASK_HELP)
     source: str = Field(description="samples, feedback or items, in the task's format")
     out: str = Field(description="the file of items to write")
-    prompts: str | None = Field(None, description=PROMPTS_HELP)
+    prompts: str | None = Field(default=None, description=PROMPTS_HELP)
 
 
 def write_items(settings: Settings) -> Sequence[Item]:

@@ -26,22 +26,22 @@ class Settings(StrictModel):
 
     task: str = Field(description=TASK_HELP)
     db: str = Field(
-        "outputs/feedback/feedback.sqlite",
+        default="outputs/feedback/feedback.sqlite",
         description="the database; created if it does not exist",
     )
     items: str | None = Field(
-        None, description="items to add: items, samples or feedback, in the task's format"
+        default=None, description="items to add: items, samples or feedback, in the task's format"
     )
-    prompts: str | None = Field(None, description=PROMPTS_HELP)
-    per_item: PositiveInt = Field(1, description="number of annotators for each item")
+    prompts: str | None = Field(default=None, description=PROMPTS_HELP)
+    per_item: PositiveInt = Field(default=1, description="number of annotators for each item")
     lease_minutes: PositiveFloat = Field(
-        60, description="after this time without activity an item goes to another annotator"
+        default=60, description="after this time without activity an item goes to another annotator"
     )
-    host: str = "127.0.0.1"
-    port: int = Field(8765, ge=1, le=65535)
-    hosts: str = Field("", description="more host names to accept, separated by commas")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(default=8765, ge=1, le=65535, description="port to listen on")
+    hosts: str = Field(default="", description="more host names to accept, separated by commas")
     annotators: str = Field(
-        "", description="names, separated by commas: each gets a link with a token"
+        default="", description="names, separated by commas: each gets a link with a token"
     )
 
 

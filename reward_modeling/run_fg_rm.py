@@ -51,8 +51,8 @@ class LabelSection(StrictModel):
     error: str | tuple[str, ...] = Field(
         description="tag of a segment with an error, such as ERROR; a list for several kinds"
     )
-    ok: str = "O"
-    ignore: str = Field("Ignore", description="tag of words that are not judged")
+    ok: str = Field(default="O", description="tag of a segment without an error")
+    ignore: str = Field(default="Ignore", description="tag of words that are not judged")
 
     @property
     def errors(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from pydantic import Field
 from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel
 
@@ -49,7 +50,9 @@ Example = tuple[list[RMInput], tuple[tuple[int, int], ...]]
 
 
 class DataSection(training.DataSection):
-    with_context: bool = True
+    with_context: bool = Field(
+        default=True, description="whether the model reads the context of the prompt"
+    )
 
 
 class PreferenceRMConfig(RMConfig):

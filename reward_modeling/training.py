@@ -63,21 +63,22 @@ class ModelSection(StrictModel):
         description="initial folder or hub name: an encoder, or a policy checkpoint"
     )
     shape: Shape | Literal["auto"] = Field(
-        "auto",
+        default="auto",
         description=(
             "encoder judges at `</s>` marks; seq2seq and causal judge at segment ends; auto: the"
             " shape of ckpt"
         ),
     )
-    max_length: Tokens = Field(2048, description="most tokens that the network reads")
+    max_length: Tokens = Field(default=2048, description="most tokens that the network reads")
     lm_logprob_feature: bool = Field(
-        False, description="read each token's log-probability under a frozen copy of the model"
+        default=False,
+        description="read each token's log-probability under a frozen copy of the model",
     )
     kernels: Kernels = "auto"
 
 
 class TrainSection(StrictModel):
-    epochs: Epochs = 50.0
+    epochs: Epochs = Field(default=50.0, description="passes over the training rows")
     max_steps: Count | None = Field(
         default=None, description="optimiser steps; null: `epochs` decides"
     )
@@ -90,15 +91,15 @@ class TrainSection(StrictModel):
     micro_batch_size: BatchSize | None = Field(
         default=None, description="the same per forward pass and process; null: all of its share"
     )
-    lr: Rate = 5e-6
+    lr: Rate = Field(default=5e-6, description="learning rate")
     warmup: Warmup = Field(
         default=0.1, description="below 1: a share of all steps; else: a number of steps"
     )
-    weight_decay: Decay = 0.01
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
-    max_grad_norm: Positive = 1.0
+    weight_decay: Decay = Field(default=0.01, description="of AdamW")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
+    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    seed: Seed = 42
+    seed: Seed = Field(default=42, description="of everything random in the run")
 
 
 class EvaluationSection(StrictModel):
@@ -113,8 +114,8 @@ class EvaluationSection(StrictModel):
 class DataSection(StrictModel):
     """Files of both trainers."""
 
-    train_file: str
-    dev_file: str
+    train_file: str = Field(description="rows to train on")
+    dev_file: str = Field(description="rows that select the best checkpoint")
 
     @model_validator(mode="before")
     @classmethod

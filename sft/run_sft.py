@@ -40,7 +40,7 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import Metric, metric_columns, summarize
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes, models_of
+from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
@@ -87,7 +87,7 @@ class DataSection(StrictModel):
 
 
 class TrainSection(StrictModel):
-    epochs: Epochs = 10.0
+    epochs: Epochs = Field(default=10.0, description="passes over the training rows")
     max_steps: Count | None = Field(
         default=None, description="optimiser steps; null: `epochs` decides"
     )
@@ -97,18 +97,20 @@ class TrainSection(StrictModel):
     micro_batch_size: BatchSize | None = Field(
         default=None, description="examples per forward pass and process; null: all of its share"
     )
-    lr: Rate = 5e-5
-    lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
-    warmup_steps: NonNegativeCount = 0
-    weight_decay: Decay = 0.0
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
-    max_grad_norm: Positive = 1.0
+    lr: Rate = Field(default=5e-5, description="learning rate")
+    lr_schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
+        default="linear", description="after the warmup"
+    )
+    warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
+    weight_decay: Decay = Field(default=0.0, description="of AdamW")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
+    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
     group_by_length: bool = Field(
         default=False, description="batch answers of similar length, which reduces padding"
     )
     bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    seed: Seed = 42
+    seed: Seed = Field(default=42, description="of everything random in the run")
 
 
 class EvaluationSection(StrictModel):
@@ -122,7 +124,7 @@ class EvaluationSection(StrictModel):
             " `loss` and no other metrics, no answers are generated"
         ),
     )
-    batch_size: BatchSize = 64
+    batch_size: BatchSize = Field(default=64, description="prompts answered at a time")
 
 
 class SFTConfig(StrictModel):
@@ -132,7 +134,7 @@ class SFTConfig(StrictModel):
     data: DataSection
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
-    evaluation_metrics: EvaluationMetrics = []
+    evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
     @model_validator(mode="after")

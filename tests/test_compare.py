@@ -256,6 +256,14 @@ def test_mistakes_have_a_message(configs, tmp_path, monkeypatch, arguments, mess
         pipeline_compare.main([text.replace("{config}", configs[0]) for text in arguments])
 
 
+def test_an_unknown_metric_is_an_error_before_any_training(configs, tmp_path):
+    with pytest.raises(UserError, match="they have reward"):
+        pipeline_compare.main(
+            ["qa_feedback", configs[0], f"output_dir={tmp_path}/o", "metric=bleu"]
+        )
+    assert [stage.name for stage in Stages.last] == ["evaluate-sft"]
+
+
 def test_help_lists_the_keys(capsys):
     pipeline_compare.main(["--help"])
     out = capsys.readouterr().out

@@ -28,6 +28,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.pipeline.experiments import split_arguments
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
+from fgrlhf.types import Prompt
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -371,7 +372,7 @@ def test_the_reward_of_the_guide_runs():
     tree |= yaml.safe_load(section)
     config = validate(rl_config(names["TASK"]), tree, "docs/tasks.md")
     built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
-    (scores,) = built.segment_scores([], ["a c b"])
+    (scores,) = built.segment_scores([Prompt("0", "")], ["a c b"])
     assert [score.value for score in scores] == [0.5, 0.5, -0.5]
 
 

@@ -24,7 +24,9 @@ from fgrlhf.runs.runlog import git_commit, versions
 
 
 class Settings(StrictModel):
-    json_output: bool = Field(False, alias="json", description="one JSON object instead of lines")
+    json_output: bool = Field(
+        default=False, alias="json", description="one JSON object instead of lines"
+    )
 
 
 def facts() -> dict[str, Any]:

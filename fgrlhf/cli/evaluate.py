@@ -47,24 +47,28 @@ class Settings(StrictModel):
         )
     )
     data_dir: str | None = Field(
-        None, description="folder of prompts; null: the task generates them"
+        default=None, description="folder of prompts; null: the task generates them"
     )
-    output_dir: str
-    split: str = Field("test", description="<data_dir>/<split>.json")
-    name: str | None = Field(None, description="name of the results; null: the policy's folder")
+    output_dir: str = Field(description="folder of the results")
+    split: str = Field(default="test", description="<data_dir>/<split>.json")
+    name: str | None = Field(
+        default=None, description="name of the results; null: the policy's folder"
+    )
     do_sample: bool | None = Field(
-        None,
+        default=None,
         description="true: sample as in training; false: greedy; null: as in the config",
     )
-    num_samples: PositiveInt = Field(1, description="responses per prompt")
-    seed: int = 0
+    num_samples: PositiveInt = Field(default=1, description="responses per prompt")
+    seed: int = Field(default=0, description="of everything random")
     max_examples: PositiveInt | None = Field(
-        None, description="use only the first prompts; null: all"
+        default=None, description="use only the first prompts; null: all"
     )
-    batch_size: PositiveInt = Field(32, description="prompts per batch in generation")
-    evaluation_metrics: EvaluationMetrics | None = Field(None, description="null: the config's")
+    batch_size: PositiveInt = Field(default=32, description="prompts per batch in generation")
+    evaluation_metrics: EvaluationMetrics | None = Field(
+        default=None, description="null: the config's"
+    )
     reward: bool = Field(
-        True, description="false: load no reward models (if they are not trained yet)"
+        default=True, description="false: load no reward models (if they are not trained yet)"
     )
 
 

@@ -47,23 +47,34 @@ class Settings(StrictModel):
 
     policy: str = Field(description="folder or hub name of the policy")
     data_dir: str | None = Field(
-        None, description="folder of prompts; null: the task generates them"
+        default=None, description="folder of prompts; null: the task generates them"
     )
-    output_dir: str
-    split: str = Field("train", description="<data_dir>/<split>.json")
-    name: str | None = Field(None, description="name of the results; null: the policy's folder")
-    num_samples: PositiveInt = 4
-    temperature: PositiveFloat = 0.7
-    top_k: NonNegativeInt = Field(20, description="0: the whole vocabulary")
-    top_p: float | None = Field(None, gt=0, le=1)
-    max_input_len: PositiveInt = 1024
-    max_generated_len: PositiveInt = 200
-    dtype: str = Field("fp32", pattern="^(fp32|bf16)$")
-    seed: int = 0
+    output_dir: str = Field(description="folder of the results")
+    split: str = Field(default="train", description="<data_dir>/<split>.json")
+    name: str | None = Field(
+        default=None, description="name of the results; null: the policy's folder"
+    )
+    num_samples: PositiveInt = Field(default=4, description="responses per prompt")
+    temperature: PositiveFloat = Field(
+        default=0.7, description="divides the logits before sampling"
+    )
+    top_k: NonNegativeInt = Field(default=20, description="0: the whole vocabulary")
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens with this probability",
+    )
+    max_input_len: PositiveInt = Field(
+        default=1024, description="tokens; longer prompts are cut at their end"
+    )
+    max_generated_len: PositiveInt = Field(default=200, description="tokens of a response")
+    dtype: str = Field("fp32", pattern="^(fp32|bf16)$", description="fp32 or bf16")
+    seed: int = Field(default=0, description="of everything random")
     max_examples: PositiveInt | None = Field(
-        None, description="use only the first prompts; null: all"
+        default=None, description="use only the first prompts; null: all"
     )
-    batch_size: PositiveInt = Field(32, description="prompts per batch in generation")
+    batch_size: PositiveInt = Field(default=32, description="prompts per batch in generation")
 
 
 def read_part(path: Path, prompts: Sequence[Prompt], to_row: SampleRow) -> list[dict]:

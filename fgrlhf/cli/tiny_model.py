@@ -25,13 +25,13 @@ USAGE = "usage: python -m fgrlhf.cli.tiny_model TASK output_dir=... [key=value .
 class Settings(StrictModel):
     """Output folder and size of the model."""
 
-    output_dir: FilePath
+    output_dir: FilePath = Field(description="folder of the results")
     train_file: FilePath | None = Field(
         default=None, description="prompts; null: the task generates them"
     )
     words: str = Field(default="", description="more words for responses, separated by spaces")
     width: Count = Field(default=64, description="width of the hidden states")
-    layers: Count = 2
+    layers: Count = Field(default=2, description="number of layers")
     heads: Count = Field(default=8, description="attention heads in each layer")
     seed: Seed = Field(default=0, description="seed of the weights")
 

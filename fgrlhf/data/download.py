@@ -28,7 +28,7 @@ BLOCK = 1 << 16
 class DownloadConfig(StrictModel):
     """Settings of a task's download program, which sets the default of `base_url`."""
 
-    data_dir: str
+    data_dir: str = Field(description="folder of the rows")
     base_url: str = Field(description="address of the folder with the files")
     attempts: int = Field(default=4, ge=1, le=100, description="most attempts for each file")
     timeout: float = Field(

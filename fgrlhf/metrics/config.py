@@ -125,6 +125,8 @@ def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:
     return metrics
 
 
+ABOUT_METRICS = "metrics by name, or as sections with settings: docs/metrics.md"
+
 EvaluationMetrics = Annotated[list[MetricConfig], AfterValidator(_different_columns)]
 
 

@@ -6,11 +6,13 @@ from fgrlhf.config import Count, Positive, StrictModel
 
 
 class LoRAConfig(StrictModel):
-    r: Count = Field(16, description="rank")
-    alpha: Positive = Field(32.0, description="the output of adapters is scaled by alpha / r")
+    r: Count = Field(default=16, description="rank")
+    alpha: Positive = Field(
+        default=32.0, description="the output of adapters is scaled by alpha / r"
+    )
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="on the input of adapters; needs train.dropout"
+        default=0.0, ge=0, lt=1, description="on the input of adapters; needs train.dropout"
     )
     target_modules: list[str] | None = Field(
-        None, description="names of linear layers; null: all but the output"
+        default=None, description="names of linear layers; null: all but the output"
     )

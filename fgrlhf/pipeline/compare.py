@@ -27,6 +27,8 @@ from fgrlhf.pipeline.experiments import (
     Experiment,
     ExperimentSettings,
     Run,
+    evaluation_rows,
+    paired_scores,
     parse_config,
     split_arguments,
 )
@@ -43,25 +45,25 @@ class CompareSettings(ExperimentSettings):
     """Settings of a comparison."""
 
     algorithms: str | None = Field(
-        None, description="for every RL config, separated by commas; null: the config's own"
+        default=None, description="for every RL config, separated by commas; null: the config's own"
     )
     settings: FilePath | None = Field(
-        None, description="YAML {run: {key: value}}: overrides for individual runs"
+        default=None, description="YAML {run: {key: value}}: overrides for individual runs"
     )
-    metric: str = Field("reward", description="the compared column of the evaluation")
+    metric: str = Field(default="reward", description="the compared column of the evaluation")
     evaluation: FilePath | None = Field(
-        None,
+        default=None,
         description="YAML of an RL run with rewards and sampling; null: the first RL config",
     )
     reference: FilePath | None = Field(
-        None, description="policy to compare with; null: the first config's initial policy"
+        default=None, description="policy to compare with; null: the first config's initial policy"
     )
-    reward: bool = Field(True, description="false: evaluate without reward models")
+    reward: bool = Field(default=True, description="false: evaluate without reward models")
     data_dir: FilePath | None = Field(
-        None, description="folder of the prompts; null: the task generates them"
+        default=None, description="folder of the prompts; null: the task generates them"
     )
-    split: str = "test"
-    num_samples: Count = Field(1, description="responses per prompt")
+    split: str = Field(default="test", description="which prompts: <data_dir>/<split>.json")
+    num_samples: Count = Field(default=1, description="responses per prompt")
 
 
 def compare(
@@ -82,12 +84,17 @@ def compare(
       before: stages that the runs need.
 
     Raises:
-      UserError: a stage failed, or the evaluations do not have the metric.
+      UserError: a stage failed, or the evaluations do not have the metric; this is checked before
+        the training.
     """
     name = reference_name(reference)
     if name in [run.name for run in runs]:
         raise UserError(f"the reference policy and a run are both named {name}: rename the run")
     stages = [*before, experiment.evaluation_stage(plan, name, reference)]
+    if metric != "reward" or not plan.reward:
+        # an unknown metric is an error before any training
+        experiment.run(stages, lanes)
+        paired_scores({name: [evaluation_rows(experiment.out, name, plan.split)]}, metric)
     for seed in seeds:
         for run in runs:
             trained = experiment.training_stage(run, seed)

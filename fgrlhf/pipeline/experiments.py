@@ -47,10 +47,10 @@ def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tup
 class ExperimentSettings(StrictModel):
     """Common settings of comparisons and sweeps."""
 
-    output_dir: FilePath
-    seeds: str = Field("0,1,2", description="every run is repeated with each seed")
+    output_dir: FilePath = Field(description="folder of the results")
+    seeds: str = Field(default="0,1,2", description="every run is repeated with each seed")
     lanes: int | None = Field(
-        None, ge=1, le=1024, description="simultaneous runs; null: one per GPU, or one"
+        default=None, ge=1, le=1024, description="simultaneous runs; null: one per GPU, or one"
     )
 
     @field_validator("seeds")

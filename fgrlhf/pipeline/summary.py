@@ -34,9 +34,11 @@ Rows = Sequence[Mapping[str, Any]]
 class SummarySettings(StrictModel):
     """Settings of a summary."""
 
-    output_dir: str
-    split: str = Field("test", description="which evaluations to read: eval/<policy>-<split>")
-    scale: str | None = Field(None, description="scale of the run, shown in the report")
+    output_dir: str = Field(description="folder of the results")
+    split: str = Field(
+        default="test", description="which evaluations to read: eval/<policy>-<split>"
+    )
+    scale: str | None = Field(default=None, description="scale of the run, shown in the report")
 
 
 # ---- policies ------------------------------------------------------------------------------------

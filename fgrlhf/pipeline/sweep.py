@@ -52,7 +52,8 @@ class SweepSettings(ExperimentSettings):
     """Settings of a sweep."""
 
     metric: str | None = Field(
-        None, description="dev metric; null: the metric that selects the config's best checkpoint"
+        default=None,
+        description="dev metric; null: the metric that selects the config's best checkpoint",
     )
 
 

@@ -34,11 +34,11 @@ class RewardKind(StrictModel):
 
     kind: str
     weight: Amount = Field(
-        1.0,
+        default=1.0,
         description="factor of the reward; below 0: a penalty; 0 disables the reward",
     )
     place: Literal["segment", "end"] = Field(
-        "segment", description="end: the sum of all values on the last token"
+        default="segment", description="end: the sum of all values on the last token"
     )
 
     def build(self, context: RewardContext) -> "AspectReward":

@@ -60,9 +60,11 @@ class SegmentClassifier(RewardKind):
     values: dict[Label, Amount] = Field(
         description="value by label; `error` and `ok` are aliases of the model's own labels"
     )
-    level: Level | None = Field(None, description="only for a folder without reward_model.json")
-    error_label: Label | None = Field(None, description="likewise")
-    with_context: bool | None = Field(None, description="likewise")
+    level: Level | None = Field(
+        default=None, description="only for a folder without reward_model.json"
+    )
+    error_label: Label | None = Field(default=None, description="likewise")
+    with_context: bool | None = Field(default=None, description="likewise")
 
     @model_validator(mode="after")
     def _some_value(self):
@@ -92,12 +94,14 @@ class SequenceScorer(RewardKind):
 
     kind: Literal["sequence_scorer"] = "sequence_scorer"
     ckpt: FilePath = Field(description="folder of the reward model")
-    scale: Value = 1.0
-    bias: Amount = 0.0
-    clip: Positive | None = Field(None, description="bound of the z-score")
-    mean: Amount | None = Field(None, description="only for a folder without reward_model.json")
-    std: Positive | None = Field(None, description="likewise")
-    with_context: bool | None = Field(None, description="likewise")
+    scale: Value = Field(default=1.0, description="factor of the score")
+    bias: Amount = Field(default=0.0, description="added after scaling")
+    clip: Positive | None = Field(default=None, description="bound of the z-score")
+    mean: Amount | None = Field(
+        default=None, description="only for a folder without reward_model.json"
+    )
+    std: Positive | None = Field(default=None, description="likewise")
+    with_context: bool | None = Field(default=None, description="likewise")
 
     def build(self, context: RewardContext) -> SequenceScorerReward:
         scorer = load_reward_model(
@@ -122,19 +126,21 @@ class Classifier(RewardKind):
     kind: Literal["classifier"] = "classifier"
     ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
     label: Label = Field(description="name of the label, as in the model's id2label")
-    score: Literal["probability", "log_odds"] = "probability"
-    level: Level = Field("whole", description="segments that are judged")
+    score: Literal["probability", "log_odds"] = Field(
+        default="probability", description="of the label"
+    )
+    level: Level = Field(default="whole", description="segments that are judged")
     reads: Literal["segment", "prefix", "difference"] = Field(
-        "segment",
+        default="segment",
         description=(
             "segment: each segment by itself; prefix: the response up to its end; difference: how"
             " much the segment changes the score of the response so far"
         ),
     )
-    with_prompt: bool = Field(False, description="the classifier reads prompt and response")
-    scale: Value = 1.0
-    threshold: Amount = Field(0.0, description="subtracted from the score before scaling")
-    batch_size: Count = 32
+    with_prompt: bool = Field(default=False, description="the classifier reads prompt and response")
+    scale: Value = Field(default=1.0, description="factor of the score")
+    threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
+    batch_size: Count = Field(default=32, description="texts per forward pass")
 
     def build(self, context: RewardContext) -> ClassifierReward:
         return ClassifierReward.load(self, context.device, context.dtype)
@@ -148,8 +154,8 @@ class Metric(RewardKind):
 
     kind: Literal["metric"] = "metric"
     metric: MetricConfig = Field(description="a name, or a section with settings: docs/metrics.md")
-    scale: Value = 1.0
-    threshold: Amount = Field(0.0, description="subtracted from the value before scaling")
+    scale: Value = Field(default=1.0, description="factor of the score")
+    threshold: Amount = Field(default=0.0, description="subtracted from the value before scaling")
 
     def build(self, context: RewardContext) -> MetricReward:
         metric = build_metric(self.metric, context.device, context.dtype)
@@ -171,11 +177,15 @@ class Regex(RewardKind):
     """A value for every match of a regular expression, or for each segment with or without one."""
 
     kind: Literal["regex"] = "regex"
-    pattern: Annotated[str, Field(min_length=1), AfterValidator(_pattern)]
+    pattern: Annotated[str, Field(min_length=1), AfterValidator(_pattern)] = Field(
+        description="in Python's syntax"
+    )
     value: Value = Field(description="of each match; with `level`, of each segment with a match")
-    otherwise: Amount = Field(0.0, description="with `level`: of each segment without a match")
-    level: Level | None = Field(None, description="null: matches are the segments")
-    ignore_case: bool = False
+    otherwise: Amount = Field(
+        default=0.0, description="with `level`: of each segment without a match"
+    )
+    level: Level | None = Field(default=None, description="null: matches are the segments")
+    ignore_case: bool = Field(default=False, description="letters match in either case")
 
     @model_validator(mode="after")
     def _otherwise_needs_segments(self):
@@ -201,8 +211,12 @@ class Length(RewardKind):
 
     kind: Literal["length"] = "length"
     value: Value = Field(description="of each word too many or too few; below 0: a penalty")
-    max_words: Count | None = None
-    min_words: Count | None = None
+    max_words: Count | None = Field(
+        default=None, description="words without a penalty; null: no limit"
+    )
+    min_words: Count | None = Field(
+        default=None, description="words without a penalty; null: no limit"
+    )
 
     @model_validator(mode="after")
     def _some_limit(self):
@@ -221,7 +235,7 @@ class Repetition(RewardKind):
     """A value for every word that completes an n-gram that the response already contains."""
 
     kind: Literal["repetition"] = "repetition"
-    n: Annotated[int, Field(ge=1, le=100)] = Field(3, description="words of an n-gram")
+    n: Annotated[int, Field(ge=1, le=100)] = Field(default=3, description="words of an n-gram")
     value: Value = Field(description="of each repeated n-gram; below 0: a penalty")
 
     def build(self, context: RewardContext) -> RepetitionReward:
@@ -232,7 +246,7 @@ class MissingEos(RewardKind):
     """A value for a response that reached the length limit without its end-of-sequence token."""
 
     kind: Literal["missing_eos"] = "missing_eos"
-    value: Value
+    value: Value = Field(description="of a response without its end token")
 
     def build(self, context: RewardContext) -> MissingEndReward:
         return MissingEndReward(self.value)
@@ -245,7 +259,7 @@ class Python(RewardKind):
     of: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")] = Field(
         description="package.module.Class"
     )
-    args: dict[str, Any] = Field({}, description="keyword arguments of the class")
+    args: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
     def build(self, context: RewardContext) -> AspectReward:
         reward = self._class()(**self.args)

@@ -23,13 +23,15 @@ from fgrlhf.config import (
     unread_keys,
 )
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes
+from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
 from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig
 
 
 class DPOPolicyConfig(StrictModel):
     ckpt: FilePath = Field(description="initial policy, and the reference")
-    input_padding_side: Literal["left", "right"] | None = None
+    input_padding_side: Literal["left", "right"] | None = Field(
+        default=None, description="null: the tokenizer's side"
+    )
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
 
@@ -42,33 +44,39 @@ class DPOModelConfig(StrictModel):
 
 
 class DPOEnvConfig(StrictModel):
-    max_input_len: Tokens = 1024
+    max_input_len: Tokens = Field(
+        default=1024, description="tokens; longer prompts are cut at their end"
+    )
     max_generated_len: Tokens = Field(default=200, description="tokens; longer answers are cut")
 
 
 class DPOSettings(StrictModel):
-    loss: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
-    beta: Positive = 0.1
+    loss: Literal["sigmoid", "hinge", "ipo"] = Field(
+        default="sigmoid", description="of a pair; see docs/algorithms.md"
+    )
+    beta: Positive = Field(default=0.1, description="strength of the KL constraint")
     span_weight: float = Field(
         default=1.0, ge=1, le=1e6, description="weight of marked tokens; 1: ordinary DPO"
     )
 
 
 class DPOTrainConfig(StrictModel):
-    epochs: float = Field(default=1.0, ge=1e-4, le=1e6)
+    epochs: float = Field(default=1.0, ge=1e-4, le=1e6, description="passes over the prompts")
     batch_size: BatchSize = Field(
         default=16, description="prompts per optimiser step, over all processes, with all pairs"
     )
     training_batch_size_per_card: BatchSize = Field(
         default=4, description="prompts per forward/backward pass and process"
     )
-    lr: Rate = 1e-6
-    lr_schedule: Literal["linear", "constant"] = "linear"
-    n_warmup_steps: NonNegativeCount = 0
-    adam_eps: Epsilon = 1e-8
-    clip_grad: bool = True
-    max_grad_norm: Positive = 1.0
-    dropout: bool = False
+    lr: Rate = Field(default=1e-6, description="learning rate")
+    lr_schedule: Literal["linear", "constant"] = Field(
+        default="linear", description="after the warmup: decay to 0, or not"
+    )
+    n_warmup_steps: NonNegativeCount = Field(default=0, description="optimiser steps")
+    adam_eps: Epsilon = Field(default=1e-8, description="epsilon of Adam")
+    clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
+    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm")
+    dropout: bool = Field(default=False, description="use dropout in training")
     gradient_checkpointing: bool = Field(
         default=False,
         description="compute layers twice instead of storing activations: slower, less memory",
@@ -84,7 +92,7 @@ class DPOTrainConfig(StrictModel):
         default="rougeLsum",
         description="dev metric that picks the best checkpoint, higher is better",
     )
-    seed: Seed = 42
+    seed: Seed = Field(default=42, description="of everything random in the run")
 
     @model_validator(mode="after")
     def _clipping_is_on(self):
@@ -133,9 +141,9 @@ class DPOConfig(StrictModel):
     model: DPOModelConfig
     dpo: DPOSettings = DPOSettings()
     env: DPOEnvConfig = DPOEnvConfig()
-    train: DPOTrainConfig = DPOTrainConfig()
+    train: DPOTrainConfig = Field(default=DPOTrainConfig(), description="rows of train.json")
     data: DPODataConfig
-    evaluation_metrics: EvaluationMetrics = []
+    evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
     @model_validator(mode="after")

@@ -29,18 +29,27 @@ from fgrlhf.config import (
     refuse,
     unread_keys,
 )
-from fgrlhf.metrics.config import EvaluationMetrics, best_metric_mistakes
+from fgrlhf.metrics.config import ABOUT_METRICS, EvaluationMetrics, best_metric_mistakes
 from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward_models.kind import RewardKind
 
 
 class GenerationConfig(StrictModel):
-    do_sample: bool = True
-    top_k: NonNegativeCount | None = None
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    temperature: Temperature = 1.0
-    num_beams: int = Field(default=1, ge=1, le=64)
+    do_sample: bool = Field(default=True, description="false: take the most probable response")
+    top_k: NonNegativeCount | None = Field(
+        default=None, description="sample from the k most probable tokens; null: from all"
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens with this probability; null: from all",
+    )
+    temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
+    num_beams: int = Field(
+        default=1, ge=1, le=64, description="of beam search; above 1 it needs do_sample=false"
+    )
 
     @model_validator(mode="after")
     def _beams_or_sampling(self):
@@ -72,26 +81,31 @@ class GenerationConfig(StrictModel):
 
 
 class EvalGenerationConfig(GenerationConfig):
-    do_sample: bool = False
+    do_sample: bool = Field(default=False, description="false: take the most probable response")
 
 
 class PolicyConfig(StrictModel):
-    ckpt: FilePath
-    input_padding_side: Literal["left", "right"] | None = None
+    ckpt: FilePath = Field(description="folder or hub name")
+    input_padding_side: Literal["left", "right"] | None = Field(
+        default=None, description="null: the tokenizer's side"
+    )
     chat_template: bool | None = Field(
-        None, description="prompts as a user's turn; null: if the tokenizer has a chat template"
+        default=None,
+        description="prompts as a user's turn; null: if the tokenizer has a chat template",
     )
     lora: LoRAConfig | None = Field(
-        None, description="train adapters; the reference is the policy without them"
+        default=None, description="train adapters; the reference is the policy without them"
     )
     train_generation_kwargs: GenerationConfig = GenerationConfig()
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
 
 class ValueConfig(StrictModel):
-    ckpt: FilePath | None = None
-    freeze_value_model: bool = False
-    policy_value_sharing: bool = False
+    ckpt: FilePath | None = Field(default=None, description="folder or hub name")
+    freeze_value_model: bool = Field(default=False, description="train only the critic's head")
+    policy_value_sharing: bool = Field(
+        default=False, description="the critic is a head on the policy's hidden states"
+    )
 
     @model_validator(mode="after")
     def _one_trunk(self):
@@ -116,25 +130,31 @@ class ValueConfig(StrictModel):
 class ModelConfig(StrictModel):
     policy_model: PolicyConfig
     value_model: ValueConfig = Field(
-        ValueConfig(), description="the critic; algorithms without one do not need it"
+        default=ValueConfig(), description="the critic; algorithms without one do not need it"
     )
     dtype: Literal["fp32", "bf16"] = Field(
-        "fp32", description="forward passes; weights in training stay fp32"
+        default="fp32", description="forward passes; weights in training stay fp32"
     )
     kernels: Kernels = "auto"
 
 
 class EnvConfig(StrictModel):
-    max_input_len: Tokens = 1024
-    max_generated_len: Tokens = 200
-    train_num_samples_per_input: BatchSize = 4
+    max_input_len: Tokens = Field(
+        default=1024, description="tokens; longer prompts are cut at their end"
+    )
+    max_generated_len: Tokens = Field(
+        default=200, description="tokens of a response, including its end token"
+    )
+    train_num_samples_per_input: BatchSize = Field(
+        default=4, description="responses per prompt in a rollout"
+    )
     logprob_temperature: Temperature | None = Field(
         default=None, description="temperature of ratio and KL; null: the sampling temperature"
     )
 
 
 class TrainConfig(StrictModel):
-    total_episodes: Count = 80_000
+    total_episodes: Count = Field(default=80_000, description="responses sampled in the whole run")
     eval_interval: Count = Field(default=50, description="rollout steps between evaluations on dev")
     eval_examples: Count | None = Field(
         default=None, description="dev prompts used, the first ones; null: all"
@@ -153,14 +173,16 @@ class TrainConfig(StrictModel):
     n_ppo_epoch_per_rollout: Count = Field(
         default=4, description="for ppo, grpo, nlpo and trpo's critic; the others take one epoch"
     )
-    lr: Rate = 1e-5
+    lr: Rate = Field(default=1e-5, description="learning rate of the policy")
     value_lr: Rate | None = Field(default=None, description="null: lr")
-    lr_schedule: Literal["linear", "constant"] = "linear"
+    lr_schedule: Literal["linear", "constant"] = Field(
+        default="linear", description="after the warmup: decay to 0, or not"
+    )
     n_warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeCount = Field(
         default=0, description="first rollout steps in which only the critic learns"
     )
-    adam_eps: Epsilon = 1e-5
+    adam_eps: Epsilon = Field(default=1e-5, description="epsilon of Adam")
     kl_threshold: Positive = Field(
         default=10.0,
         description=(
@@ -168,9 +190,9 @@ class TrainConfig(StrictModel):
             " exceeds it is never the best one"
         ),
     )
-    kl_patience: Count = 5
-    clip_grad: bool = True
-    max_grad_norm: Positive = 0.5
+    kl_patience: Count = Field(default=5, description="see kl_threshold")
+    clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
+    max_grad_norm: Positive = Field(default=0.5, description="bound of the norm")
     dropout: bool = Field(default=False, description="use dropout in rollouts and updates")
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
@@ -183,7 +205,7 @@ class TrainConfig(StrictModel):
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
-    seed: Seed = 42
+    seed: Seed = Field(default=42, description="of everything random in the run")
     cuda_deterministic: bool = Field(
         default=True,
         description=(
@@ -206,15 +228,15 @@ class TrainConfig(StrictModel):
 
 
 class LoggingConfig(StrictModel):
-    run_name: Name = "run"
-    save_dir: FilePath
-    wandb_log: bool = False
-    wandb_entity: str | None = None
-    wandb_project: str = "fgrlhf"
-    tensorboard: bool = False
-    log_interval: Count = 1
+    run_name: Name = Field(default="run", description="name in logs, progress and trackers")
+    save_dir: FilePath = Field(description="folder of the run")
+    wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
+    wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
+    wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
+    tensorboard: bool = Field(default=False, description="also write TensorBoard files")
+    log_interval: Count = Field(default=1, description="steps between lines of metrics.jsonl")
     n_samples: NonNegativeCount = Field(
-        16, description="rollouts logged with their token rewards at each evaluation"
+        default=16, description="rollouts logged with their token rewards at each evaluation"
     )
 
     def trackers(self) -> dict[str, Any]:
@@ -254,7 +276,7 @@ class RLConfig(StrictModel):
     algorithm: AnyAlgorithm = PPOConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()
-    evaluation_metrics: EvaluationMetrics = []
+    evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
     logging: LoggingConfig
 
     @model_validator(mode="wrap")

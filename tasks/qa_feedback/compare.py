@@ -44,15 +44,21 @@ class Settings(ExperimentSettings):
     """`compare.sh`."""
 
     algorithms: str = Field(
-        ",".join(DEFAULT),
+        default=",".join(DEFAULT),
         description="separated by commas; the others are compared with the first",
     )
-    steps: Count = Field(40, description="rollouts of 64 answers; the runs of the demo have 40")
-    base_dir: FilePath = Field(
-        "outputs/qa_feedback/mini", description="the output folder of `make demo`"
+    steps: Count = Field(
+        default=40, description="rollouts of 64 answers; the runs of the demo have 40"
     )
-    output_dir: FilePath = "outputs/qa_feedback/mini/compare"
-    lanes: int | None = Field(2, ge=1, le=1024, description="runs at the same time, one core each")
+    base_dir: FilePath = Field(
+        default="outputs/qa_feedback/mini", description="the output folder of `make demo`"
+    )
+    output_dir: FilePath = Field(
+        default="outputs/qa_feedback/mini/compare", description="folder of the results"
+    )
+    lanes: int | None = Field(
+        default=2, ge=1, le=1024, description="runs at the same time, one core each"
+    )
 
     @property
     def names(self) -> list[str]:

@@ -10,7 +10,7 @@ the report are written.
 import sys
 from pathlib import Path
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
@@ -31,8 +31,8 @@ SAMPLES = 4  # answers per test question; intervals are over questions, with les
 
 
 class DemoConfig(StrictModel):
-    output_dir: str = "outputs/qa_feedback/mini"
-    lanes: PositiveInt = 2
+    output_dir: str = Field(default="outputs/qa_feedback/mini", description="folder of the results")
+    lanes: PositiveInt = Field(default=2, description="stages at the same time")
 
 
 def script(

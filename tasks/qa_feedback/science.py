@@ -66,12 +66,12 @@ METRICS = ("gold", "relevance", "factuality", "completeness")
 class Settings(ExperimentSettings):
     """`make science`."""
 
-    seeds: str = "0,1,2,3,4"
+    seeds: str = Field(default="0,1,2,3,4", description="every run is repeated with each seed")
     base_dir: FilePath = Field(
-        "outputs/qa_feedback/mini", description="the output folder of `make demo`"
+        default="outputs/qa_feedback/mini", description="the output folder of `make demo`"
     )
-    output_dir: FilePath = "outputs/science"
-    lanes: int | None = Field(2, ge=1, le=1024, description="stages at the same time")
+    output_dir: FilePath = Field(default="outputs/science", description="folder of the results")
+    lanes: int | None = Field(default=2, ge=1, le=1024, description="stages at the same time")
 
 
 def plan_of(base: Path) -> EvaluationPlan:

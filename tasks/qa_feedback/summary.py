@@ -63,10 +63,12 @@ TASK_NAME = "qa_feedback"
 class Settings(StrictModel):
     """The outputs to summarise."""
 
-    output_dir: str
-    data_dir: str
-    split: str = Field("test", description="the evaluations that count: eval/<policy>-<split>")
-    scale: str = "mini"
+    output_dir: str = Field(description="folder of the results")
+    data_dir: str = Field(description="folder of the rows")
+    split: str = Field(
+        default="test", description="the evaluations that count: eval/<policy>-<split>"
+    )
+    scale: str = Field(default="mini", description="scale of the run, shown in the report")
 
 
 # ---- policies ------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from tasks.hanoi.task import puzzles
 
 class Settings(StrictModel):
     file: FilePath = Field(description="output file, rows {text, answer}")
-    count: Count = 2000
-    error_rate: float = Field(0.4, ge=0, lt=1, description="share of random moves")
-    max_moves: Count = Field(10, description="a longer solution is cut")
-    seed: int = 0
+    count: Count = Field(default=2000, description="number of demonstrations")
+    error_rate: float = Field(default=0.4, ge=0, lt=1, description="share of random moves")
+    max_moves: Count = Field(default=10, description="a longer solution is cut")
+    seed: int = Field(default=0, description="of everything random")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

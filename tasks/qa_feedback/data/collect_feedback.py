@@ -28,18 +28,22 @@ from tasks.qa_feedback.feedback import (
 class Settings(StrictModel):
     """The answers to annotate, and how reliable the annotator is."""
 
-    data_dir: str
+    data_dir: str = Field(description="folder of the rows")
     samples: str = Field(description="samples.jsonl from generate.sh, four predictions per row")
     split: SplitName = Field(
-        "train",
+        default="train",
         description="split of the questions; the output is <data_dir>/<split>_feedback.json",
     )
-    noise: float = Field(0.05, ge=0, le=1, description="probability that a judgement is flipped")
-    temperature: float = Field(0.05, gt=0, description="of preferences, in units of the gold score")
-    perturbed: float = Field(
-        0.25, ge=0, le=1, description="share of answers perturbed before they are annotated"
+    noise: float = Field(
+        default=0.05, ge=0, le=1, description="probability that a judgement is flipped"
     )
-    seed: int = 0
+    temperature: float = Field(
+        default=0.05, gt=0, description="of preferences, in units of the gold score"
+    )
+    perturbed: float = Field(
+        default=0.25, ge=0, le=1, description="share of answers perturbed before they are annotated"
+    )
+    seed: int = Field(default=0, description="of everything random")
 
 
 def collect(settings: Settings) -> Path:

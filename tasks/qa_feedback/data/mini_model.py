@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
 from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 from fgrlhf.cli.command_line import settings_from
@@ -65,10 +66,13 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> T5ForCondit
 class Settings(StrictModel):
     """The folder of the rows and the folder of the model."""
 
-    data_dir: str
-    output_dir: str
-    tokenizer: Literal["auto", "words", "unigram"] = "auto"
-    seed: int = 0
+    data_dir: str = Field(description="folder of the rows")
+    output_dir: str = Field(description="folder of the model")
+    tokenizer: Literal["auto", "words", "unigram"] = Field(
+        default="auto",
+        description="words or unigram; auto: words if there are few different ones",
+    )
+    seed: int = Field(default=0, description="of everything random")
 
 
 def write_model(settings: Settings) -> None:

@@ -311,13 +311,13 @@ Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # every reader refuses a file 
 class Settings(StrictModel):
     """The output folder and the number of rows per file."""
 
-    data_dir: str
-    seed: int = 0
-    train: Rows = 4000
-    dev: Rows = 300
-    test: Rows = 400
-    pretrain: Rows = 2400
-    sft: Rows = 9600
+    data_dir: str = Field(description="folder of the rows")
+    seed: int = Field(default=0, description="of everything random")
+    train: Rows = Field(default=4000, description="rows of train.json")
+    dev: Rows = Field(default=300, description="rows of dev.json")
+    test: Rows = Field(default=400, description="rows of test.json")
+    pretrain: Rows = Field(default=2400, description="rows of pretrain.json")
+    sft: Rows = Field(default=9600, description="rows of sft.json")
 
 
 def write_world(settings: Settings) -> None:

@@ -137,15 +137,15 @@ def table(probe: Probe) -> str:
 class Settings(StrictModel):
     """The questions and the reward models."""
 
-    data_dir: str
+    data_dir: str = Field(description="folder of the rows")
     output_dir: str = Field(
         description=(
             "folder with one or more of rel_rm, fact_rm, comp_rm and baseline_rm; probe.json is"
             " written there"
         )
     )
-    split: SplitName = "dev"
-    examples: PositiveInt = 100
+    split: SplitName = Field(default="dev", description="which prompts: <data_dir>/<split>.json")
+    examples: PositiveInt = Field(default=100, description="number of questions")
 
 
 def main(settings: Settings) -> Path:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import Field
 from tqdm import tqdm
 
 from fgrlhf.cli.command_line import settings_from
@@ -51,8 +52,10 @@ SPLITS = ("train", "dev")
 
 
 class Settings(StrictModel):
-    data_dir: str
-    segmenter: str = "auto"
+    data_dir: str = Field(description="folder of the rows")
+    segmenter: str = Field(
+        default="auto", description="auto: en_core_web_sm if installed, else a built-in one"
+    )
 
 
 def relevance_tags(row: FeedbackRow, segmenter: Segmenter) -> list[str]:

@@ -17,9 +17,9 @@ from tasks.qa_feedback.training.comparisons import corrected_examples
 
 
 class Settings(StrictModel):
-    feedback: str
+    feedback: str = Field(description="feedback rows with corrections")
     questions: str = Field(description="the prompts file that the feedback's questions come from")
-    out: str
+    out: str = Field(description="output file")
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ The pipeline never uses it. Its reward models are trained on the feedback file a
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import Value
 from fgrlhf.types import Prompt, SegmentScore
@@ -51,7 +53,7 @@ class OracleGold(RewardKind):
     """The gold score of the mini world; `place: end` gives the same sum as one scalar."""
 
     kind: Literal["oracle_gold"] = "oracle_gold"
-    scale: Value = 1.0
+    scale: Value = Field(default=1.0, description="factor of the score")
 
     def build(self, context: RewardContext) -> OracleGoldReward:
         return OracleGoldReward(self.scale)

@@ -68,11 +68,13 @@ class _SegmentKind(RewardKind):
     positive_reward: Amount = Field(description="of a segment without the error")
     negative_reward: Amount = Field(description="of a segment with the error")
     level: Literal["subsentence", "sentence"] | None = Field(
-        None, description="only for a folder without reward_model.json"
+        default=None, description="only for a folder without reward_model.json"
     )
-    error_label: str | None = Field(None, description="only for a folder without reward_model.json")
+    error_label: str | None = Field(
+        default=None, description="only for a folder without reward_model.json"
+    )
     with_context: bool | None = Field(
-        None, description="only for a folder without reward_model.json"
+        default=None, description="only for a folder without reward_model.json"
     )
 
     @model_validator(mode="after")
