@@ -13,6 +13,7 @@ from transformers import LongformerForSequenceClassification, LongformerForToken
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
 from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
 from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
@@ -654,6 +655,23 @@ def test_missing_or_wrong_folders_are_named(tmp_path):
     tiny.policy("t5").save(tmp_path / "policy")
     with pytest.raises(UserError, match="not a reward model: its architecture is T5"):
         load_reward_model(tmp_path / "policy", rm.prefix_fn)
+
+
+@pytest.mark.parametrize("kind", ["segment", "sequence"])
+def test_a_reward_model_of_the_other_kind_is_refused(tmp_path, kind):
+    save(scorer(tmp_path, "causal", kind), tmp_path / "rm")
+    segment = {"kind": "segment_classifier", "values": {"error": -1.0}}
+    sequence = {"kind": "sequence_scorer"}
+    right, wrong = (segment, sequence) if kind == "segment" else (sequence, segment)
+    context = RewardContext(rm.prefix_fn)
+    for section in (right, wrong):
+        name = section["kind"]
+        config = LIBRARY_REWARDS[name](**section, ckpt=str(tmp_path / "rm"))
+        if section is right:
+            config.build(context)
+            continue
+        with pytest.raises(UserError, match=f"but this reward needs .* kind {right['kind']}"):
+            config.build(context)
 
 
 def test_labels_and_level_must_be_known(tmp_path):

@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -29,10 +29,9 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models import scoring
 from fgrlhf.reward_models.classifier import ClassifierReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
-from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward_models.scoring import load_segment_classifier, load_sequence_scorer
 from fgrlhf.reward_models.text_rewards import (
     LengthReward,
     MetricReward,
@@ -73,14 +72,14 @@ class SegmentClassifier(RewardKind):
         return self
 
     def build(self, context: RewardContext) -> SegmentClassifierReward:
-        scorer = load_reward_model(
+        scorer = load_segment_classifier(
             self.ckpt,
             context.prefix,
             device=context.device,
             dtype=context.dtype,
             **model_facts(self, "level", "error_label", "with_context"),
         )
-        return SegmentClassifierReward(cast(scoring.SegmentScorer, scorer), self.values)
+        return SegmentClassifierReward(scorer, self.values)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -104,14 +103,13 @@ class SequenceScorer(RewardKind):
     with_context: bool | None = Field(default=None, description="likewise")
 
     def build(self, context: RewardContext) -> SequenceScorerReward:
-        scorer = load_reward_model(
+        scorer = load_sequence_scorer(
             self.ckpt,
             context.prefix,
             device=context.device,
             dtype=context.dtype,
             **model_facts(self, "mean", "std", "with_context"),
         )
-        scorer = cast(scoring.SequenceScorer, scorer)
         return SequenceScorerReward(
             scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip
         )

@@ -444,6 +444,38 @@ def load_reward_model(
     return scorer
 
 
+def load_segment_classifier(path: str, prefix_fn: PrefixFn, **options: Any) -> SegmentScorer:
+    """`load_reward_model` for a reward of segments.
+
+    Raises:
+      UserError: also if the model scores whole responses.
+    """
+    scorer = load_reward_model(path, prefix_fn, **options)
+    if not isinstance(scorer, SegmentScorer):
+        raise UserError(
+            f"`{path}` gives the whole response one score, but this reward needs a label for every"
+            " segment: name a model that `fgrlhf rm segment` trained, or use a reward of the kind"
+            " sequence_scorer"
+        )
+    return scorer
+
+
+def load_sequence_scorer(path: str, prefix_fn: PrefixFn, **options: Any) -> SequenceScorer:
+    """`load_reward_model` for a reward of whole responses.
+
+    Raises:
+      UserError: also if the model labels segments.
+    """
+    scorer = load_reward_model(path, prefix_fn, **options)
+    if not isinstance(scorer, SequenceScorer):
+        raise UserError(
+            f"`{path}` labels segments, but this reward needs one score for the whole response:"
+            " name a model that `fgrlhf rm sequence` trained, or use a reward of the kind"
+            " segment_classifier"
+        )
+    return scorer
+
+
 def check_vocabulary(tokenizer, network: nn.Module) -> None:
     """Raise `ValueError` if the tokenizer has tokens without an embedding in the network."""
     trunk: Any = network.trunk if isinstance(network, LanguageModelScorer) else network

@@ -8,7 +8,7 @@
 The published YAML files have no `kind`; `REWARD_KINDS` gives the kind of a reward's name.
 """
 
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,8 +17,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
-from fgrlhf.reward_models.scoring import SequenceScorer as SequenceScorerModel
-from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward_models.scoring import load_segment_classifier, load_sequence_scorer
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -88,7 +87,7 @@ class _SegmentKind(RewardKind):
         return self
 
     def build(self, context: RewardContext) -> _OneLevelReward:
-        scorer = load_reward_model(
+        scorer = load_segment_classifier(
             self.ckpt,
             context.prefix,
             device=context.device,
@@ -120,7 +119,7 @@ class Preference(SequenceScorer):
     )
 
     def build(self, context: RewardContext) -> PreferenceReward:
-        scorer = load_reward_model(
+        scorer = load_sequence_scorer(
             self.ckpt,
             context.prefix,
             device=context.device,
@@ -128,7 +127,6 @@ class Preference(SequenceScorer):
             defaults={"with_context": True},
             **model_facts(self, "mean", "std", "with_context"),
         )
-        scorer = cast(SequenceScorerModel, scorer)
         return PreferenceReward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
 
 
