@@ -14,14 +14,33 @@ from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from importlib.metadata import version as version_of
-from typing import Literal, get_args
+from typing import Annotated
 
 import spacy
+from pydantic import AfterValidator
 from spacy.language import Language
 
 from fgrlhf.errors import UserError, shorten
 
-Level = Literal["token", "word", "subsentence", "sentence", "paragraph", "step", "whole"]
+LEVELS = ("token", "word", "subsentence", "sentence", "paragraph", "step", "whole")
+SEPARATED = "step:"  # the level "step:X" has steps that the text X separates
+
+
+def is_level(value: object) -> bool:
+    """Whether `value` names a level of segments."""
+    if not isinstance(value, str):
+        return False
+    return value in LEVELS or (value.startswith(SEPARATED) and value != SEPARATED)
+
+
+def _check_level(value: str) -> str:
+    if not is_level(value):
+        raise ValueError(f"`{shorten(value, 60)}` is not a level of segments: {LEVEL_HELP}")
+    return value
+
+
+LEVEL_HELP = f"choose one of {', '.join(LEVELS)}, or step:SEPARATOR"
+Level = Annotated[str, AfterValidator(_check_level)]
 _SEQUENCE = "sequence"  # the name of the level `whole` in reward models of earlier releases
 Span = tuple[int, int]
 
@@ -153,6 +172,18 @@ def _spans_between(text: str, ends: Sequence[int]) -> list[Span]:
     return spans
 
 
+def _spans_between_separators(text: str, separator: str) -> list[Span]:
+    """The parts that a separator divides, without it or the white space around them."""
+    spans = []
+    start = 0
+    for part in text.split(separator):
+        if part.strip():
+            first = start + len(part) - len(part.lstrip())
+            spans.append((first, start + len(part.rstrip())))
+        start += len(part) + len(separator)
+    return spans
+
+
 @dataclass(frozen=True)
 class Segmenter:
     """Splits texts into segments. The pipeline's name and version are saved with a reward model."""
@@ -185,6 +216,7 @@ class Segmenter:
             subsentence, sentence
             paragraph   separated by blank lines
             step        a line
+            step:X      parts between separators X, without them
             whole       the whole text, including white space around it
 
         Args:
@@ -204,11 +236,11 @@ class Segmenter:
             return [match.span() for match in _PARAGRAPH.finditer(text)]
         if level == "step":
             return [match.span() for match in _LINE.finditer(text)]
+        if level.startswith(SEPARATED) and is_level(level):
+            return _spans_between_separators(text, level.removeprefix(SEPARATED))
         if level in ("whole", _SEQUENCE):
             return [(0, len(text))] if text.strip() else []
-        raise ValueError(
-            f"`{level}` is not a level of segments, choose one of {', '.join(get_args(Level))}"
-        )
+        raise ValueError(f"`{level}` is not a level of segments: {LEVEL_HELP}")
 
     def sentence_offsets(self, text: str) -> list[int]:
         """0, then the end of every sentence, as in the published code."""

@@ -65,7 +65,9 @@ class LabelSection(StrictModel):
 
 
 class DataSection(training.DataSection):
-    level: Level = Field(description="level of the segments in the files, such as sentence")
+    level: Level = Field(
+        description="segments in the files, such as sentence: docs/rewards.md, Levels"
+    )
     with_context: bool = Field(description="whether the files' inputs have the prompt's context")
 
 

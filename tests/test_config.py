@@ -263,7 +263,7 @@ def test_command_line(tmp_path, capsys):
         assert (
             shown.startswith("usage: me")
             and "train.lr: float = 1e-05" in shown
-            and "title: str|null = None   # shown in reports" in shown
+            and "title: str|null = null   # shown in reports" in shown
         )
         assert "reward.<name>.weight: float = required" in shown
 

@@ -5,10 +5,10 @@ It reads, loads and writes nothing.
 
 import pytest
 
-from fgrlhf.cli import dpo, rl
+from fgrlhf.cli import dpo, rl, training_program
 from fgrlhf.errors import UserError
 from fgrlhf.runs.stage import hold
-from reward_modeling import program, run_fg_rm, run_pref_rm
+from reward_modeling import run_fg_rm, run_pref_rm
 from sft import run_sft
 
 
@@ -21,7 +21,7 @@ class Section:
 
 def parser_of(stage):
     """The module in which a program parses its command line."""
-    return program if stage in (run_fg_rm, run_pref_rm) else stage
+    return training_program if stage in (run_sft, run_fg_rm, run_pref_rm) else stage
 
 
 def arguments(stage) -> list:

@@ -195,7 +195,7 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
         loaded.append((path, device, dtype, facts))
         return SimpleNamespace(mean=1.0, std=2.0)
 
-    monkeypatch.setattr(kinds, "load_reward_model", load)
+    monkeypatch.setattr(kinds, "load_sequence_scorer", load)
     rewards = parsed(
         a={"kind": "sequence_scorer", "ckpt": "a", "weight": 0.0},
         b={"kind": "sequence_scorer", "ckpt": "b", "weight": 0.5, "place": "end", "scale": 3.0},

@@ -86,8 +86,10 @@ def test_odd_characters():
 
 
 def test_unknown_level():
-    with pytest.raises(ValueError, match="`page` is not a level.*subsentence, sentence, paragraph"):
-        SEGMENTER.segments("text", "page")
+    levels = "subsentence, sentence, paragraph, step, whole, or step:SEPARATOR"
+    for level in ("page", "step:", ""):
+        with pytest.raises(ValueError, match=f"`{level}` is not a level of segments.*{levels}"):
+            SEGMENTER.segments("text", level)
 
 
 def test_levels_by_hand():
@@ -100,6 +102,9 @@ def test_levels_by_hand():
     assert pieces("step") == ["One two, three.", "Four!", "Five six"]
     assert pieces("paragraph") == ["One two, three.\nFour!", "Five six"]
     assert pieces("whole") == [text]
+    assert pieces("step:o") == ["One tw", ", three.\nF", "ur!  \n\n \nFive six"]
+    assert pieces("step:\n\n") == ["One two, three.\nFour!", "Five six"]
+    assert pieces("step:;") == [text.strip()] and SEGMENTER.segments("; ;;", "step:;") == []
     assert pieces("token", (4, 5, 5, 8, len(text))) == ["One", "two", text[8:].strip()]
     assert SEGMENTER.segments(" \n ", "paragraph") == SEGMENTER.segments("", "whole") == []
     with pytest.raises(ValueError, match="needs the ends"):

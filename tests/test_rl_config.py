@@ -577,12 +577,12 @@ def test_both_variants_say_which_they_are(name):
         for prefix in ("", "published_")
     )
     assert (
-        "The DEFAULT variant" in ours
+        "The default variant" in ours
         and f"published_{name}_config.yml" in ours
         and "VARIANT" not in ours
     )
     assert (
-        "The PUBLISHED variant" in theirs
+        "The published variant" in theirs
         and f"{name}_config.yml" in theirs
         and "VARIANT=published bash" in theirs
     )

@@ -141,7 +141,7 @@ def test_a_pair_file_without_rows_is_refused(tmp_path):
         with pytest.raises(UserError, match="train.json has no rows"):
             read_pair_rows(written(tmp_path), reader)
     (tmp_path / "train.json").write_text('{"question": "a"}')
-    with pytest.raises(UserError, match="train.json must be a JSON array.*it is a dict"):
+    with pytest.raises(UserError, match="train.json must be a JSON array.*not a dict"):
         read_pair_rows(tmp_path / "train.json", read_pairs)
 
 

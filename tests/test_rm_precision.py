@@ -84,7 +84,8 @@ def check_equal_after_loading(scorer, folder):
     assert {weight.dtype for weight in again.model.parameters()} == {torch.float32}
     before, after = scorer.model.state_dict(), again.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert torch.equal(scores(scorer), scores(again))
+    # not bit-equal: a product may round differently at another memory address
+    torch.testing.assert_close(scores(scorer), scores(again), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", HALF)

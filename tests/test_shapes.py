@@ -29,7 +29,7 @@ def test_a_shape_check_names_argument_and_shapes():
     with pytest.raises(ValueError, match=r"x_BT has shape \(2, 3\), expected \(2,\)"):
         check_shape("x_BT", X_BT, (2,))
     check_same_shape(a=X_BT, b=MASK_BT)
-    with pytest.raises(ValueError, match=r"one shape: a \(2, 3\), b \(3,\)"):
+    with pytest.raises(ValueError, match=r"the same shape: a \(2, 3\), b \(3,\)"):
         check_same_shape(a=X_BT, b=MASK_BT[0])
 
 

@@ -127,7 +127,7 @@ class Classifier(RewardKind):
     score: Literal["probability", "log_odds"] = Field(
         default="probability", description="of the label"
     )
-    level: Level = Field(default="whole", description="segments that are judged")
+    level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
     reads: Literal["segment", "prefix", "difference"] = Field(
         default="segment",
         description=(

@@ -22,7 +22,7 @@ Bring your own model
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
@@ -43,7 +43,7 @@ from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScor
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems, with_current_names
-from fgrlhf.reward_utils import Level, Span, load_segmenter
+from fgrlhf.reward_utils import Span, load_segmenter
 from fgrlhf.types import Prompt
 
 SPEC_FILE = "reward_model.json"
@@ -78,7 +78,7 @@ class RewardModelSpec:
 
     kind: Kind
     shape: Shape
-    level: Level | Literal["sequence"]
+    level: str
     with_context: bool
     max_length: int
     labels: tuple[str, ...] = ()
@@ -285,7 +285,7 @@ class SegmentScorer(_Scorer):
         self.columns = [self.spec.labels.index(name) for name in self.labels]
 
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
-        spans = self.segmenter.segments(text, cast(Level, self.spec.level))
+        spans = self.segmenter.segments(text, self.spec.level)
         segments = tuple(tuple(text[start:end].split()) for start, end in spans)
         return RMText(self._prefix(prompt), segments), spans
 

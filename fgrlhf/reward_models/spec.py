@@ -6,11 +6,9 @@ from typing import Any, get_args
 
 from fgrlhf.errors import shorten
 from fgrlhf.reward_models.inputs import Kind, Shape
-from fgrlhf.reward_utils import Level, is_pipeline_name
+from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_pipeline_name
 
 MOST_TOKENS = 2**20  # longer than any network reads
-# a reward model reads words, so it cannot judge the policy's tokens
-LEVELS = (*(level for level in get_args(Level) if level != "token"), "sequence")
 REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
 OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earlier releases
 
@@ -83,6 +81,12 @@ def _among(choices: tuple[str, ...]) -> Callable[[Any], str | None]:
     return check
 
 
+def _level(value: Any) -> str | None:
+    if value == "token":
+        return "a reward model reads words, so it cannot judge the policy's tokens"
+    return None if is_level(value) or value == "sequence" else LEVEL_HELP
+
+
 def _flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be true or false"
 
@@ -129,7 +133,7 @@ def _metrics(value: Any) -> str | None:
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "kind": _among(get_args(Kind)),
     "shape": _among(get_args(Shape)),
-    "level": _among(LEVELS),
+    "level": _level,
     "with_context": _flag,
     "max_length": _length,
     "labels": _labels,
