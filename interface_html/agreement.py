@@ -1,7 +1,7 @@
 """Measure the agreement of annotators, with intervals over items.
 
-    python -m interface_html.agreement task=NAME db=feedback.sqlite out=agreement.json
-    python -m interface_html.agreement task=NAME files=a.json,b.json \\
+    fgrlhf feedback agreement NAME db=feedback.sqlite out=agreement.json
+    fgrlhf feedback agreement NAME files=a.json,b.json \\
         records=a_record.json,b_record.json
 
 For an undefined figure the report gives the reason.

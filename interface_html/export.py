@@ -1,6 +1,6 @@
 """Write the submissions in a server's database as a feedback file in the task's format.
 
-    python -m interface_html.export task=NAME db=feedback.sqlite out=train_feedback.json \\
+    fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
         policy=majority
 """
 

@@ -1,6 +1,6 @@
 """Make items for annotators from samples of a policy or from feedback files.
 
-    python -m interface_html.items task=NAME source=samples.jsonl prompts=train.json out=items.json
+    fgrlhf feedback items NAME source=samples.jsonl prompts=train.json out=items.json
 
 The source is a file of the task's format: samples, feedback, or the items themselves.
 """

@@ -1,6 +1,6 @@
 """Write the pages of a task into its folder, where they open by double click.
 
-    python -m interface_html.task_pages task=NAME
+    fgrlhf feedback task_pages NAME
 
 Run it after a change of interface_html/templates or of the task's schema.js. These pages load their
 scripts from interface_html/templates, so they work only in a checkout of the repository;

@@ -18,7 +18,7 @@ NAMES = sorted(path.parts[-3] for path in TASKS.glob("*/interface_html/schema.js
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pages_of_a_task_are_up_to_date(name):
-    """If this fails: python -m interface_html.task_pages task=NAME."""
+    """If this fails: fgrlhf feedback task_pages NAME."""
     task = feedback_of(name)
     written = {path: path.read_text(encoding="utf-8") for path in task.folder.glob("*.html")}
     assert written == task_pages(task)

@@ -222,7 +222,7 @@ window.FG = window.FG || {};
             FG.el(
               "p",
               {},
-              "Open a file of items: feedback.json, or the output of python -m interface_html.items.",
+              "Open a file of items: feedback.json, or the output of fgrlhf feedback items.",
             ),
             FG.el(
               "button",

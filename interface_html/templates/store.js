@@ -107,7 +107,7 @@ window.FG = window.FG || {};
   FG.readItems = function (schema, text) {
     let rows;
     if (/^\s*</.test(text))
-      throw new Error("it is a page: make items of it first with python -m interface_html.items");
+      throw new Error("it is a page: make items of it first with fgrlhf feedback items");
     try {
       rows = [JSON.parse(text)].flat();
     } catch (error) {

@@ -32,7 +32,7 @@
     itemRow(schema, row) {
       if (Array.isArray(row.predictions))
         throw new Error(
-          "this is a sample with `predictions`: make items of the file first with python -m interface_html.items",
+          "this is a sample with `predictions`: make items of the file first with fgrlhf feedback items",
         );
       return rowOfPayload(row);
     },
