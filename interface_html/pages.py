@@ -1,6 +1,6 @@
 """Write one self-contained page with its items inside, to send to an annotator.
 
-fgrlhf feedback pages NAME items=items.json out=annotate.html page=annotation
+    fgrlhf feedback pages NAME items=items.json out=annotate.html page=annotation
 """
 
 import base64

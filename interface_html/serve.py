@@ -1,6 +1,6 @@
 """Serve the pages of a task to several annotators. interface_html/serve.sh runs it.
 
-fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
+    fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import ipaddress
