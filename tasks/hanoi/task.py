@@ -3,6 +3,7 @@
 import random
 from itertools import permutations
 
+from fgrlhf.report.display import Display
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from tasks.hanoi.puzzle import POSITIONS, read_moves, solve
@@ -37,4 +38,5 @@ TASK = Task(
     generate=puzzles,
     rewards={"moves": Moves, "solved": Solved},
     metrics=lambda prompts: (verified,),
+    display=Display(headline=("solved", "reward"), order=("sft", "scalar", "dense")),
 )
