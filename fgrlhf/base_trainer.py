@@ -174,6 +174,11 @@ class BaseTrainer:
             remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
         if self.accelerator.is_main_process:
             bar.write(f"step {self.step}: dev {name} {value:.4f}{remark}")
+            if self.step == self.total_steps and self.best is not None and self.best["step"] == 0:
+                bar.write(
+                    f"note: no policy had a higher dev {name} than the initial one, so best/ holds"
+                    " the initial policy; final/ holds the last one"
+                )
 
     def _eligible(self, metrics: dict[str, float]) -> bool:
         """Whether a policy with these dev metrics may be the best one."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from fgrlhf.alignment import decode
 from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
+from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
@@ -156,7 +157,31 @@ def metric_columns(
     """The metric's columns of each response, in the order of `prompts` and `texts`."""
     if isinstance(metric, NamedMetric):
         return metric.columns(prompts, texts)
-    return [metric(prompt, text) for prompt, text in zip(prompts, texts)]
+    columns = []
+    for prompt, text in zip(prompts, texts):
+        result = metric(prompt, text)
+        problem = _metric_problem(result)
+        if problem is not None:
+            raise UserError(
+                f"the metric {getattr(metric, '__name__', metric)} returned {result!r:.120} for"
+                f" prompt {prompt.id}: {problem}"
+            )
+        columns.append(result)
+    return columns
+
+
+def _metric_problem(result: Any) -> str | None:
+    if not isinstance(result, Mapping):
+        return "a metric of a task returns {name: number}"
+    for name, value in result.items():
+        if name in RESERVED_COLUMNS or str(name).startswith("reward/"):
+            return f"`{name}` is the name of another column: choose a new one"
+        if value is None:
+            continue
+        is_number = isinstance(value, int | float)
+        if not is_number or not math.isfinite(value):
+            return f"`{name}` must be a finite number, or None if it does not apply"
+    return None
 
 
 def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
@@ -230,8 +255,9 @@ def _reward_columns(
             value = float(sum(score.value for score in scores))
             if not math.isfinite(value):
                 raise UserError(
-                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check the"
-                    " reward model's weights, mean and std, or disable the reward with weight 0"
+                    f"reward `{name}` is {value} for an answer to prompt {prompt.id}: check what it"
+                    " computes (of a reward model: the weights, mean and std), or disable the"
+                    " reward with weight 0"
                 )
             column["reward"] += value
             column[f"reward/{name}"] = value

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -57,6 +57,46 @@ def scores_of(
     if tokens is None:
         raise ValueError(f"{type(aspect).__name__} needs the tokens of the responses")
     return aspect.segment_scores(prompts, texts, tokens)  # pyright: ignore[reportCallIssue]
+
+
+def checked_scores(name: str, results: Any, texts: Sequence[str]) -> Sequence[Scores]:
+    """What the reward `name` returned for `texts`, if it has the right form.
+
+    Raises:
+      UserError: it has not one list (or None) per text, or a score is not a number in the text.
+    """
+    if not isinstance(results, Sequence) or len(results) != len(texts):
+        size = f"{len(results)} results" if isinstance(results, Sequence) else f"{results!r:.60}"
+        raise UserError(
+            f"the reward `{name}` returned {size} for {len(texts)} responses: segment_scores must"
+            " return a list with one list of SegmentScore, or None, for each response"
+        )
+    for scores, text in zip(results, texts):
+        if scores is None:
+            continue
+        if not isinstance(scores, Sequence):
+            raise UserError(
+                f"the reward `{name}` returned {scores!r:.60} for the response {text[:60]!r}: a"
+                " list of SegmentScore is needed, or None if the reward does not apply"
+            )
+        for score in scores:
+            problem = _score_problem(score, text)
+            if problem is not None:
+                raise UserError(
+                    f"the reward `{name}` returned {score!r:.120} for the response"
+                    f" {text[:60]!r}: {problem}"
+                )
+    return results
+
+
+def _score_problem(score: Any, text: str) -> str | None:
+    if not isinstance(score, SegmentScore):
+        return "it must be a SegmentScore"
+    if isinstance(score.value, bool) or not isinstance(score.value, int | float):
+        return "its value must be a number, such as float(x) or x.item()"
+    if score.end is not None and score.end > len(text):
+        return f"its span ends after the response, which has {len(text)} characters"
+    return None
 
 
 class SegmentClassifierReward:
@@ -200,8 +240,8 @@ def _check_finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -
             if not math.isfinite(score.value):
                 raise UserError(
                     f"reward `{name}` is {score.value} for the answer {text[:120]!r}: training on"
-                    " it would destroy the policy. Check the reward model's weights, mean and std,"
-                    " or disable the reward with weight 0."
+                    " it would destroy the policy. Check what it computes (of a reward model: the"
+                    " weights, mean and std), or disable the reward with weight 0."
                 )
 
 
@@ -275,7 +315,12 @@ class CombinedReward(BasicReward):
         for name, aspect in self.aspects.items():
             weight = self.weights[name]
             weighted = []
-            for scores in scores_of(aspect, prompts, texts, tokens):
+            try:
+                answer = scores_of(aspect, prompts, texts, tokens)
+            except Exception as error:
+                error.add_note(f"in the reward `{name}` ({type(aspect).__name__})")
+                raise
+            for scores in checked_scores(name, answer, texts):
                 if scores is not None:
                     scores = [replace(score, value=weight * score.value) for score in scores]
                 weighted.append(scores)

@@ -6,7 +6,9 @@ version.
 """
 
 import importlib
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import create_model, model_validator
 
 from fgrlhf.data.formats import read_prompts
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError, shorten, suggestion
 from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
@@ -28,6 +30,8 @@ from fgrlhf.types import Prompt
 if TYPE_CHECKING:
     from fgrlhf.data.comparisons import Comparison
     from fgrlhf.evaluation import Metric
+
+SPLITS = ("train", "dev", "test")
 
 # (file of feedback or comparisons, its prompts) -> comparisons for DPO
 ComparisonSource = Callable[[str, Sequence[Prompt]], "list[Comparison]"]
@@ -104,7 +108,22 @@ class Task:
                 f"the task `{self.name}` reads its prompts from files: give one for {split}, such"
                 f" as data.{split}_file=..."
             )
-        return self.generate(split, seed)
+        if split not in SPLITS:
+            raise UserError(
+                f"the task `{self.name}` generates prompts of the splits {', '.join(SPLITS)}, not"
+                f" of `{shorten(split)}`"
+            )
+        prompts = self.generate(split, seed)
+        ids = [prompt.id for prompt in prompts]
+        if len(set(ids)) < len(ids):
+            twice = next(id for id in ids if ids.count(id) > 1)
+            raise UserError(
+                f"the task `{self.name}` generated two prompts with the id `{shorten(twice)}`: give"
+                " every prompt of a split its own id"
+            )
+        if not prompts:
+            raise UserError(f"the task `{self.name}` generated no prompts for the split {split}")
+        return prompts
 
 
 def load_task(name: str) -> Task:
@@ -129,9 +148,27 @@ def load_task(name: str) -> Task:
         if isinstance(task, Task):
             return task
     raise UserError(
-        f"there is no task `{shorten(name)}`: name a package with a task.py that defines TASK, such"
-        " as tasks.words. Run from the folder that contains it"
+        f"there is no task `{shorten(name)}`: {suggestion(dotted, _shipped_tasks())}. A task is a"
+        " package with a task.py that defines TASK; run from the folder that contains `tasks`"
     )
+
+
+def code_of(task: Task) -> list[str]:
+    """The Python files in the folder of the task's `task.py`, except its tests.
+
+    Paths are relative to the working directory. [] for a task that is not in a `task.py`.
+    """
+    for module in list(sys.modules.values()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.name == "task.py" and vars(module).get("TASK") is task:
+            files = sorted(file.parent.rglob("*.py"))
+            return [os.path.relpath(path) for path in files if "tests" not in path.parts]
+    return []
+
+
+def _shipped_tasks() -> list[str]:
+    """The tasks in the folder `tasks` of the working directory."""
+    return sorted(path.parent.name for path in Path("tasks").glob("*/task.py"))
 
 
 class _TaskConfig(RLConfig):

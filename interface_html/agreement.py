@@ -466,7 +466,9 @@ def _figure_json(figure: Figure) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    write_report(settings_from(Settings, argv))
+    write_report(
+        settings_from(Settings, argv, "usage: fgrlhf feedback agreement TASK [key=value ...]")
+    )
 
 
 if __name__ == "__main__":

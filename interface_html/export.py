@@ -189,7 +189,7 @@ def _left_out_text(schema: Schema, left_out: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    export(settings_from(Settings, argv))
+    export(settings_from(Settings, argv, "usage: fgrlhf feedback export TASK [key=value ...]"))
 
 
 if __name__ == "__main__":

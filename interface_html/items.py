@@ -123,7 +123,7 @@ def write_items(settings: Settings) -> Sequence[Item]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    write_items(settings_from(Settings, argv))
+    write_items(settings_from(Settings, argv, "usage: fgrlhf feedback items TASK [key=value ...]"))
 
 
 if __name__ == "__main__":

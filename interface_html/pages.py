@@ -1,6 +1,6 @@
 """Write one self-contained page with its items inside, to send to an annotator.
 
-    fgrlhf feedback pages NAME items=items.json out=annotate.html page=annotation
+fgrlhf feedback pages NAME items=items.json out=annotate.html page=annotation
 """
 
 import base64
@@ -96,7 +96,7 @@ def write_page(settings: Settings) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    write_page(settings_from(Settings, argv))
+    write_page(settings_from(Settings, argv, "usage: fgrlhf feedback pages TASK [key=value ...]"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Serve the pages of a task to several annotators. interface_html/serve.sh runs it.
 
-    fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
+fgrlhf feedback serve NAME items=items.json db=feedback.sqlite per_item=3
 """
 
 import ipaddress
@@ -123,7 +123,7 @@ def _print_links(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    serve(settings_from(Settings, argv))
+    serve(settings_from(Settings, argv, "usage: fgrlhf feedback serve TASK [key=value ...]"))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ def write_task_pages(settings: Settings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    write_task_pages(settings_from(Settings, argv))
+    write_task_pages(
+        settings_from(Settings, argv, "usage: fgrlhf feedback task_pages TASK [key=value ...]")
+    )
 
 
 if __name__ == "__main__":

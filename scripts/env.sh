@@ -8,7 +8,7 @@
 #         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
 #         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
-#         these variables are exported, and the functions `config_for` and `launch` are defined.
+#         these variables are exported, and the functions `config_for`, `run_folder` and `launch` are defined.
 # Relative DATA_DIR and OUTPUT_DIR are relative to the folder in which the script was started.
 
 set -euo pipefail
@@ -94,6 +94,16 @@ config_for() {
         printf 'note: there is no %s; the configs of this stage are: %s\n' "$path" "$(cd "$folder" 2>/dev/null && echo *"$name")" >&2
     fi
     printf '%s\n' "$path"
+}
+
+# run_folder DEFAULT overrides...: print the run's folder, which is logging.save_dir if it is among the overrides.
+run_folder() {
+    local folder="$1" argument
+    shift
+    for argument in "$@"; do
+        case "$argument" in logging.save_dir=*) folder="${argument#logging.save_dir=}" ;; esac
+    done
+    printf '%s\n' "$folder"
 }
 
 # Print the number of GPUs to use: those in CUDA_VISIBLE_DEVICES, else those that the driver lists.

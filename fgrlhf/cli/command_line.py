@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=StrictModel)
 
 
-def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Model:
+def settings_from(
+    model: type[Model],
+    argv: Sequence[str] | None = None,
+    usage: str = "usage: key=value ...",
+) -> Model:
     """Build `model` from `key=value` arguments; `--help` lists the keys.
 
     Raises:
@@ -25,7 +29,7 @@ def settings_from(model: type[Model], argv: Sequence[str] | None = None) -> Mode
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if any(argument in ("-h", "--help") for argument in argv):
-        print("\n".join(["usage: key=value ...", *describe(model)]))
+        print("\n".join([usage, "keys:", *describe(model)]))
         sys.exit(0)
     settings = {}
     for argument in argv:

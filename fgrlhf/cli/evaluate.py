@@ -32,7 +32,7 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
-from fgrlhf.task import Task, build_reward, rl_config
+from fgrlhf.task import Task, build_reward, code_of, rl_config
 
 USAGE = "usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]"
 
@@ -95,9 +95,10 @@ def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
     return config.evaluation_metrics if given is None else given
 
 
-def inputs_of(settings: Settings, config: RLConfig) -> list[str | Path]:
-    """Every file and checkpoint that affects the result."""
+def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Path]:
+    """Every file and checkpoint that affects the result, the task's code included."""
     inputs: list[str | Path] = [
+        *code_of(task),
         settings.policy,
         settings.config,
         config.model.policy_model.ckpt,
@@ -155,7 +156,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     state = PartialState(cpu=not torch.accelerator.is_available())
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)
-    inputs = inputs_of(settings, config)
+    inputs = inputs_of(task, settings, config)
     if finished(folder, settings, inputs, redo=True) is not None:
         if state.is_main_process:
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
@@ -215,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    evaluate(task, settings_from(Settings, rest))
+    evaluate(task, settings_from(Settings, rest, USAGE))
 
 
 if __name__ == "__main__":

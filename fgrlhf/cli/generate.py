@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    generate(task, settings_from(Settings, rest))
+    generate(task, settings_from(Settings, rest, USAGE))
 
 
 if __name__ == "__main__":

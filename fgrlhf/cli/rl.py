@@ -3,7 +3,9 @@
 Trains the policy of the YAML file and saves the one that is best on dev.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -15,6 +17,7 @@ from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
+from fgrlhf.files import read_json, sha256, write_json
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
@@ -24,7 +27,7 @@ from fgrlhf.runs.distributed import share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
-from fgrlhf.task import Task, build_reward, rl_config
+from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.types import Prompt
 from fgrlhf.utils import seeded
@@ -152,7 +155,33 @@ def train(task: Task, config: RLConfig) -> None:
             print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
         for note in config.logging.notes():
             print(note, flush=True)
-    trainer.train()
+    with noted_code(task, Path(config.logging.save_dir), trainer.accelerator.is_main_process):
+        trainer.train()
+
+
+@contextmanager
+def noted_code(task: Task, folder: Path, is_main_process: bool) -> Iterator[None]:
+    """Record the task's code in `task_code.json`, and print a note if it changed since a run began.
+
+    A run can be continued or reused after such a change, since most changes do not affect it.
+    """
+    path = folder / "task_code.json"
+    code = {file: sha256(file) for file in code_of(task)}
+    if is_main_process and path.is_file():
+        before = read_json(path)
+        changed = sorted(file for file in {*code, *before} if code.get(file) != before.get(file))
+        if changed:
+            print(
+                f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
+                " the new code from the start, remove that folder or set another"
+                " logging.save_dir",
+                flush=True,
+            )
+    try:
+        yield
+    finally:
+        if is_main_process and folder.is_dir() and not path.is_file():
+            write_json(path, code)
 
 
 if __name__ == "__main__":

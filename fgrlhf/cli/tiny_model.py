@@ -72,7 +72,7 @@ def write_model(task: Task, settings: Settings) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    write_model(task, settings_from(Settings, rest))
+    write_model(task, settings_from(Settings, rest, USAGE))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ METRICS: dict[str, MetricFacts] = {
 
 # Columns of every evaluation. rougeLsum needs references, kl a reference policy.
 ALWAYS_COMPUTED = ("length", "rougeLsum", "kl", "reward")
-_TAKEN = frozenset(
+# Names that no metric of a task may have.
+RESERVED_COLUMNS = frozenset(
     {
         "id",
         "sample",
@@ -68,9 +69,9 @@ _TAKEN = frozenset(
         "segments",
         "loss",
         *ALWAYS_COMPUTED,
-        *METRICS,
     }
 )
+_TAKEN = RESERVED_COLUMNS | frozenset(METRICS)
 
 
 class MetricConfig(StrictModel):

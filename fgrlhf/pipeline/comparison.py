@@ -82,6 +82,13 @@ class Comparison:
         """The run that the others are compared with."""
         return next(iter(self.runs))
 
+    @property
+    def interval_over(self) -> str:
+        """What the intervals cover."""
+        if len(self.seeds) == 1:
+            return "prompts only: one seed does not measure the noise of training"
+        return "prompts and seeds"
+
     def difference(self, a: str, b: str) -> Difference | None:
         return self.differences.get(f"{a}_vs_{b}")
 

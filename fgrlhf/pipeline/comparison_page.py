@@ -120,7 +120,7 @@ def table(comparison: Comparison, display: Display) -> str:
     reference = display.name(comparison.reference)
     lines = [
         f"{seeds_text(comparison.seeds)}, {metric} on the {comparison.split} prompts; {reference}"
-        f" {comparison.reference_score:.3f}. 95% intervals over prompts and seeds."
+        f" {comparison.reference_score:.3f}. 95% intervals over {comparison.interval_over}."
         f" {explained(comparison)}",
         "",
         f"| run | {metric} | by seed | - {reference} | - {comparison.first} | KL | seconds |",

@@ -19,4 +19,5 @@ echo "after SFT:"
 evaluate "$OUTPUT_DIR/sft" sft
 launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
 echo "after RL:"
-evaluate "$OUTPUT_DIR/$reward/best" "$reward"
+run="$(run_folder "$OUTPUT_DIR/$reward" "$@")"
+evaluate "$run/best" "$(basename "$run")"

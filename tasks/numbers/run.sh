@@ -15,4 +15,4 @@ echo "before:"
 evaluate "$OUTPUT_DIR/base_model" before
 launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
 echo "after:"
-evaluate "$OUTPUT_DIR/rl/best" after
+evaluate "$(run_folder "$OUTPUT_DIR/rl" "$@")/best" after
