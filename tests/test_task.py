@@ -1,0 +1,153 @@
+"""Tasks: loading by name, their prompts and code, and checks of what their functions return."""
+
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from fgrlhf.cli.rl import noted_code
+from fgrlhf.errors import UserError
+from fgrlhf.evaluation import metric_columns
+from fgrlhf.files import read_json
+from fgrlhf.reward import CombinedReward
+from fgrlhf.task import Task, code_of, load_task
+from fgrlhf.types import Prompt, SegmentScore
+
+PROMPT = Prompt("7", "say hello")
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def test_a_task_is_found_by_any_of_its_names():
+    assert load_task("hanoi") is load_task("tasks.hanoi") is load_task("tasks/hanoi/")
+
+
+def test_an_unknown_task_gets_a_suggestion():
+    with pytest.raises(UserError, match="no task `hanio`: did you mean `hanoi`.*numbers"):
+        load_task("hanio")
+
+
+def test_the_code_of_a_task_is_its_folder_without_tests():
+    assert code_of(load_task("hanoi")) == [
+        "tasks/hanoi/__init__.py",
+        "tasks/hanoi/data/__init__.py",
+        "tasks/hanoi/data/demonstrations.py",
+        "tasks/hanoi/puzzle.py",
+        "tasks/hanoi/reward.py",
+        "tasks/hanoi/task.py",
+    ]
+    assert code_of(Task(name="elsewhere")) == []
+
+
+def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
+    code = tmp_path / "reward.py"
+    code.write_text("1")
+    monkeypatch.setattr("fgrlhf.cli.rl.code_of", lambda task: [str(code)])
+    run = tmp_path / "run"
+    run.mkdir()
+    for text, is_noted in (("1", False), ("1", False), ("2", True)):
+        code.write_text(text)
+        with noted_code(Task(name="t"), run, is_main_process=True):
+            pass
+        printed = capsys.readouterr().out
+        assert (f"note: {code} changed since the run in {run} began" in printed) == is_noted
+    assert list(read_json(run / "task_code.json")) == [str(code)]
+
+
+# ---- generated prompts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "prompts, split, message",
+    [
+        ([], "dev", "generated no prompts for the split dev"),
+        ([PROMPT, PROMPT], "dev", "two prompts with the id `7`"),
+        ([PROMPT], "valid", "splits train, dev, test, not of `valid`"),
+    ],
+)
+def test_generated_prompts_are_checked(prompts, split, message):
+    task = Task(name="t", generate=lambda split, seed: prompts)
+    with pytest.raises(UserError, match=message):
+        task.prompts(None, split)
+
+
+# ---- rewards and metrics of a task ---------------------------------------------------------------
+
+
+class Returns:
+    """A reward that returns a fixed value."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def segment_scores(self, prompts, texts):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "result, message",
+    [
+        (None, "returned None for 1 responses"),
+        ([], "returned 0 results for 1 responses"),
+        ([[], []], "returned 2 results for 1 responses"),
+        ([0.5], "returned 0.5 for the response 'hello': a list of SegmentScore"),
+        ([[(0, 2, 1.0)]], "must be a SegmentScore"),
+        ([[SegmentScore(0, 2, torch.tensor(1.0))]], r"value must be a number, such as float\(x\)"),  # type: ignore
+        ([[SegmentScore(0, 2, "1")]], "value must be a number"),  # type: ignore
+        ([[SegmentScore(0, 6, 1.0)]], "ends after the response, which has 5 characters"),
+    ],
+)
+def test_what_a_reward_returns_is_checked(result, message):
+    reward = CombinedReward({"mine": Returns(result)})
+    with pytest.raises(UserError, match=f"the reward `mine` returned .*{message}|{message}"):
+        reward.segment_scores([PROMPT], ["hello"])
+
+
+def test_an_error_inside_a_reward_names_the_reward():
+    reward = CombinedReward({"mine": Returns(KeyError("letter"))})
+    with pytest.raises(KeyError) as caught:
+        reward.segment_scores([PROMPT], ["hello"])
+    assert caught.value.__notes__ == ["in the reward `mine` (Returns)"]
+
+
+@pytest.mark.parametrize(
+    "result, message",
+    [
+        (0.5, "a metric of a task returns {name: number}"),
+        ({"reward": 1.0}, "`reward` is the name of another column"),
+        ({"reward/mine": 1.0}, "`reward/mine` is the name of another column"),
+        ({"solved": math.nan}, "`solved` must be a finite number, or None"),
+        ({"solved": "yes"}, "`solved` must be a finite number, or None"),
+    ],
+)
+def test_what_a_metric_returns_is_checked(result, message):
+    def solved(prompt, text):
+        return result
+
+    with pytest.raises(UserError, match=f"the metric solved returned .* for prompt 7: {message}"):
+        metric_columns(solved, [PROMPT], ["hello"])
+
+
+def test_a_metric_may_not_apply():
+    columns = metric_columns(lambda prompt, text: {"solved": None, "n": 3}, [PROMPT], ["hello"])
+    assert columns == [{"solved": None, "n": 3}]
+
+
+def test_a_run_folder_among_the_overrides():
+    script = Path(__file__).parents[1] / "scripts" / "env.sh"
+    body = script.read_text().partition("run_folder() {")[2].partition("\n}\n")[0]
+
+    def folder(*arguments):
+        command = f'run_folder() {{{body}\n}}\nrun_folder "$@"'
+        done = subprocess.run(
+            ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert folder("out/rl", "train.seed=1") == "out/rl"
+    assert folder("out/rl", "logging.save_dir=else where", "train.seed=1") == "else where"
