@@ -26,6 +26,7 @@ from fgrlhf.cli.main import main as fgrlhf_main
 from fgrlhf.config import load_config, validate
 from fgrlhf.errors import UserError
 from fgrlhf.pipeline.experiments import split_arguments
+from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.task import Task, load_task, rl_config
 from fgrlhf.types import Prompt
@@ -374,6 +375,16 @@ def test_the_reward_of_the_guide_runs():
     built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
     (scores,) = built.segment_scores([Prompt("0", "")], ["a c b"])
     assert [score.value for score in scores] == [0.5, 0.5, -0.5]
+
+
+def test_the_python_reward_of_the_document_runs():
+    (code,) = blocks(ROOT / "docs" / "rewards.md", "python")
+    names: dict = {}
+    exec(code, names)
+    reward = CombinedReward({"mine": names["Politeness"](threshold=0.7)})
+    scores = reward.segment_scores([Prompt("0", "")] * 2, ["Sit, please.", "Sit."])["mine"]
+    assert [(score.start, score.end) for score in scores[0]] == [(5, 11)]
+    assert scores[0][0].value == pytest.approx(0.3) and scores[1] == []
 
 
 def test_the_yaml_of_the_rewards_is_valid():

@@ -34,7 +34,8 @@ from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 
-USAGE = "usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]"
+USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
+  writes to output_dir/eval/NAME-SPLIT"""
 
 
 class Settings(StrictModel):

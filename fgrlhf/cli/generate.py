@@ -33,7 +33,8 @@ from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 
-USAGE = "usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]"
+USAGE = """usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]
+  writes to output_dir/generated/NAME-SPLIT"""
 
 # Prompts are batched by length within a chunk. An interruption loses at most one chunk.
 BATCHES_PER_CHUNK = 8
