@@ -72,11 +72,21 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     )
 
 
-def test_other_settings_start_over(world):
-    first = read_jsonl(generate(settings(world)))
-    second = read_jsonl(generate(settings(world, seed=1, num_samples=2, max_examples=3)))
-    assert len(second) == 3 and len(second[0]["predictions"]) == 2
-    assert second[0]["predictions"] != first[0]["predictions"][:2]
+def test_finished_samples_are_never_replaced(world):
+    """They may be under annotation."""
+    path = generate(settings(world))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="(?s)other settings.*num_samples: 4 there, 2 now"):
+        generate(settings(world, num_samples=2))
+    assert path.read_bytes() == before
+
+
+def test_unfinished_samples_of_other_settings_start_over(world, monkeypatch):
+    interrupted_after(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        generate(settings(world))
+    rows = read_jsonl(generate(settings(world, seed=1, num_samples=2, max_examples=3)))
+    assert len(rows) == 3 and len(rows[0]["predictions"]) == 2
 
 
 def test_missing_inputs_are_named(world):

@@ -154,7 +154,7 @@ def generate(task: Task, settings: Settings) -> Path:
     """Run the stage and return the file of samples.
 
     Raises:
-      UserError: data or policy is missing or broken.
+      UserError: data or policy is missing or broken, or the folder has samples of other settings.
     """
     name = f"{settings.name or policy_name(settings.policy)}-{settings.split}"
     folder = folder_of(settings.output_dir, "generated", name)
@@ -168,7 +168,9 @@ def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     inputs = [settings.policy] if data is None else [settings.policy, data]
     state = PartialState(cpu=not torch.accelerator.is_available())
     use_kernels("auto", folder)
-    if finished(folder, settings, inputs, redo=True) is not None:
+    # Unfinished samples of other settings are discarded; finished ones may be under annotation.
+    is_complete = (folder / "samples.jsonl").exists()
+    if finished(folder, settings, inputs, redo=not is_complete) is not None:
         if state.is_main_process:
             remove_parts(folder)  # in case the stage was killed just after it was complete
             print(f"{name}: generated before, reusing {folder}", flush=True)
