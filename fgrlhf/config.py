@@ -412,7 +412,8 @@ def load_config(
             )
     if missing:
         raise UserError(_message(f"{shorten(path)}:", missing))
-    return validate(model, tree, source=str(path), secrets=environment.secrets)
+    source = f"{path} with the overrides of the command line" if overrides else str(path)
+    return validate(model, tree, source=source, secrets=environment.secrets)
 
 
 def validate(

@@ -122,7 +122,10 @@ def test_every_mistake_is_reported_at_once(tmp_path):
             "train.steps=1.5",
         )
     message = str(raised.value)
-    assert "small.yml has 11 mistakes" in message and len(message.splitlines()) == 12
+    assert (
+        "small.yml with the overrides of the command line has 11 mistakes" in message
+        and len(message.splitlines()) == 12
+    )
     for part in (
         "trian: unknown key; did you mean `train`?",
         "train.lr: input should be a valid number, unable to parse string as a number (got 'fast')",
