@@ -316,11 +316,11 @@ class CombinedReward(BasicReward):
             weight = self.weights[name]
             weighted = []
             try:
-                answer = scores_of(aspect, prompts, texts, tokens)
+                results_of_aspect = scores_of(aspect, prompts, texts, tokens)
             except Exception as error:
                 error.add_note(f"in the reward `{name}` ({type(aspect).__name__})")
                 raise
-            for scores in checked_scores(name, answer, texts):
+            for scores in checked_scores(name, results_of_aspect, texts):
                 if scores is not None:
                     scores = [replace(score, value=weight * score.value) for score in scores]
                 weighted.append(scores)

@@ -161,8 +161,12 @@ def code_of(task: Task) -> list[str]:
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "")
         if file.name == "task.py" and vars(module).get("TASK") is task:
-            files = sorted(file.parent.rglob("*.py"))
-            return [os.path.relpath(path) for path in files if "tests" not in path.parts]
+            folder = file.parent
+            files = []
+            for path in sorted(folder.rglob("*.py")):
+                if "tests" not in path.relative_to(folder).parts:
+                    files.append(os.path.relpath(path))
+            return files
     return []
 
 

@@ -339,3 +339,8 @@ def test_an_unknown_label_is_refused_with_the_known_ones(classifier):
         built(a=section)
     with pytest.raises(UserError, match="no text classifier could be loaded from `/nowhere/x`"):
         built(a=section | {"ckpt": "/nowhere/x"})
+
+
+def test_every_kind_is_registered_under_its_own_name():
+    for name, kind in LIBRARY_REWARDS.items():
+        assert kind.model_fields["kind"].default == name

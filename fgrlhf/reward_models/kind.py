@@ -43,7 +43,7 @@ class RewardKind(StrictModel):
 
     def build(self, context: RewardContext) -> "AspectReward":
         """Build the reward and load its models."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the reward kind {type(self).__name__} needs a method `build`")
 
     def model_folders(self) -> tuple[str, ...]:
         """Folders and hub names of models that the reward uses; stages record their digests."""
@@ -58,7 +58,7 @@ class RuleReward(RewardKind):
 
     def score(self, prompt: "Prompt", text: str) -> "list[SegmentScore] | None":
         """The values of a response's segments, or None where the reward does not apply."""
-        raise NotImplementedError
+        raise NotImplementedError(f"the reward kind {type(self).__name__} needs a method `score`")
 
     def segment_scores(
         self, prompts: "Sequence[Prompt]", texts: Sequence[str]

@@ -292,18 +292,15 @@ def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
 
 
 LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
-    kind.model_fields["kind"].default: kind
-    for kind in (
-        SegmentClassifier,
-        SequenceScorer,
-        Classifier,
-        Metric,
-        Regex,
-        Length,
-        Repetition,
-        MissingEos,
-        Python,
-    )
+    "segment_classifier": SegmentClassifier,
+    "sequence_scorer": SequenceScorer,
+    "classifier": Classifier,
+    "metric": Metric,
+    "regex": Regex,
+    "length": Length,
+    "repetition": Repetition,
+    "missing_eos": MissingEos,
+    "python": Python,
 }
 
 

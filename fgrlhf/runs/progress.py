@@ -1,7 +1,7 @@
 """Progress of anything that takes more than a few seconds."""
 
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -42,15 +42,15 @@ def progress_bar(
       enabled: False on all ranks but the first.
       unit_scale: print 1.5M instead of 1500000.
     """
-    if sys.stderr.isatty():
-        return tqdm(
-            total=total,
-            desc=description,
-            unit=unit,
-            initial=initial,
-            unit_scale=unit_scale,
-            disable=not enabled,
-        )
+    options: dict[str, Any] = {}
+    if not sys.stderr.isatty():
+        options = {
+            "file": _Lines(sys.stderr),
+            "bar_format": LINE,
+            "mininterval": LINE_SECONDS,
+            "delay": LINE_SECONDS,
+            "leave": False,
+        }
     return tqdm(
         total=total,
         desc=description,
@@ -58,9 +58,5 @@ def progress_bar(
         initial=initial,
         unit_scale=unit_scale,
         disable=not enabled,
-        file=_Lines(sys.stderr),
-        bar_format=LINE,
-        mininterval=LINE_SECONDS,
-        delay=LINE_SECONDS,
-        leave=False,
+        **options,
     )

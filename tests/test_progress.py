@@ -1,0 +1,29 @@
+"""Progress outside a terminal: plain lines, or nothing for short work."""
+
+import pytest
+
+from fgrlhf.runs import progress
+
+
+def lines_of(capsys, enabled=True) -> list[str]:
+    bar = progress.progress_bar(4, "evaluating", "prompt", initial=1, enabled=enabled)
+    for _ in range(3):
+        bar.set_postfix(kl="0.5", refresh=False)
+        bar.update()
+    bar.close()
+    printed = capsys.readouterr().err
+    assert "\r" not in printed
+    return printed.splitlines()
+
+
+def test_every_state_is_a_line_of_its_own(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    lines = lines_of(capsys)
+    assert all(line.startswith("evaluating: ") for line in lines)
+    assert lines[-1].startswith("evaluating: 4/4 prompt, ") and lines[-1].endswith(", kl=0.5")
+
+
+@pytest.mark.parametrize("seconds, enabled", [(1e6, True), (0.0, False)])
+def test_short_work_and_other_ranks_print_nothing(capsys, monkeypatch, seconds, enabled):
+    monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
+    assert lines_of(capsys, enabled) == []
