@@ -156,12 +156,12 @@ def gradients(
 
     Parameters without optimiser state have no entry.
     """
-    return {
-        f"{part}.{name}": optimizer.state[parameter]["exp_avg"].detach().cpu()
-        for part, module in modules.items()
-        for name, parameter in module.named_parameters()
-        if parameter in optimizer.state
-    }
+    means = {}
+    for part, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if parameter in optimizer.state:
+                means[f"{part}.{name}"] = optimizer.state[parameter]["exp_avg"].detach().cpu()
+    return means
 
 
 def gradients_apart(mine: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

@@ -106,17 +106,18 @@ def write(settings: Settings, tallies: list[Tally], seconds: float) -> None:
     """Write faults.json and faults.md."""
     folder = Path(settings.output_dir)
     failures = [failure for tally in tallies for failure in tally.failures]
-    listed = [
-        {
-            "kind": f.kind,
-            "index": f.index,
-            "verdict": f.outcome.verdict,
-            "note": f.outcome.note[:2000],
-            "folder": f.folder,
-            "command": f.command,
-        }
-        for f in failures
-    ]
+    listed = []
+    for failure in failures:
+        listed.append(
+            {
+                "kind": failure.kind,
+                "index": failure.index,
+                "verdict": failure.outcome.verdict,
+                "note": failure.outcome.note[:2000],
+                "folder": failure.folder,
+                "command": failure.command,
+            }
+        )
     record = {"seed": settings.seed, "scale": settings.scale, "minutes": round(seconds / 60, 1)}
     write_json(
         folder / "faults.json",

@@ -162,15 +162,11 @@ def run_pipeline(folder: str, at: str) -> None:
     from fgrlhf.pipeline.stages import Stage as PipelineStage
 
     root, out = Path(folder), Path(folder) / "run"
-    chain = [
-        PipelineStage(
-            f"stage-{i}",
-            (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt")),
-            (f"stage-{i - 1}",) if i else (),
-            (f"{i}.txt",),
-        )
-        for i in range(STAGES)
-    ]
+    chain = []
+    for i in range(STAGES):
+        command = (sys.executable, "-S", "-c", STAGE, str(out / f"{i}.txt"))
+        needs = (f"stage-{i - 1}",) if i else ()
+        chain.append(PipelineStage(f"stage-{i}", command, needs, (f"{i}.txt",)))
     Pipeline(chain, root, out, {}, lanes=1).run()
 
 

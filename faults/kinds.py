@@ -9,17 +9,15 @@ from faults.numbers import Numbers
 from faults.rows import Rows
 from faults.together import Together
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kill,
-        Configs,
-        AcceptedConfigs,
-        Rows,
-        Disk,
-        Checkpoints,
-        Folders,
-        Together,
-        Numbers,
-    )
-}
+_ALL = (
+    Kill,
+    Configs,
+    AcceptedConfigs,
+    Rows,
+    Disk,
+    Checkpoints,
+    Folders,
+    Together,
+    Numbers,
+)
+KINDS = {kind.name: kind for kind in _ALL}

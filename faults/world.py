@@ -94,27 +94,25 @@ def stages(world: World) -> dict[str, Stage]:
         return Stage(name, Command(module, arguments, world.environment))
 
     grpo = ("algorithm.name=grpo", "train.n_ppo_epoch_per_rollout=1")
-    return {
-        stage.name: stage
-        for stage in (
-            trained("sft", "sft.run_sft", "sft"),
-            trained("fg_rm", "reward_modeling.run_fg_rm", "fg_rm"),
-            trained("pref_rm", "reward_modeling.run_pref_rm", "pref_rm"),
-            trained("ppo", TRAIN_RL, "rl"),
-            trained("grpo", TRAIN_RL, "oracle", *grpo),
-            trained("oracle", TRAIN_RL, "oracle"),
-            on_task("dpo", "fgrlhf.cli.dpo", "dpo"),
-            used(
-                "generate",
-                "max_input_len=192",
-                "max_generated_len=8",
-                "num_samples=4",
-                "batch_size=1",
-                "split=train",
-            ),
-            used("evaluate", f"config={world.config('rl')}", "do_sample=true", "num_samples=2"),
-        )
-    }
+    stages = (
+        trained("sft", "sft.run_sft", "sft"),
+        trained("fg_rm", "reward_modeling.run_fg_rm", "fg_rm"),
+        trained("pref_rm", "reward_modeling.run_pref_rm", "pref_rm"),
+        trained("ppo", TRAIN_RL, "rl"),
+        trained("grpo", TRAIN_RL, "oracle", *grpo),
+        trained("oracle", TRAIN_RL, "oracle"),
+        on_task("dpo", "fgrlhf.cli.dpo", "dpo"),
+        used(
+            "generate",
+            "max_input_len=192",
+            "max_generated_len=8",
+            "num_samples=4",
+            "batch_size=1",
+            "split=train",
+        ),
+        used("evaluate", f"config={world.config('rl')}", "do_sample=true", "num_samples=2"),
+    )
+    return {stage.name: stage for stage in stages}
 
 
 def make(folder: Path) -> World:

@@ -175,11 +175,11 @@ def _sentence_keys(schema: Schema, doc: Document) -> set[tuple]:
     context = schema.fields.context
     if context is None:
         return set()
-    return {
-        (info["error type"], info[context.id], sentence)
-        for info in doc["missing-info"]
-        for sentence in info[context.sentences]
-    }
+    keys = set()
+    for info in doc["missing-info"]:
+        for sentence in info[context.sentences]:
+            keys.add((info["error type"], info[context.id], sentence))
+    return keys
 
 
 def _set_matches(first: set, second: set) -> tuple[int, int]:

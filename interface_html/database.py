@@ -484,19 +484,20 @@ def read_database(path: str | Path, task: str) -> tuple[list[Item], list[Submiss
     if stored_task != task:
         raise _other_task(path, stored_task, task)
     items = [Item(name, json.loads(row)) for name, row in item_rows]
-    submissions = [
-        Submission(
-            item=item,
-            annotator=annotator,
-            page=page,
-            doc=json.loads(doc),
-            shown=json.loads(shown),
-            seconds=seconds,
-            guideline=guideline,
-            created=created,
+    submissions = []
+    for item, annotator, page, doc, shown, seconds, guideline, created in submission_rows:
+        submissions.append(
+            Submission(
+                item=item,
+                annotator=annotator,
+                page=page,
+                doc=json.loads(doc),
+                shown=json.loads(shown),
+                seconds=seconds,
+                guideline=guideline,
+                created=created,
+            )
         )
-        for item, annotator, page, doc, shown, seconds, guideline, created in submission_rows
-    ]
     return items, submissions
 
 

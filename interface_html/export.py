@@ -171,11 +171,10 @@ def export(settings: Settings) -> int:
 
 def check_feedback(task: FeedbackTask, items: Sequence[Item], file: str) -> None:
     """Raise `DataError` with all problems of the items' feedback."""
-    problems = [
-        Problem(file, number, *complaint)
-        for number, item in enumerate(items)
-        for complaint in task.format.feedback_problems(task.schema, item.row)
-    ]
+    problems = []
+    for number, item in enumerate(items):
+        for complaint in task.format.feedback_problems(task.schema, item.row):
+            problems.append(Problem(file, number, *complaint))
     if problems:
         raise DataError(problems)
 
