@@ -199,7 +199,7 @@ class Policy(nn.Module):
             response = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling, temperature)
         else:
             response = decode(
-                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
+                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples, sampling.max_new_tokens),
                 self.project,
                 sampling,
                 uniform_BT,
@@ -316,7 +316,13 @@ class Policy(nn.Module):
         """hidden_BTD, the last hidden state at the position that predicts response token t."""
         raise NotImplementedError("a policy class implements `hidden`")
 
-    def _steps(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int) -> Steps:
+    def _steps(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ) -> Steps:
         """Step-by-step decoding of `num_samples` responses per prompt."""
         raise NotImplementedError("a policy class implements `_steps`")
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.kernels.install import share_cache, shares_cache
+from fgrlhf.kernels.shared_cache import SharedCache
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 
 # Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
@@ -51,6 +53,8 @@ class CausalPolicy(Policy):
                 " layers are all attention layers"
             )
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
+        if self._can_share and model._supports_attention_backend:
+            share_cache(model)
 
     def hidden(
         self,
@@ -86,7 +90,8 @@ class CausalPolicy(Policy):
         layer_types = set(getattr(config, "layer_types", None) or ())
         has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
         has_alibi = getattr(config, "alibi", False)
-        if config._attn_implementation != "sdpa" or has_window or has_alibi:
+        uses_mask = config._attn_implementation == "sdpa" or shares_cache(self.model)
+        if not uses_mask or has_window or has_alibi:
             return False
         return takes_positions(self.model)
 
@@ -165,8 +170,16 @@ class CausalPolicy(Policy):
         return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
 
     def _steps(
-        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
-    ) -> "CausalSteps":
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ) -> Steps:
+        if shares_cache(self.model):
+            return SharedCacheSteps(
+                self.model, prompt_ids_GP, prompt_mask_GP, num_samples, max_new_tokens
+            )
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
@@ -254,6 +267,71 @@ class CausalSteps:
     def keep(self, rows: Tensor) -> None:
         self.mask_BL = self.mask_BL[rows]
         self.cache.batch_select_indices(rows)
+
+
+class SharedCacheSteps:
+    """`Steps` of a decoder-only model whose responses share their prompt's keys and values.
+
+    See kernels/shared_cache.py. The arguments are those of `SharedCache`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ):
+        self.model = model
+        self.prompt_ids_GP = prompt_ids_GP
+        self.prompt_mask_GP = prompt_mask_GP
+        self.num_samples = num_samples
+        self.max_new_tokens = max_new_tokens
+
+    def first(self) -> Tensor:
+        prompt_cache = DynamicCache(config=self.model.config)
+        hidden_GD = self.model.base_model(
+            input_ids=self.prompt_ids_GP,
+            attention_mask=self.prompt_mask_GP,
+            position_ids=_positions(self.prompt_mask_GP),
+            past_key_values=prompt_cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        self.cache = SharedCache(
+            prompt_cache, self.prompt_mask_GP, self.num_samples, self.max_new_tokens
+        )
+        prompt_length_G1 = self.prompt_mask_GP.sum(1, keepdim=True)
+        self.next_position_B1 = prompt_length_G1.repeat_interleave(self.num_samples, 0)
+        # a mask of four axes goes to the attention function unchanged, which does not read it
+        self.unread_mask = self.prompt_mask_GP.new_ones(1, 1, 1, 1, dtype=torch.bool)
+        return hidden_GD.repeat_interleave(self.num_samples, 0)
+
+    def next(self, ids_B: Tensor) -> Tensor:
+        hidden_BD = self.model.base_model(
+            input_ids=ids_B[:, None],
+            attention_mask=self.unread_mask,
+            position_ids=self.next_position_B1,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        self.next_position_B1 = self.next_position_B1 + 1
+        return hidden_BD
+
+    def keepable(self, live_B: Tensor) -> Tensor:
+        """As many responses of every prompt that has a live one as the prompt with most of them."""
+        live_GK = live_B.view(-1, self.cache.num_samples)
+        num_kept = int(live_GK.sum(1).max())
+        # live responses first, otherwise in their order
+        order_GK = live_GK.int().argsort(dim=1, descending=True, stable=True)
+        kept_GK = order_GK[:, :num_kept].sort(1).values
+        first_row_G1 = torch.arange(len(live_GK), device=live_B.device)[:, None] * live_GK.shape[1]
+        has_live_G = live_GK.any(1)
+        return (first_row_G1 + kept_GK)[has_live_G].flatten()
+
+    def keep(self, rows: Tensor) -> None:
+        self.next_position_B1 = self.next_position_B1[rows]
+        self.cache.keep(rows)
 
 
 # ---- positions -----------------------------------------------------------------------------------

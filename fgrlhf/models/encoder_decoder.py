@@ -137,7 +137,11 @@ class EncoderDecoderPolicy(Policy):
         return encoded_GPD.repeat_interleave(num_rows, 0), mask_GP.repeat_interleave(num_rows, 0)
 
     def _steps(
-        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
     ) -> "EncoderDecoderSteps":
         encoded_GPD = self._encode(prompt_ids_GP, prompt_mask_GP)
         encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
