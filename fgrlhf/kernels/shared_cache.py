@@ -93,9 +93,9 @@ class SharedCache(Cache):
         self.prompt_mask_GP = prompt_mask_GP
         hidden_G11P = _padding(prompt_mask_GP)
         self.layer_caches = []
-        for layer in prompt_cache.layers:
-            key_GHPD: Any = layer.keys
-            value_GHPD: Any = layer.values
+        layers: Any = prompt_cache.layers  # every layer is one of attention
+        for layer in layers:
+            key_GHPD, value_GHPD = layer.keys, layer.values
             G, H, _, D_key = key_GHPD.shape
             B = G * num_samples
             self.layer_caches.append(

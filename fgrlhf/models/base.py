@@ -12,7 +12,7 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.chat import load_chat_template
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
-from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs
+from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.types import PolicyOutput, Response
 
@@ -284,19 +284,7 @@ class Policy(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
-        config = self.model.config
-        if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
-            hidden = hidden * config.d_model**-0.5
-        output_layer = self.model.get_output_embeddings()
-        assert output_layer is not None, "a language model has an output layer"
-        logits = output_layer(hidden)
-        bias = getattr(self.model, "final_logits_bias", None)  # BART
-        if bias is not None:
-            logits = logits + bias
-        cap = getattr(config, "final_logit_softcapping", None)  # Gemma
-        if cap is not None:
-            logits = cap * torch.tanh(logits / cap)
-        return logits
+        return project_states(self.model, hidden)
 
     def save(self, folder: str | Path) -> None:
         """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers."""

@@ -4,9 +4,6 @@ Prompt (padded on the left) and response are one sequence. Where it is cheaper, 
 responses are one row, so that the prompt is computed once.
 """
 
-import inspect
-from functools import cache
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
@@ -17,9 +14,7 @@ from fgrlhf.kernels.shared_cache import SharedCache
 from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
-
-# Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
-LONGEST_SHARED_ROW = 8192
+from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 
 
 class CausalPolicy(Policy):
@@ -53,7 +48,7 @@ class CausalPolicy(Policy):
                 " layers are all attention layers"
             )
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
-        if self._can_share and model._supports_attention_backend:
+        if can_share(model) and model._supports_attention_backend:
             share_cache(model)
 
     def hidden(
@@ -68,7 +63,7 @@ class CausalPolicy(Policy):
         G = len(first_G)
         P = prompt_ids_BP.shape[1]
         T = response_ids_BT.shape[1]
-        if K is None or not self._can_share or not sharing_pays(P, T, K, self.hidden_size):
+        if K is None or not can_share(self.model) or not sharing_pays(P, T, K, self.hidden_size):
             return self._hidden_of_rows(
                 prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
             )
@@ -79,21 +74,6 @@ class CausalPolicy(Policy):
             response_mask_BT.view(G, K, T),
         )
         return hidden_GKTD.flatten(0, 1)
-
-    @property
-    def _can_share(self) -> bool:
-        """Whether every layer uses the attention mask and the positions passed to the model.
-
-        Layers with a sliding window or ALiBi derive their own mask or distances.
-        """
-        config = self.model.config
-        layer_types = set(getattr(config, "layer_types", None) or ())
-        has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
-        has_alibi = getattr(config, "alibi", False)
-        uses_mask = config._attn_implementation == "sdpa" or shares_cache(self.model)
-        if not uses_mask or has_window or has_alibi:
-            return False
-        return takes_positions(self.model)
 
     def _hidden_of_groups(
         self,
@@ -121,16 +101,7 @@ class CausalPolicy(Policy):
         response_part_KT = torch.arange(1, K + 1, device=device).repeat_interleave(T)
         part_L = torch.cat([prompt_part_P, response_part_KT])
 
-        # rows are the tokens that see, columns the tokens that are seen
-        column_L = torch.arange(P + K * T, device=device)
-        row_L1 = column_L[:, None]
-        not_later_LL = column_L <= row_L1
-        in_prompt_L = part_L == 0
-        same_part_LL = part_L == part_L[:, None]
-        sees_LL = not_later_LL & (in_prompt_L | same_part_LL)
-        # padding is not seen, but has to see something itself
-        itself_LL = column_L == row_L1
-        mask_G1LL = (sees_LL & real_GL[:, None, None]) | itself_LL
+        mask_G1LL = block_mask(part_L[None], real_GL)
 
         prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
         prompt_length_G1 = prompt_mask_GP.sum(1, keepdim=True)
@@ -192,35 +163,6 @@ class CausalPolicy(Policy):
                 f" {needed} positions, the model has {positions}: lower env.max_input_len or"
                 " env.max_generated_len"
             )
-
-
-def sharing_pays(P: int, T: int, K: int, D: int) -> bool:
-    """Whether one row with a prompt and K responses costs less than K rows with one response each.
-
-    Flops of a decoder layer of width D, in multiples of 4 D: its 12 D^2 weights cost 24 D^2 flops
-    per token, attention costs 4 D per pair of tokens. The shared row needs a dense mask, with which
-    every pair is computed. Separate rows have a causal mask, whose kernels skip half of the pairs.
-
-        shared     6 D (P + K T) + (P + K T)^2
-        separate   K (6 D (P + T) + (P + T)^2 / 2)
-
-    The dense mask has (P + K T)^2 entries per prompt, so the length of a shared row is limited too.
-
-    Args:
-      P: prompt tokens.
-      T: tokens of each response.
-      K: responses per prompt.
-      D: width of the model.
-    """
-    if K < 2:
-        return False
-    shared_row = P + K * T
-    if shared_row > LONGEST_SHARED_ROW:
-        return False
-    separate_row = P + T
-    shared_cost = 6 * D * shared_row + shared_row**2
-    separate_cost = K * (6 * D * separate_row + separate_row**2 / 2)
-    return shared_cost < separate_cost
 
 
 class CausalSteps:
@@ -340,21 +282,3 @@ class SharedCacheSteps:
 def _positions(mask_BL: Tensor) -> Tensor:
     """positions_BL: 0, 1, 2, ... on real tokens. Padding before them does not count."""
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
-
-
-def takes_positions(model: PreTrainedModel) -> bool:
-    """Whether the model's forward pass has a `position_ids` argument.
-
-    A model with ALiBi has none: it derives distances from the mask.
-    """
-    return "position_ids" in _argument_names(type(model.base_model))
-
-
-def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:
-    """`position_ids` as keyword arguments of the model's forward pass; {} if it takes none."""
-    return {"position_ids": position_ids} if takes_positions(model) else {}
-
-
-@cache
-def _argument_names(trunk: type) -> frozenset[str]:
-    return frozenset(inspect.signature(trunk.forward).parameters)
