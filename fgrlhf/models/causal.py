@@ -13,6 +13,7 @@ from fgrlhf.kernels.install import share_cache, shares_cache
 from fgrlhf.kernels.shared_cache import SharedCache
 from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling, Steps
+from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 
@@ -50,6 +51,10 @@ class CausalPolicy(Policy):
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
         if can_share(model) and model._supports_attention_backend:
             share_cache(model)
+
+    @property
+    def _can_split(self) -> bool:
+        return can_share(self.model)
 
     def hidden(
         self,
@@ -108,12 +113,15 @@ class CausalPolicy(Policy):
         response_positions_GT = prompt_length_G1 + torch.arange(T, device=device)
         positions_GL = torch.cat([prompt_positions_GP, response_positions_GT.repeat(1, K)], 1)
 
-        hidden_GLD = self.model.base_model(
+        hidden_GLD = self._trunk(
+            prompt_ids_GP,
+            prompt_mask_GP,
+            response_ids_GKT,
+            response_mask_GKT,
             input_ids=ids_GL,
             position_ids=positions_GL,
             attention_mask=mask_G1LL,
-            use_cache=False,
-        ).last_hidden_state
+        )
 
         # a response's first token is predicted from the prompt's last one, token t from token t - 1
         end_of_prompt_G11D = hidden_GLD[:, P - 1 : P, None]
@@ -132,13 +140,46 @@ class CausalPolicy(Policy):
         P = prompt_ids_BP.shape[1]
         T = response_ids_BT.shape[1]
         mask_BL = torch.cat([prompt_mask_BP, response_mask_BT], 1)
-        hidden_BLD = self.model.base_model(
+        hidden_BLD = self._trunk(
+            prompt_ids_BP,
+            prompt_mask_BP,
+            response_ids_BT[:, None],
+            response_mask_BT[:, None],
             input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1),
             attention_mask=mask_BL,
             **position_arguments(self.model, _positions(mask_BL)),
-            use_cache=False,
-        ).last_hidden_state
+        )
         return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
+
+    def _trunk(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        response_ids_GKT: Tensor,
+        response_mask_GKT: Tensor,
+        **inputs: Tensor,
+    ) -> Tensor:
+        """hidden_GLD of rows with a prompt and K responses, L = P + K T.
+
+        Frozen layers are computed once for all passes (frozen_layers.py).
+
+        Args:
+          inputs: those of the model's trunk, for the same rows.
+        """
+        if self.frozen is None:
+            return self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        n_trained = self.frozen.n_trained
+        P = prompt_ids_GP.shape[1]
+
+        def lower_states() -> tuple[Tensor, Tensor]:
+            lower_GLD = run_lower(self.model, n_trained, **inputs, use_cache=False)
+            return lower_GLD[:, :P], lower_GLD[:, P:].unflatten(1, response_ids_GKT.shape[1:])
+
+        prompt_GPD, response_GKTD = self.frozen.states(
+            prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT, lower_states
+        )
+        lower_GLD = torch.cat([prompt_GPD, response_GKTD.flatten(1, 2)], 1)
+        return run_upper(self.model, n_trained, lower_GLD, **inputs, use_cache=False)
 
     def _steps(
         self,

@@ -84,18 +84,39 @@ def train_top_layers(model: PreTrainedModel, n: int, key: str) -> TopLayers:
     Raises:
       UserError: the model has fewer than n layers.
     """
-    total = count_layers(model)
-    if n > total:
-        raise UserError(
-            f"{key}={n}, but the model has only {total} layers: set it to {total} or less, or leave"
-            " it out to train all of them"
-        )
+    total = check_top_layers(model, n, key)
     if n == total:
         return TopLayers(n, total, 0)
     frozen = _below(model, n)
     for parameter in frozen:
         parameter.requires_grad_(False)
     return TopLayers(n, total, sum(parameter.numel() for parameter in frozen))
+
+
+def top_layers_of(model: PreTrainedModel, n: int) -> list[nn.Module]:
+    """The top n layers of a model, lowest first."""
+    layers: list[nn.Module] = []
+    for stack in _stacks(model):
+        layers += layers_of(stack)
+    return layers[-n:]
+
+
+def check_top_layers(model: PreTrainedModel, n: int, key: str) -> int:
+    """The number of layers of a model.
+
+    Args:
+      key: the name of the setting, for the message.
+
+    Raises:
+      UserError: the model has fewer than n layers.
+    """
+    total = count_layers(model)
+    if n > total:
+        raise UserError(
+            f"{key}={n}, but the model has only {total} layers: set it to {total} or less, or leave"
+            " it out to train all of them"
+        )
+    return total
 
 
 def _stacks(model: PreTrainedModel) -> list[nn.Module]:
