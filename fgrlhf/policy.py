@@ -29,6 +29,7 @@ from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, T5Policy
 from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weights
 from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.source import read_source
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.types import Prompt
 
@@ -96,6 +97,7 @@ def load_policy(
         add_adapters(model, lora)
     policy_class = EncoderDecoderPolicy if config.is_encoder_decoder else CausalPolicy
     policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
+    policy.source = read_source(ckpt)
     if not empty:
         _check_special_tokens(policy)
         _check_logits(policy)

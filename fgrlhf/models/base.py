@@ -14,6 +14,7 @@ from fgrlhf.models.chat import load_chat_template
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
 from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.source import ModelSource
 from fgrlhf.types import PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
@@ -48,12 +49,16 @@ class Policy(nn.Module):
       chat_template: True: prompts are a user's turn of a conversation; None: only if the tokenizer
         has a template.
 
+    Attributes:
+      source: where its pretrained weights come from, if that is known; saved with the model.
+
     Raises:
       UserError: the tokenizer cannot pad, or its chat template cannot be used.
     """
 
     default_padding_side: str
     model: PreTrainedModel
+    source: ModelSource | None = None
 
     def __init__(
         self,
@@ -303,6 +308,8 @@ class Policy(nn.Module):
         weights = merged_weights(self.model) if has_adapters(self.model) else None
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+        if self.source is not None:
+            self.source.save(folder)
 
     # ---- for subclasses --------------------------------------------------------------------------
 
