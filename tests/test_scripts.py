@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
     assert bash(show, SCALE="paper").stdout == "unset\n"
 
 
-def test_threads_sleep_while_they_wait():
+def test_threads_sleep_while_they_wait(bash):
     show = 'echo "$OMP_WAIT_POLICY"'
     assert bash(show, SCALE="paper").stdout == "passive\n"
     assert bash(show, OMP_WAIT_POLICY="active").stdout == "active\n"
