@@ -26,7 +26,11 @@ COMMANDS = {
         "serve|pages|items|export|agreement",
         "collect human feedback in the browser",
     ),
-    "data": ("fgrlhf.cli.data", "check|show|convert", "check, show or convert rows of data"),
+    "data": (
+        "fgrlhf.cli.data",
+        "check|show|convert|model",
+        "check, show or convert rows of data; fetch a small pretrained model",
+    ),
     "new-task": (
         "fgrlhf.cli.new_task",
         "NAME",

@@ -64,8 +64,8 @@ class Policy(nn.Module):
 
     default_padding_side: str
     model: PreTrainedModel
-    frozen: FrozenLayers | None = None  # see `train_top_layers`
     source: ModelSource | None = None
+    frozen: FrozenLayers | None = None  # see `train_top_layers`
 
     def __init__(
         self,
