@@ -32,10 +32,9 @@ from fgrlhf.config import (
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
-from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.reward_models.spec import with_current_names
@@ -179,7 +178,7 @@ def load_network(
                 model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
             check_vocabulary(tokenizer, scorer)
-            return speed_up(scorer, model.kernels), tokenizer
+            return speed_up_network(scorer, model.kernels), tokenizer
         config.pad_token_id = tokenizer.pad_token_id
         network_class = AutoModelForSequenceClassification
         if kind == "segment":
@@ -189,7 +188,7 @@ def load_network(
         )
         check_direction(network, shape)
         check_vocabulary(tokenizer, network)
-        return speed_up(network, model.kernels), tokenizer
+        return speed_up_network(network, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         # transformers has no classifier for some decoder-only models, and its reason does not name
