@@ -60,7 +60,7 @@ class Work:
 
 
 WORKS = {
-    "mini": Work("seq2seq", (180, 260), (30, 70), prompts=6, feature=True),
+    "mini": Work("seq2seq", (85, 125), (30, 55), prompts=6, feature=True),
     "causal": Work("causal", (700, 700), (100, 100), prompts=1, feature=False),
 }
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from fgrlhf.errors import UserError
-from fgrlhf.models.packing import pack_responses
+from fgrlhf.models.packing import ROW_LENGTH, pack_responses
 from fgrlhf.models.shared_rows import sharing_pays
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_utils import SEGMENT_MARK
@@ -464,7 +464,8 @@ class RMInputs:
                 "places": torch.arange(ids_BT.numel()).view_as(ids_BT),
                 "response_mask": mask_BT,
             }
-        packing = pack_responses(mask_BT, prompts)
+        # in a narrow network, attention is expensive in comparison: rows are shorter
+        packing = pack_responses(mask_BT, prompts, min(ROW_LENGTH, self.shared_width))
         numbers_B1 = torch.arange(1, len(inputs) + 1)[:, None]
         parts_RN = packing.pack(numbers_B1.expand_as(ids_BT).contiguous(), fill=-1)
         return {
