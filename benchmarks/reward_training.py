@@ -97,7 +97,7 @@ def comparisons(work: Work, n: int) -> list[dict[str, Any]]:
 
 
 def checkpoint(folder: Path, work: Work) -> Path:
-    tokenizer = word_tokenizer([" ".join(WORDS)], add_eos=work.shape == "seq2seq")
+    tokenizer: Any = word_tokenizer([" ".join(WORDS)], add_eos=work.shape == "seq2seq")
     if work.shape == "seq2seq":
         model: Any = tiny_encoder_decoder(tokenizer, seed=0)
     else:

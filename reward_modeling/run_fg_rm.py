@@ -280,6 +280,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
             compute_loss_func=segment_loss,
             compute_metrics=Metrics(names),
         )
+        trainer.group_by_length([read.length for read, _ in examples])
         # the trainer has moved the network to its device
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)

@@ -242,6 +242,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             compute_loss_func=pair_loss,
             compute_metrics=Metrics(),
         )
+        trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
         # the trainer has moved the network to its device
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)

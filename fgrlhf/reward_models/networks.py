@@ -26,6 +26,7 @@ from fgrlhf.models.encoder_decoder import can_pack, encode_prompts
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import block_mask, can_share
+from fgrlhf.models.top_layers import TopLayers, layers_of, train_top_layers
 from fgrlhf.reward_models.inputs import Kind, RMInput, RMInputs, Shape, batches_by_prompt
 from fgrlhf.reward_models.shapes import check_direction, check_stacks
 from fgrlhf.utils import check_same_shape
@@ -45,6 +46,8 @@ class LanguageModelScorerConfig(PretrainedConfig):
         weights that are loaded into it.
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
+      feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
+        layers are trained, it is the lowest of these.
     """
 
     model_type = "fgrlhf_language_model_scorer"
@@ -54,11 +57,13 @@ class LanguageModelScorerConfig(PretrainedConfig):
         trunk: dict | None = None,
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
+        feature_layer: int = 0,
         **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
         self.kind = kind
         self.lm_logprob_feature = lm_logprob_feature
+        self.feature_layer = feature_layer
         super().__init__(**kwargs)
 
     def trunk_config(self) -> PretrainedConfig:
@@ -359,13 +364,13 @@ class LanguageModelScorer(PreTrainedModel):
             parts,
             position_ids,
         )
-        embeddings_RLD = self.trunk.get_input_embeddings()(read.ids_RL)
+        added_RLD = None
         if self.feature_in is not None:
             if features is None:
                 features = self.features(read)
-            features_RLF = read.into_rows(features.to(embeddings_RLD.dtype))
-            embeddings_RLD = embeddings_RLD + self.feature_in(features_RLF)
-        hidden_RLD = hidden_states(self.trunk, read, embeddings_RLD)
+            features_RLF = read.into_rows(features.to(self.feature_in.weight.dtype))
+            added_RLD = self.feature_in(features_RLF)
+        hidden_RLD = self._hidden(read, added_RLD)
         hidden_BTD = read.of_responses(hidden_RLD)
         if self.config.kind == "segment":
             return TokenClassifierOutput(logits=self.head(hidden_BTD))
@@ -376,6 +381,43 @@ class LanguageModelScorer(PreTrainedModel):
             pooled = pooled_features(features, read.response_mask_BT)
             last_BD = torch.cat([last_BD, pooled.to(last_BD.dtype)], -1)
         return TokenClassifierOutput(logits=self.head(last_BD))
+
+    def _hidden(self, batch: ScorerBatch, added_RLD: Tensor | None) -> Tensor:
+        """hidden_RLD of the trunk, with `added_RLD` added to the input of `feature_layer`."""
+        embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
+        if added_RLD is None:
+            return hidden_states(self.trunk, batch, embeddings_RLD)
+        if self.config.feature_layer == 0:
+            return hidden_states(self.trunk, batch, embeddings_RLD + added_RLD)
+
+        def add(_, arguments, keywords):
+            if arguments:
+                return (arguments[0] + added_RLD, *arguments[1:]), keywords
+            return (), {**keywords, "hidden_states": keywords["hidden_states"] + added_RLD}
+
+        layer = self._reading_layers()[self.config.feature_layer]
+        hook = layer.register_forward_pre_hook(add, with_kwargs=True)
+        try:
+            return hidden_states(self.trunk, batch, embeddings_RLD)
+        finally:
+            hook.remove()
+
+    def _reading_layers(self) -> nn.ModuleList:
+        """The layers that read the responses."""
+        return layers_of(self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk)
+
+    def train_top_layers(self, n: int, key: str) -> TopLayers:
+        """Freeze all but the head and the top n layers; see models/top_layers.py.
+
+        Features enter at the lowest trained layer, so no gradient flows through those below it.
+
+        Raises:
+          UserError: the trunk has fewer than n layers.
+        """
+        result = train_top_layers(self.trunk, n, key)
+        if self.feature_in is not None:
+            self.config.feature_layer = max(len(self._reading_layers()) - n, 0)
+        return result
 
     @torch.no_grad()
     def features(self, batch: ScorerBatch) -> Tensor:
