@@ -25,8 +25,9 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.networks import lm_features
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
-from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
+from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
@@ -72,6 +73,14 @@ def encode(
         texts += [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
     read = iter(inputs.encode(texts))
     return [([next(read) for _ in row.answers], row.pairs) for row in rows]
+
+
+def with_features(
+    network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
+) -> list[Example]:
+    """The examples with the features of the frozen language model, if the network reads them."""
+    read = iter(lm_features(network, inputs, [x for responses, _ in examples for x in responses]))
+    return [([next(read) for _ in responses], pairs) for responses, pairs in examples]
 
 
 def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,7 +221,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         mean=0.0,
         std=1.0,
     )
-    inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
+    inputs = inputs_of(network, tokenizer, spec)
     examples = encode(inputs, rows, task.rm_prefix, config.data.with_context)
     dev_examples = encode(inputs, dev_rows, task.rm_prefix, config.data.with_context)
     for path, part in (
@@ -223,7 +232,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
 
     def make_trainer(arguments):
-        return PairTrainer(
+        trainer: Any = PairTrainer(
             network,
             arguments,
             data_collator=PairCollator(inputs),
@@ -233,6 +242,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             compute_loss_func=pair_loss,
             compute_metrics=Metrics(),
         )
+        trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
+        # the trainer has moved the network to its device
+        trainer.train_dataset = with_features(network, inputs, examples)
+        trainer.eval_dataset = with_features(network, inputs, dev_examples)
+        return trainer
 
     def moments(trainer: StageTrainer) -> dict[str, Any]:
         trained: Any = trainer.model
