@@ -29,6 +29,7 @@ from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, T5Policy
 from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weights
 from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.types import Prompt
 
@@ -56,6 +57,7 @@ def load_policy(
     chat_template: bool | None = None,
     lora: LoRAConfig | None = None,
     empty: bool = False,
+    top_layers: int | None = None,
 ) -> Policy:
     """Load a policy; the checkpoint's config determines its class.
 
@@ -69,6 +71,7 @@ def load_policy(
       chat_template: see `load_chat_template` in models/chat.py.
       lora: settings of the adapters; None: no adapters.
       empty: do not read the weights; enough to find every error in the settings.
+      top_layers: train only these top layers of the model; None: all of it.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be read, or does not match the other
@@ -92,10 +95,14 @@ def load_policy(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} Give a folder that"
             " an earlier stage wrote, or a hub name while online."
         ) from None
+    if top_layers is not None:
+        check_top_layers(model, top_layers, "train_top_layers")
     if lora is not None:
-        add_adapters(model, lora)
+        add_adapters(model, lora, top_layers)
     policy_class = EncoderDecoderPolicy if config.is_encoder_decoder else CausalPolicy
     policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
+    if top_layers is not None and not empty:
+        policy.train_top_layers(top_layers)
     if not empty:
         _check_special_tokens(policy)
         _check_logits(policy)

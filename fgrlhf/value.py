@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.types import PolicyOutput
 
@@ -52,7 +53,8 @@ class Value(nn.Module):
         self.frozen = frozen
         self.head = ValueHead(hidden_size)
         if trunk is not None:
-            trunk.requires_grad_(not frozen)
+            if frozen:
+                trunk.requires_grad_(False)
             # A critic predicts no tokens, so its output layer is not trained unless it is tied to
             # the input embeddings. Compare the weights: `tie_word_embeddings` of the config is not
             # reliable (it is wrong for Flan-T5).
@@ -90,6 +92,8 @@ def load_value(
     freeze: bool = False,
     share: bool = False,
     dtype: str = "fp32",
+    top_layers: int | None = None,
+    same_ckpt: bool = False,
 ) -> Value:
     """Load the critic that a config describes.
 
@@ -99,6 +103,9 @@ def load_value(
       freeze: train only the head.
       share: use the policy's trunk.
       dtype: of the trunk's weights.
+      top_layers: train only these top layers of the trunk; None: all of it.
+      same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
+        trunk shares its frozen ones.
 
     Raises:
       UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
@@ -107,8 +114,13 @@ def load_value(
         return Value(policy.hidden_size)
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
+    frozen_alike = policy.frozen is not None and policy.frozen.n_trained == top_layers
+    if same_ckpt and frozen_alike and not has_adapters(policy):
+        return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
     # no chat template: the trunk reads the policy's token ids
-    trunk = load_policy(ckpt, dtype, policy.max_input_len, chat_template=False)
+    trunk = load_policy(
+        ckpt, dtype, policy.max_input_len, chat_template=False, top_layers=top_layers
+    )
     same_class = type(trunk) is type(policy)
     same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
     reads_all_ids = trunk.num_embeddings >= policy.num_embeddings

@@ -92,6 +92,8 @@ import accelerate.state, torch, fgrlhf.reward_utils
 assert fgrlhf.reward_utils._pipeline.cache_info().currsize == 0, "importing loaded a spaCy pipeline"
 for variables in (os.environ, environment):
     variables.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch's own
+    for name in ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"):  # scikit-learn's
+        variables.pop(name, None)
 assert dict(os.environ) == environment, "importing changed the environment"
 assert not accelerate.state.AcceleratorState._shared_state, "importing made an accelerator"
 assert not torch.distributed.is_initialized()

@@ -220,11 +220,8 @@ class MaskedPolicy(Policy):
             entropies.append(entropy_N)
         return torch.cat(logprobs), torch.cat(entropies)
 
-    def _steps(self, prompt_ids_GP, prompt_mask_GP, num_samples):
-        return MaskedSteps(
-            self.base._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
-            self.mask._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
-        )
+    def _steps(self, *arguments):
+        return MaskedSteps(self.base._steps(*arguments), self.mask._steps(*arguments))
 
 
 class MaskedSteps:

@@ -110,7 +110,8 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     model = config.model
     device = str(accelerator.device)
     # without weights, to find mistakes before anything large is loaded
-    unloaded = _policy(config, lora=model.policy_model.lora, empty=True)
+    trained = {"lora": model.policy_model.lora, "top_layers": model.policy_model.train_top_layers}
+    unloaded = _policy(config, **trained, empty=True)
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
@@ -120,7 +121,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     check_prompts_fit(unloaded, dev_used, task.core_text, data.dev_file or "dev", quiet)
     reward = build_reward(task, config.reward, device, config.model.dtype)
     with seeded(config.train.seed, "init"):
-        policy = _policy(config, lora=model.policy_model.lora)
+        policy = _policy(config, **trained)
         value = None
         if config.needs_values:
             value = load_value(
@@ -128,10 +129,17 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
                 policy,
                 model.value_model.freeze_value_model,
                 model.value_model.policy_value_sharing,
+                top_layers=model.value_model.train_top_layers,
+                same_ckpt=model.value_model.ckpt == model.policy_model.ckpt,
             )
     # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
     # first step
-    reference = _policy(config) if model.policy_model.lora is None else AdapterFree(policy)
+    if model.policy_model.lora is not None:
+        reference = AdapterFree(policy)
+    elif model.policy_model.train_top_layers is not None:
+        reference = policy.copy_sharing_frozen()
+    else:
+        reference = _policy(config)
     policy.to(accelerator.device)
     reference.to(accelerator.device)
     evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)

@@ -9,6 +9,7 @@ from fgrlhf.kernels.attention import SHARED_PROMPT, use_shared_attention
 from fgrlhf.kernels.choice import kernels_off
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.kernels.longformer import use_banded_attention
+from fgrlhf.kernels.shared_cache import SHARED_CACHE, use_shared_cache
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -38,3 +39,17 @@ def share_prompts(model: PreTrainedModel) -> None:
 def shares_prompts(model: PreTrainedModel) -> bool:
     """Whether the decoder accepts the encoder states of G prompts for G * K rows."""
     return model.config._attn_implementation == SHARED_PROMPT
+
+
+def share_cache(model: PreTrainedModel) -> None:
+    """Let the responses of a decoder-only model share the keys and values of their prompt.
+
+    See shared_cache.py. With `off` the model is unchanged, and `shares_cache` is False.
+    """
+    if not kernels_off():
+        use_shared_cache(model)
+
+
+def shares_cache(model: PreTrainedModel) -> bool:
+    """Whether the decoder reads a `SharedCache`."""
+    return model.config._attn_implementation == SHARED_CACHE

@@ -1,8 +1,9 @@
 """`Policy`: the base class of encoder-decoder and decoder-only policies."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,10 @@ from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.chat import load_chat_template
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
-from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs
+from fgrlhf.models.frozen_layers import FrozenLayers
+from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.types import PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
@@ -54,6 +57,7 @@ class Policy(nn.Module):
 
     default_padding_side: str
     model: PreTrainedModel
+    frozen: FrozenLayers | None = None  # see `train_top_layers`
 
     def __init__(
         self,
@@ -124,6 +128,33 @@ class Policy(nn.Module):
         In a chat model this is the end of the model's turn, else the first end-of-sequence token.
         """
         return self.turn_end_ids[0] if self.turn_end_ids else self.eos_ids[0]
+
+    # ---- frozen layers ---------------------------------------------------------------------------
+
+    def train_top_layers(self, n: int, key: str = "train_top_layers") -> None:
+        """Freeze the embeddings and all but the top n layers.
+
+        With adapters, which are on the top n layers only, everything else is frozen already.
+
+        Args:
+          key: the name of the setting, for messages.
+
+        Raises:
+          UserError: the model has fewer than n layers.
+        """
+        total = check_top_layers(self.model, n, key)
+        if not has_adapters(self.model):
+            train_top_layers(self.model, n, key)
+        if n < total and self._can_split:
+            self.frozen = FrozenLayers(n)
+
+    def copy_sharing_frozen(self) -> Self:
+        """A copy with trained layers of its own, which shares the frozen ones."""
+        shared: dict[int, Any] = {id(self.tokenizer): self.tokenizer, id(self.chat): self.chat}
+        for parameter in self.parameters():
+            if not parameter.requires_grad:
+                shared[id(parameter)] = parameter
+        return deepcopy(self, shared)
 
     # ---- prompts ---------------------------------------------------------------------------------
 
@@ -199,7 +230,7 @@ class Policy(nn.Module):
             response = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling, temperature)
         else:
             response = decode(
-                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples),
+                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples, sampling.max_new_tokens),
                 self.project,
                 sampling,
                 uniform_BT,
@@ -284,19 +315,7 @@ class Policy(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
-        config = self.model.config
-        if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
-            hidden = hidden * config.d_model**-0.5
-        output_layer = self.model.get_output_embeddings()
-        assert output_layer is not None, "a language model has an output layer"
-        logits = output_layer(hidden)
-        bias = getattr(self.model, "final_logits_bias", None)  # BART
-        if bias is not None:
-            logits = logits + bias
-        cap = getattr(config, "final_logit_softcapping", None)  # Gemma
-        if cap is not None:
-            logits = cap * torch.tanh(logits / cap)
-        return logits
+        return project_states(self.model, hidden)
 
     def save(self, folder: str | Path) -> None:
         """Write model (safetensors, adapters merged) and tokenizer as a folder of transformers."""
@@ -305,6 +324,11 @@ class Policy(nn.Module):
         self.tokenizer.save_pretrained(folder)
 
     # ---- for subclasses --------------------------------------------------------------------------
+
+    @property
+    def _can_split(self) -> bool:
+        """Whether the trained layers can continue from stored states of the frozen ones."""
+        return False
 
     def hidden(
         self,
@@ -316,7 +340,13 @@ class Policy(nn.Module):
         """hidden_BTD, the last hidden state at the position that predicts response token t."""
         raise NotImplementedError("a policy class implements `hidden`")
 
-    def _steps(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int) -> Steps:
+    def _steps(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ) -> Steps:
         """Step-by-step decoding of `num_samples` responses per prompt."""
         raise NotImplementedError("a policy class implements `_steps`")
 

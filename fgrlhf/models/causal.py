@@ -4,20 +4,18 @@ Prompt (padded on the left) and response are one sequence. Where it is cheaper, 
 responses are one row, so that the prompt is computed once.
 """
 
-import inspect
-from functools import cache
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from fgrlhf.errors import UserError
+from fgrlhf.kernels.install import share_cache, shares_cache
+from fgrlhf.kernels.shared_cache import SharedCache
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.decoding import Sampling, Steps
+from fgrlhf.models.frozen_layers import run_lower, run_upper
 from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
-
-# Tokens of a prompt and all its responses: the mask of such a row has 64 million entries.
-LONGEST_SHARED_ROW = 8192
+from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
 
 
 class CausalPolicy(Policy):
@@ -51,6 +49,12 @@ class CausalPolicy(Policy):
                 " layers are all attention layers"
             )
         super().__init__(model, tokenizer, max_input_len, padding_side, chat_template)
+        if can_share(model) and model._supports_attention_backend:
+            share_cache(model)
+
+    @property
+    def _can_split(self) -> bool:
+        return can_share(self.model)
 
     def hidden(
         self,
@@ -64,7 +68,7 @@ class CausalPolicy(Policy):
         G = len(first_G)
         P = prompt_ids_BP.shape[1]
         T = response_ids_BT.shape[1]
-        if K is None or not self._can_share or not sharing_pays(P, T, K, self.hidden_size):
+        if K is None or not can_share(self.model) or not sharing_pays(P, T, K, self.hidden_size):
             return self._hidden_of_rows(
                 prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
             )
@@ -75,20 +79,6 @@ class CausalPolicy(Policy):
             response_mask_BT.view(G, K, T),
         )
         return hidden_GKTD.flatten(0, 1)
-
-    @property
-    def _can_share(self) -> bool:
-        """Whether every layer uses the attention mask and the positions passed to the model.
-
-        Layers with a sliding window or ALiBi derive their own mask or distances.
-        """
-        config = self.model.config
-        layer_types = set(getattr(config, "layer_types", None) or ())
-        has_window = getattr(config, "sliding_window", None) or layer_types - {"full_attention"}
-        has_alibi = getattr(config, "alibi", False)
-        if config._attn_implementation != "sdpa" or has_window or has_alibi:
-            return False
-        return takes_positions(self.model)
 
     def _hidden_of_groups(
         self,
@@ -116,28 +106,22 @@ class CausalPolicy(Policy):
         response_part_KT = torch.arange(1, K + 1, device=device).repeat_interleave(T)
         part_L = torch.cat([prompt_part_P, response_part_KT])
 
-        # rows are the tokens that see, columns the tokens that are seen
-        column_L = torch.arange(P + K * T, device=device)
-        row_L1 = column_L[:, None]
-        not_later_LL = column_L <= row_L1
-        in_prompt_L = part_L == 0
-        same_part_LL = part_L == part_L[:, None]
-        sees_LL = not_later_LL & (in_prompt_L | same_part_LL)
-        # padding is not seen, but has to see something itself
-        itself_LL = column_L == row_L1
-        mask_G1LL = (sees_LL & real_GL[:, None, None]) | itself_LL
+        mask_G1LL = block_mask(part_L[None], real_GL)
 
         prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
         prompt_length_G1 = prompt_mask_GP.sum(1, keepdim=True)
         response_positions_GT = prompt_length_G1 + torch.arange(T, device=device)
         positions_GL = torch.cat([prompt_positions_GP, response_positions_GT.repeat(1, K)], 1)
 
-        hidden_GLD = self.model.base_model(
+        hidden_GLD = self._trunk(
+            prompt_ids_GP,
+            prompt_mask_GP,
+            response_ids_GKT,
+            response_mask_GKT,
             input_ids=ids_GL,
             position_ids=positions_GL,
             attention_mask=mask_G1LL,
-            use_cache=False,
-        ).last_hidden_state
+        )
 
         # a response's first token is predicted from the prompt's last one, token t from token t - 1
         end_of_prompt_G11D = hidden_GLD[:, P - 1 : P, None]
@@ -156,17 +140,58 @@ class CausalPolicy(Policy):
         P = prompt_ids_BP.shape[1]
         T = response_ids_BT.shape[1]
         mask_BL = torch.cat([prompt_mask_BP, response_mask_BT], 1)
-        hidden_BLD = self.model.base_model(
+        hidden_BLD = self._trunk(
+            prompt_ids_BP,
+            prompt_mask_BP,
+            response_ids_BT[:, None],
+            response_mask_BT[:, None],
             input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1),
             attention_mask=mask_BL,
             **position_arguments(self.model, _positions(mask_BL)),
-            use_cache=False,
-        ).last_hidden_state
+        )
         return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
 
+    def _trunk(
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        response_ids_GKT: Tensor,
+        response_mask_GKT: Tensor,
+        **inputs: Tensor,
+    ) -> Tensor:
+        """hidden_GLD of rows with a prompt and K responses, L = P + K T.
+
+        Frozen layers are computed once for all passes (frozen_layers.py).
+
+        Args:
+          inputs: those of the model's trunk, for the same rows.
+        """
+        if self.frozen is None:
+            return self.model.base_model(**inputs, use_cache=False).last_hidden_state
+        n_trained = self.frozen.n_trained
+        P = prompt_ids_GP.shape[1]
+
+        def lower_states() -> tuple[Tensor, Tensor]:
+            lower_GLD = run_lower(self.model, n_trained, **inputs, use_cache=False)
+            return lower_GLD[:, :P], lower_GLD[:, P:].unflatten(1, response_ids_GKT.shape[1:])
+
+        prompt_GPD, response_GKTD = self.frozen.states(
+            prompt_ids_GP, prompt_mask_GP, response_ids_GKT, response_mask_GKT, lower_states
+        )
+        lower_GLD = torch.cat([prompt_GPD, response_GKTD.flatten(1, 2)], 1)
+        return run_upper(self.model, n_trained, lower_GLD, **inputs, use_cache=False)
+
     def _steps(
-        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
-    ) -> "CausalSteps":
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ) -> Steps:
+        if shares_cache(self.model):
+            return SharedCacheSteps(
+                self.model, prompt_ids_GP, prompt_mask_GP, num_samples, max_new_tokens
+            )
         return CausalSteps(self.model, prompt_ids_GP, prompt_mask_GP, num_samples)
 
     def _check_fits(self, prompt_ids_GP: Tensor, sampling: Sampling) -> None:
@@ -179,35 +204,6 @@ class CausalPolicy(Policy):
                 f" {needed} positions, the model has {positions}: lower env.max_input_len or"
                 " env.max_generated_len"
             )
-
-
-def sharing_pays(P: int, T: int, K: int, D: int) -> bool:
-    """Whether one row with a prompt and K responses costs less than K rows with one response each.
-
-    Flops of a decoder layer of width D, in multiples of 4 D: its 12 D^2 weights cost 24 D^2 flops
-    per token, attention costs 4 D per pair of tokens. The shared row needs a dense mask, with which
-    every pair is computed. Separate rows have a causal mask, whose kernels skip half of the pairs.
-
-        shared     6 D (P + K T) + (P + K T)^2
-        separate   K (6 D (P + T) + (P + T)^2 / 2)
-
-    The dense mask has (P + K T)^2 entries per prompt, so the length of a shared row is limited too.
-
-    Args:
-      P: prompt tokens.
-      T: tokens of each response.
-      K: responses per prompt.
-      D: width of the model.
-    """
-    if K < 2:
-        return False
-    shared_row = P + K * T
-    if shared_row > LONGEST_SHARED_ROW:
-        return False
-    separate_row = P + T
-    shared_cost = 6 * D * shared_row + shared_row**2
-    separate_cost = K * (6 * D * separate_row + separate_row**2 / 2)
-    return shared_cost < separate_cost
 
 
 class CausalSteps:
@@ -256,27 +252,74 @@ class CausalSteps:
         self.cache.batch_select_indices(rows)
 
 
+class SharedCacheSteps:
+    """`Steps` of a decoder-only model whose responses share their prompt's keys and values.
+
+    See kernels/shared_cache.py. The arguments are those of `SharedCache`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ):
+        self.model = model
+        self.prompt_ids_GP = prompt_ids_GP
+        self.prompt_mask_GP = prompt_mask_GP
+        self.num_samples = num_samples
+        self.max_new_tokens = max_new_tokens
+
+    def first(self) -> Tensor:
+        prompt_cache = DynamicCache(config=self.model.config)
+        hidden_GD = self.model.base_model(
+            input_ids=self.prompt_ids_GP,
+            attention_mask=self.prompt_mask_GP,
+            position_ids=_positions(self.prompt_mask_GP),
+            past_key_values=prompt_cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        self.cache = SharedCache(
+            prompt_cache, self.prompt_mask_GP, self.num_samples, self.max_new_tokens
+        )
+        prompt_length_G1 = self.prompt_mask_GP.sum(1, keepdim=True)
+        self.next_position_B1 = prompt_length_G1.repeat_interleave(self.num_samples, 0)
+        # a mask of four axes goes to the attention function unchanged, which does not read it
+        self.unread_mask = self.prompt_mask_GP.new_ones(1, 1, 1, 1, dtype=torch.bool)
+        return hidden_GD.repeat_interleave(self.num_samples, 0)
+
+    def next(self, ids_B: Tensor) -> Tensor:
+        hidden_BD = self.model.base_model(
+            input_ids=ids_B[:, None],
+            attention_mask=self.unread_mask,
+            position_ids=self.next_position_B1,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        self.next_position_B1 = self.next_position_B1 + 1
+        return hidden_BD
+
+    def keepable(self, live_B: Tensor) -> Tensor:
+        """As many responses of every prompt that has a live one as the prompt with most of them."""
+        live_GK = live_B.view(-1, self.cache.num_samples)
+        num_kept = int(live_GK.sum(1).max())
+        # live responses first, otherwise in their order
+        order_GK = live_GK.int().argsort(dim=1, descending=True, stable=True)
+        kept_GK = order_GK[:, :num_kept].sort(1).values
+        first_row_G1 = torch.arange(len(live_GK), device=live_B.device)[:, None] * live_GK.shape[1]
+        has_live_G = live_GK.any(1)
+        return (first_row_G1 + kept_GK)[has_live_G].flatten()
+
+    def keep(self, rows: Tensor) -> None:
+        self.next_position_B1 = self.next_position_B1[rows]
+        self.cache.keep(rows)
+
+
 # ---- positions -----------------------------------------------------------------------------------
 
 
 def _positions(mask_BL: Tensor) -> Tensor:
     """positions_BL: 0, 1, 2, ... on real tokens. Padding before them does not count."""
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
-
-
-def takes_positions(model: PreTrainedModel) -> bool:
-    """Whether the model's forward pass has a `position_ids` argument.
-
-    A model with ALiBi has none: it derives distances from the mask.
-    """
-    return "position_ids" in _argument_names(type(model.base_model))
-
-
-def position_arguments(model: PreTrainedModel, position_ids: Tensor) -> dict[str, Tensor]:
-    """`position_ids` as keyword arguments of the model's forward pass; {} if it takes none."""
-    return {"position_ids": position_ids} if takes_positions(model) else {}
-
-
-@cache
-def _argument_names(trunk: type) -> frozenset[str]:
-    return frozenset(inspect.signature(trunk.forward).parameters)

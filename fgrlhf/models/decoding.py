@@ -9,6 +9,10 @@ from torch import Tensor
 
 from fgrlhf.types import Response
 
+# How many of the most probable tokens `draw` sorts at first, and if they do not suffice. On a CPU,
+# 128 of 49,152 tokens take 3 % of the time of all of them.
+CANDIDATES = (128, 2048)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -52,29 +56,71 @@ def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
     """ids_B, one token per row.
 
     The tokens are sorted by descending probability. The drawn token is the first at which the
-    cumulative probability exceeds `uniform_B`.
+    cumulative probability exceeds `uniform_B`, times the probability of all tokens that top_k and
+    top_p leave.
 
     So a sample depends only on its own number, not on the rows of its batch, the process or the
     device's random state. A data-parallel run draws the same samples as a single process, and a
     resumed run the same as an uninterrupted one.
+
+    Sorting a whole vocabulary takes longer than some models take to compute its logits. The drawn
+    token is almost always among the first, so only these are sorted, and more of them only for the
+    rows that need more.
     """
     if not sampling.do_sample:
         return logits_BV.argmax(-1)
-    # C: candidates, most probable first
     V = logits_BV.shape[-1]
-    C = min(sampling.top_k or V, V)
-    logits_BC, ids_BC = torch.topk(logits_BV.float() / sampling.temperature, C, dim=-1)
-    probs_BC = torch.softmax(logits_BC, -1)
+    logits_BV = logits_BV.float() / sampling.temperature
+    uniform_B = uniform_B.to(logits_BV)
+    if sampling.top_k and sampling.top_k < V:
+        logits_BC, ids_BC = torch.topk(logits_BV, sampling.top_k, dim=-1)
+        choice_B, _ = _choose(torch.softmax(logits_BC, -1), sampling.top_p, uniform_B, True)
+        return ids_BC.gather(-1, choice_B[:, None])[:, 0]
+
+    drawn_B = torch.zeros_like(logits_BV[:, 0], dtype=torch.long)
+    logsumexp_B1 = logits_BV.logsumexp(-1, keepdim=True)
+    open_rows = torch.arange(len(logits_BV), device=logits_BV.device)
+    for C in (*CANDIDATES, V):
+        C = min(C, V)
+        logits_RC, ids_RC = torch.topk(logits_BV[open_rows], C, dim=-1)
+        probs_RC = torch.exp(logits_RC - logsumexp_B1[open_rows])
+        choice_R, decided_R = _choose(probs_RC, sampling.top_p, uniform_B[open_rows], C == V)
+        chosen_R = ids_RC.gather(-1, choice_R[:, None])[:, 0]
+        drawn_B[open_rows[decided_R]] = chosen_R[decided_R]
+        open_rows = open_rows[~decided_R]
+        if len(open_rows) == 0:
+            break
+    return drawn_B
+
+
+def _choose(
+    probs_BC: Tensor, top_p: float | None, uniform_B: Tensor, is_everything: bool
+) -> tuple[Tensor, Tensor]:
+    """Draw among the C most probable tokens.
+
+    Args:
+      probs_BC: their probabilities, in descending order.
+      is_everything: whether no other token can be drawn.
+
+    Returns:
+      choice_B, an index into the candidates, and decided_B, whether C candidates were enough.
+    """
     cumulative_BC = probs_BC.cumsum(-1)
-    if sampling.top_p is not None:
+    reached_B = cumulative_BC[:, -1]
+    total_B = reached_B if is_everything else torch.ones_like(reached_B)
+    decided_B = torch.ones_like(reached_B, dtype=torch.bool)
+    if top_p is not None:
         # the smallest set whose probability reaches top_p: everything before a candidate is less
-        in_set_BC = cumulative_BC - probs_BC < sampling.top_p
+        in_set_BC = cumulative_BC - probs_BC < top_p
         cumulative_BC = torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
+        total_B = cumulative_BC.amax(-1)
+        decided_B = reached_B >= top_p
     # instead of normalising the candidates' probabilities, scale the random number to their sum
-    total_B1 = cumulative_BC.amax(-1, keepdim=True)
-    target_B1 = uniform_B[:, None].to(cumulative_BC) * total_B1
-    choice_B1 = (cumulative_BC > target_B1).int().argmax(-1, keepdim=True)
-    return ids_BC.gather(-1, choice_B1)[:, 0]
+    target_B = uniform_B * total_B
+    if top_p is None:
+        decided_B = reached_B > target_B
+    choice_B = (cumulative_BC > target_B[:, None]).int().argmax(-1)
+    return choice_B, decided_B | is_everything
 
 
 def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:

@@ -70,36 +70,10 @@ class EncoderDecoderPolicy(Policy):
 
     @property
     def _can_pack(self) -> bool:
-        """Whether several responses can be one row of the decoder.
-
-        The model must use relative positions only, and its attention must accept a mask for each
-        pair of tokens.
-        """
-        uses_sdpa = self.model.config._attn_implementation == "sdpa" or shares_prompts(self.model)
-        return uses_sdpa and _max_positions(self.model) is None
+        return can_pack(self.model)
 
     def _encode(self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor) -> Tensor:
-        """encoded_GPD, 0 on padding.
-
-        Prompts of similar length go through the encoder together, without needless padding.
-        """
-        P = prompt_ids_GP.shape[1]
-        encoder = self.model.get_encoder()
-        lengths_G = prompt_mask_GP.sum(1)
-        order_G = lengths_G.argsort(stable=True)
-        encoded_parts = []
-        for rows in _split_by_tokens(order_G, lengths_G[order_G].tolist(), ENCODED_AT_ONCE):
-            # columns that hold a token of one of these prompts
-            columns = prompt_mask_GP[rows].any(0).nonzero()[:, 0].tolist() or [0]
-            start = columns[0]
-            end = columns[-1] + 1
-            encoded = encoder(
-                input_ids=prompt_ids_GP[rows, start:end],
-                attention_mask=prompt_mask_GP[rows, start:end],
-            ).last_hidden_state
-            encoded_parts.append(nn.functional.pad(encoded, (0, 0, start, P - end)))
-        back_to_G = order_G.argsort()
-        return torch.cat(encoded_parts)[back_to_G]
+        return encode_prompts(self.model, prompt_ids_GP, prompt_mask_GP)
 
     def _decode(
         self,
@@ -137,7 +111,11 @@ class EncoderDecoderPolicy(Policy):
         return encoded_GPD.repeat_interleave(num_rows, 0), mask_GP.repeat_interleave(num_rows, 0)
 
     def _steps(
-        self, prompt_ids_GP: Tensor, prompt_mask_GP: Tensor, num_samples: int
+        self,
+        prompt_ids_GP: Tensor,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
     ) -> "EncoderDecoderSteps":
         encoded_GPD = self._encode(prompt_ids_GP, prompt_mask_GP)
         encoded, mask = self._for_decoder(encoded_GPD, prompt_mask_GP, num_samples)
@@ -157,6 +135,40 @@ class EncoderDecoderPolicy(Policy):
 
 
 T5Policy = EncoderDecoderPolicy  # the paper's name
+
+
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether several responses can be one row of the decoder (packing.py).
+
+    The model must use relative positions only, and its attention must accept a mask for each pair
+    of tokens.
+    """
+    uses_sdpa = model.config._attn_implementation == "sdpa" or shares_prompts(model)
+    return uses_sdpa and _max_positions(model) is None
+
+
+def encode_prompts(model: PreTrainedModel, ids_GP: Tensor, mask_GP: Tensor) -> Tensor:
+    """encoded_GPD, the encoder's states, 0 on padding.
+
+    Prompts of similar length go through the encoder together, without needless padding.
+    """
+    P = ids_GP.shape[1]
+    encoder = model.get_encoder()
+    lengths_G = mask_GP.sum(1)
+    order_G = lengths_G.argsort(stable=True)
+    encoded_parts = []
+    for rows in _split_by_tokens(order_G, lengths_G[order_G].tolist(), ENCODED_AT_ONCE):
+        # columns that hold a token of one of these prompts
+        columns = mask_GP[rows].any(0).nonzero()[:, 0].tolist() or [0]
+        start = columns[0]
+        end = columns[-1] + 1
+        encoded = encoder(
+            input_ids=ids_GP[rows, start:end],
+            attention_mask=mask_GP[rows, start:end],
+        ).last_hidden_state
+        encoded_parts.append(nn.functional.pad(encoded, (0, 0, start, P - end)))
+    back_to_G = order_G.argsort()
+    return torch.cat(encoded_parts)[back_to_G]
 
 
 class EncoderDecoderSteps:

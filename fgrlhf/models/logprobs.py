@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError
 from fgrlhf.utils import check_shape
@@ -62,6 +63,51 @@ def chosen_logprobs(
         logprobs_of_blocks.append(logprobs_N)
         entropy_of_blocks.append(entropy_N)
     return torch.cat(logprobs_of_blocks), torch.cat(entropy_of_blocks)
+
+
+@torch.no_grad()
+def logprobs_and_margins(
+    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of given tokens, and by how much they fall short of the likeliest token's.
+
+        log p(a)    and    log p(a) - max_v log p(v) = z[a] - max_v z[v]
+
+    Both are in fp32 and without gradient. Arguments as in `chosen_logprobs`.
+
+    Returns:
+      (logprobs_N, margins_N)
+
+    Raises:
+      ValueError: the arguments have other shapes, or different numbers of tokens.
+    """
+    check_shape("hidden_ND", hidden_ND, (None, None))
+    check_shape("ids_N", ids_N, (len(hidden_ND),))
+    logprobs = []
+    margins = []
+    for block_hidden_ND, block_ids_N in zip(hidden_ND.split(block), ids_N.split(block)):
+        logits_NV = project(block_hidden_ND).float()
+        chosen_N = logits_NV.gather(-1, block_ids_N[:, None])[:, 0]
+        logprobs.append(chosen_N - logits_NV.logsumexp(-1))
+        margins.append(chosen_N - logits_NV.amax(-1))
+    return torch.cat(logprobs), torch.cat(margins)
+
+
+def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Last hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""
+    config = model.config
+    if getattr(config, "scale_decoder_outputs", False):  # T5 with tied embeddings
+        hidden = hidden * config.d_model**-0.5
+    output_layer = model.get_output_embeddings()
+    assert output_layer is not None, "a language model has an output layer"
+    logits = output_layer(hidden)
+    bias = getattr(model, "final_logits_bias", None)  # BART
+    if bias is not None:
+        logits = logits + bias
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    return logits
 
 
 class _ChosenLogprob(torch.autograd.Function):

@@ -18,17 +18,25 @@ from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.top_layers import top_layers_of
 
 ADAPTER = "default"
 
 
-def add_adapters(model: PreTrainedModel, settings: LoRAConfig) -> PreTrainedModel:
+def add_adapters(
+    model: PreTrainedModel, settings: LoRAConfig, top_layers: int | None = None
+) -> PreTrainedModel:
     """The same model with adapters on its linear layers. Only the adapters are trained.
+
+    Args:
+      top_layers: only these top layers of the model get adapters; None: all layers.
 
     Raises:
       UserError: `settings.target_modules` names a layer that the model does not have.
     """
     targets = _targets(model, settings.target_modules)
+    if top_layers is not None:
+        targets = _names_in_top_layers(model, targets, top_layers)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]  # peft takes any number
@@ -59,10 +67,23 @@ def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> list[st
     return sorted(requested or available)
 
 
+def _names_in_top_layers(model: PreTrainedModel, targets: Sequence[str], n: int) -> list[str]:
+    """Full names of the target layers that are in the model's top n layers."""
+    in_top_layers = set()
+    for layer in top_layers_of(model, n):
+        in_top_layers.update(layer.modules())
+    names = []
+    for name, module in model.named_modules():
+        if module in in_top_layers and _last_part(name) in targets:
+            names.append(name)
+    return names
+
+
 def _stores_transposed_weights(model: PreTrainedModel, targets: Sequence[str]) -> bool:
     """Whether the target layers are GPT-2's, whose weights are (in, out)."""
     for name, module in model.named_modules():
-        if _last_part(name) in targets and isinstance(module, Conv1D):
+        is_target = name in targets or _last_part(name) in targets
+        if is_target and isinstance(module, Conv1D):
             return True
     return False
 

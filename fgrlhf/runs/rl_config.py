@@ -84,6 +84,11 @@ class EvalGenerationConfig(GenerationConfig):
     do_sample: bool = Field(default=False, description="false: take the most probable response")
 
 
+ABOUT_TOP_LAYERS = (
+    "train only the top layers; those below are frozen and computed once per rollout. null: all"
+)
+
+
 class PolicyConfig(StrictModel):
     ckpt: FilePath = Field(description="folder or hub name")
     input_padding_side: Literal["left", "right"] | None = Field(
@@ -96,6 +101,7 @@ class PolicyConfig(StrictModel):
     lora: LoRAConfig | None = Field(
         default=None, description="train adapters; the reference is the policy without them"
     )
+    train_top_layers: Count | None = Field(default=None, description=ABOUT_TOP_LAYERS)
     train_generation_kwargs: GenerationConfig = GenerationConfig()
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
@@ -106,6 +112,13 @@ class ValueConfig(StrictModel):
     policy_value_sharing: bool = Field(
         default=False, description="the critic is a head on the policy's hidden states"
     )
+    train_top_layers: Count | None = Field(
+        default=None,
+        description=(
+            "train only the top layers of the critic's trunk. If ckpt and this number are the"
+            " policy's, both share the frozen layers"
+        ),
+    )
 
     @model_validator(mode="after")
     def _one_trunk(self):
@@ -113,9 +126,9 @@ class ValueConfig(StrictModel):
             return self
         mistakes = unread_keys(
             self,
-            ["ckpt"],
+            ["ckpt", "train_top_layers"],
             "since policy_value_sharing is true and the critic reads the policy's hidden states: "
-            "set ckpt=null, or policy_value_sharing=false",
+            "leave it out, or set policy_value_sharing=false",
         )
         if self.freeze_value_model:
             text = (

@@ -1,0 +1,211 @@
+"""Decoding of decoder-only models: K responses read one copy of their prompt's keys and values.
+
+transformers keeps one row of keys and values per response. The prompt's are therefore copied K
+times, all rows are copied again for every new token, and with grouped queries they are repeated for
+every query head. At a prompt of 700 tokens these copies take most of a decoding step. Here
+
+- the keys and values of a prompt are stored once and read once for its K responses;
+- those of the responses are written into a tensor that is allocated once;
+- the Q query heads that share a key-value head are Q queries of that head.
+
+So a step attends in two parts. With N = K * Q queries per prompt and key-value head,
+
+    scores = [scale q K_prompt^T, scale q K_response^T]          (N, P) and (Q, T) per response
+    out = softmax(scores) [V_prompt; V_response]
+
+A cache's `update` normally returns keys and values for the attention function. That of
+`SharedCache` returns two `LayerCache` objects instead, which `shared_cache_attention` understands.
+
+Axes here: G prompts, K responses per prompt, B = G K, H key-value heads, Q query heads per
+key-value head, P prompt tokens, T response tokens, D numbers per head.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+SHARED_CACHE = "shared_cache"
+
+
+@dataclass
+class LayerCache:
+    """Keys and values of one layer.
+
+    Attributes:
+      prompt_key_GHPD, prompt_value_GHPD: of the prompts.
+      response_key_BHTD, response_value_BHTD: of the responses; T is the length limit.
+      hidden_G11P: the prompts' padding, which is not seen; None if there is none.
+      length: response tokens stored so far.
+    """
+
+    prompt_key_GHPD: Tensor
+    prompt_value_GHPD: Tensor
+    response_key_BHTD: Tensor
+    response_value_BHTD: Tensor
+    hidden_G11P: Tensor | None
+    length: int = 0
+
+    def append(self, key_BH1D: Tensor, value_BH1D: Tensor) -> None:
+        """Store the keys and values of one token per response."""
+        self.response_key_BHTD[:, :, self.length] = key_BH1D[:, :, 0]
+        self.response_value_BHTD[:, :, self.length] = value_BH1D[:, :, 0]
+        self.length += 1
+
+    def keep(self, groups: Tensor, rows: Tensor, hidden_G11P: Tensor | None) -> None:
+        """Keep only these prompts and responses."""
+        if len(groups) < len(self.prompt_key_GHPD):
+            self.prompt_key_GHPD = self.prompt_key_GHPD[groups]
+            self.prompt_value_GHPD = self.prompt_value_GHPD[groups]
+        self.response_key_BHTD = self._kept_rows(self.response_key_BHTD, rows)
+        self.response_value_BHTD = self._kept_rows(self.response_value_BHTD, rows)
+        self.hidden_G11P = hidden_G11P
+
+    def _kept_rows(self, stored_BHTD: Tensor, rows: Tensor) -> Tensor:
+        kept_BHTD = stored_BHTD.new_empty(len(rows), *stored_BHTD.shape[1:])
+        kept_BHTD[:, :, : self.length] = stored_BHTD[rows, :, : self.length]
+        return kept_BHTD
+
+
+class SharedCache(Cache):
+    """Keys and values of G prompts and their G * K responses; the K of a prompt are consecutive.
+
+    Args:
+      prompt_cache: a cache filled with the prompts.
+      prompt_mask_GP: 1 on real tokens of the prompts.
+      num_samples: responses per prompt, K.
+      max_new_tokens: length limit of the responses.
+    """
+
+    def __init__(
+        self,
+        prompt_cache: Cache,
+        prompt_mask_GP: Tensor,
+        num_samples: int,
+        max_new_tokens: int,
+    ):
+        super().__init__(layers=[])
+        self.num_samples = num_samples
+        self.prompt_mask_GP = prompt_mask_GP
+        hidden_G11P = _padding(prompt_mask_GP)
+        self.layer_caches = []
+        layers: Any = prompt_cache.layers  # every layer is one of attention
+        for layer in layers:
+            key_GHPD, value_GHPD = layer.keys, layer.values
+            G, H, _, D_key = key_GHPD.shape
+            B = G * num_samples
+            self.layer_caches.append(
+                LayerCache(
+                    key_GHPD,
+                    value_GHPD,
+                    key_GHPD.new_empty(B, H, max_new_tokens, D_key),
+                    value_GHPD.new_empty(B, H, max_new_tokens, value_GHPD.shape[-1]),
+                    hidden_G11P,
+                )
+            )
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args, **kwargs):
+        """Store one token per response; return the layer's cache in place of keys and values."""
+        layer = self.layer_caches[layer_idx]
+        layer.append(key_states, value_states)
+        return layer, layer
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only these responses: equally many of each prompt that is kept."""
+        groups = (rows // self.num_samples).unique_consecutive()
+        self.num_samples = len(rows) // len(groups)
+        self.prompt_mask_GP = self.prompt_mask_GP[groups]
+        hidden_G11P = _padding(self.prompt_mask_GP)
+        for layer in self.layer_caches:
+            layer.keep(groups, rows, hidden_G11P)
+
+
+def _padding(prompt_mask_GP: Tensor) -> Tensor | None:
+    if bool(prompt_mask_GP.all()):
+        return None
+    return ~prompt_mask_GP.bool()[:, None, None]
+
+
+def shared_cache_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor | LayerCache,
+    value: Tensor | LayerCache,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """The attention function for transformers: decoding with a `SharedCache`.
+
+    Every other call goes to PyTorch's attention.
+
+    Returns:
+      (outputs (B, L, heads, D), None), as transformers expects it.
+    """
+    if not isinstance(key, LayerCache):
+        assert isinstance(value, Tensor)
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # (B, heads, 1, D) -> (B, 1, heads, D)
+    return attend_to_shared_cache(query[:, :, 0] * scale, key)[:, None], None
+
+
+def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
+    """Attention of one query token per response: out_BND, N = H * Q query heads.
+
+    Args:
+      query_BND: scaled queries. Heads h Q .. h Q + Q - 1 read key-value head h.
+      cache: keys and values, those of the query tokens included.
+    """
+    B, N, D = query_BND.shape
+    G, H, P, _ = cache.prompt_key_GHPD.shape
+    K = B // G
+    Q = N // H
+    t = cache.length
+    response_key = cache.response_key_BHTD[:, :, :t].flatten(0, 1)
+    response_value = cache.response_value_BHTD[:, :, :t].flatten(0, 1)
+
+    # all queries of a prompt that read the same key-value head, one below the other
+    query_of_prompt = query_BND.view(G, K, H, Q, D).transpose(1, 2).reshape(G * H, K * Q, D)
+    prompt_scores = query_of_prompt @ cache.prompt_key_GHPD.flatten(0, 1).mT
+    if cache.hidden_G11P is not None:
+        prompt_scores = prompt_scores.view(G, H, K * Q, P)
+        prompt_scores = prompt_scores.masked_fill_(cache.hidden_G11P, -torch.inf).flatten(0, 1)
+    response_scores = query_BND.reshape(B * H, Q, D) @ response_key.mT
+
+    # softmax over both parts; in fp32, as PyTorch's attention does in half precision
+    response_scores = _by_prompt(response_scores, G, K, H, Q)
+    probs = torch.cat([prompt_scores, response_scores], -1).softmax(-1, dtype=torch.float32)
+    prompt_probs, response_probs = probs.to(query_BND.dtype).split([P, t], -1)
+
+    prompt_out = prompt_probs @ cache.prompt_value_GHPD.flatten(0, 1)
+    response_out = _by_response(response_probs, G, K, H, Q) @ response_value
+    out = _by_response(prompt_out, G, K, H, Q) + response_out
+    return out.view(B, N, out.shape[-1])
+
+
+def _by_prompt(x: Tensor, G: int, K: int, H: int, Q: int) -> Tensor:
+    """(G K H, Q, X) -> (G H, K Q, X)."""
+    return x.view(G, K, H, Q, -1).transpose(1, 2).reshape(G * H, K * Q, -1)
+
+
+def _by_response(x: Tensor, G: int, K: int, H: int, Q: int) -> Tensor:
+    """(G H, K Q, X) -> (G K H, Q, X)."""
+    return x.view(G, H, K, Q, -1).transpose(1, 2).reshape(G * K * H, Q, -1)
+
+
+def use_shared_cache(model: PreTrainedModel) -> PreTrainedModel:
+    """The same decoder-only model with an attention function that reads a `SharedCache`."""
+    model.set_attn_implementation(SHARED_CACHE)
+    return model
+
+
+AttentionInterface.register(SHARED_CACHE, shared_cache_attention)
+AttentionMaskInterface.register(SHARED_CACHE, sdpa_mask)
