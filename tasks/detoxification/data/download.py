@@ -52,7 +52,8 @@ def fetch_rated(folder: str | Path) -> Path:
             f"{RATED_FILE} cannot be fetched from hub:{HUB_NAME}: {shorten(error)}. Is there a"
             f" network? Run the same command again, or put the file at {path}"
         ) from None
-    expected = listed.lfs.sha256 if listed.lfs is not None else None
+    stored = getattr(listed, "lfs", None)  # None for a file that the hub keeps in git
+    expected = None if stored is None else stored.sha256
     received = sha256(partial)
     if received != expected:
         Path(partial).unlink()
