@@ -38,6 +38,7 @@ setup(
         "nltk>=3.9",
         "pydantic>=2.14,<3",
         "safetensors>=0.8",
+        "gguf>=0.19",  # reads the model of `fgrlhf data model`; pure Python, 0.1 MB
         "numpy>=2",
         "scipy>=1.14",
         "scikit-learn>=1.7",

@@ -29,6 +29,7 @@ from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, T5Policy
 from fgrlhf.models.loading import SAFE, load_config, load_tokenizer, load_weights
 from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.reward_models.shapes import shape_of_config
 from fgrlhf.types import Prompt
@@ -103,6 +104,7 @@ def load_policy(
     policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
     if top_layers is not None and not empty:
         policy.train_top_layers(top_layers)
+    policy.source = read_source(ckpt)
     if not empty:
         _check_special_tokens(policy)
         _check_logits(policy)

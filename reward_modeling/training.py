@@ -34,6 +34,7 @@ from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.loading import load_config, load_weights
+from fgrlhf.models.source import ModelSource, read_source
 from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
@@ -335,7 +336,8 @@ def run_training(
             "steps": trainer.state.global_step,
         }
         if trainer.is_world_process_zero():
-            install_model(trainer, folder, replace(spec, metrics=metrics, **facts))
+            source = read_source(config.model.ckpt)
+            install_model(trainer, folder, replace(spec, metrics=metrics, **facts), source)
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
     if is_main_rank():
         # after the log has written stages.json, because result.json marks the stage as complete
@@ -356,12 +358,16 @@ def _without_timings(metrics: Mapping[str, float]) -> dict[str, float]:
     return numbers
 
 
-def install_model(trainer: StageTrainer, folder: Path, spec: RewardModelSpec) -> None:
-    """Write model, tokenizer and spec into `folder`, each file atomically and the spec last."""
+def install_model(
+    trainer: StageTrainer, folder: Path, spec: RewardModelSpec, source: ModelSource | None = None
+) -> None:
+    """Write model, tokenizer, source and spec into `folder`, each atomically and the spec last."""
     tokenizer: Any = trainer.processing_class
     network: Any = trainer.accelerator.unwrap_model(trainer.model)
     forget_last_call(tokenizer)
     with model_to_install(folder) as temporary:
         network.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        if source is not None:
+            source.save(temporary)
     spec.save(folder)

@@ -1,16 +1,18 @@
 """Demonstrations as batches: encoding, order, padding."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.data.formats import Demonstration
+from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
 
@@ -69,23 +71,63 @@ def _response_ids(policy: Policy, examples: Sequence[Demonstration]) -> list[lis
 
 
 class Collator:
-    """Pads a batch on the right to its longest example."""
+    """Pads a batch to its longest example.
 
-    def __init__(self, pad_id: int):
+    Args:
+      left: pad on the left, so that the responses of a decoder-only model end in the same column.
+    """
+
+    def __init__(self, pad_id: int, left: bool = False):
         self.pad_id = pad_id
+        self.left = left
 
     def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
         inputs = [row["input_ids"] for row in rows]
         return {
-            "input_ids": _padded(inputs, self.pad_id),
-            "attention_mask": _padded([[1] * len(ids) for ids in inputs], 0),
-            "labels": _padded([row["labels"] for row in rows], IGNORED),
+            "input_ids": self._padded(inputs, self.pad_id),
+            "attention_mask": self._padded([[1] * len(ids) for ids in inputs], 0),
+            "labels": self._padded([row["labels"] for row in rows], IGNORED),
         }
 
+    def _padded(self, rows: Sequence[list[int]], fill: int) -> Tensor:
+        width = max(len(row) for row in rows)
+        padded = []
+        for row in rows:
+            padding = [fill] * (width - len(row))
+            padded.append(padding + row if self.left else row + padding)
+        return torch.tensor(padded)
 
-def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+def response_loss(model: Any, policy: Policy, inputs: dict[str, Tensor]) -> Tensor:
+    """The mean negative log-probability of the response tokens under a decoder-only model.
+
+    The output layer is computed for the last columns only, in which the responses are.
+
+    Args:
+      model: the policy's language model, wrapped or not.
+      inputs: a batch of `Collator` with padding on the left.
+    """
+    labels_BL = inputs["labels"]
+    mask_BL = inputs["attention_mask"]
+    longest = int((labels_BL != IGNORED).sum(1).max())
+    kept = longest + 1  # the column before a token predicts it
+    logits_BNV = model(
+        input_ids=inputs["input_ids"],
+        attention_mask=mask_BL,
+        **position_arguments(policy.model, (mask_BL.cumsum(1) - 1).clamp(min=0)),
+        logits_to_keep=kept,
+        use_cache=False,
+    ).logits
+    assert logits_BNV.shape[1] <= kept, "the model computes logits for its whole input"
+    targets_BN = labels_BL[:, 1 - logits_BNV.shape[1] :]
+    return nn.functional.cross_entropy(
+        logits_BNV[:, :-1].flatten(0, 1).float(), targets_BN.flatten(), ignore_index=IGNORED
+    )
+
+
+def keeps_logits(model: PreTrainedModel) -> bool:
+    """Whether the model can compute the logits of the last columns only."""
+    return "logits_to_keep" in inspect.signature(type(model).forward).parameters
 
 
 class Order(Sampler):

@@ -15,11 +15,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from accelerate.utils import gather_object
 from pydantic import Field, model_validator
-from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import PretrainedConfig, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import (
@@ -60,12 +60,15 @@ from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
-from sft.data import IGNORED, Collator, Order, count_cuts, encode
+from sft.data import IGNORED, Collator, Order, count_cuts, encode, keeps_logits, response_loss
 
 
 class ModelSection(StrictModel):
     ckpt: FilePath = Field(
         description="folder or hub name of an encoder-decoder or decoder-only model"
+    )
+    train_top_layers: Count | None = Field(
+        default=None, description="train only the top layers; null: all"
     )
     max_input_len: Tokens = Field(default=1024, description="tokens; longer inputs are cut")
     max_generated_len: Tokens = Field(default=200, description="tokens; longer answers are cut")
@@ -189,6 +192,8 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         self.metrics = metrics
         self.generates = bool(dev) and (bool(metrics) or config.evaluation.metric != "loss")
         self.rouge = RougeLsum()
+        is_encoder_decoder = cast(PretrainedConfig, policy.model.config).is_encoder_decoder
+        self.responses_only = not is_encoder_decoder and keeps_logits(policy.model)
         # so that `compute_loss` receives the number of tokens of the whole batch
         self.model_accepts_loss_kwargs = True
 
@@ -199,10 +204,15 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
         mean over the micro-batch, so the gradients of micro-batches would be summed instead of
         averaged.
         """
-        output = model(**inputs)
+        output: Any = {}  # nothing reads it: the evaluation needs the loss only
+        if self.responses_only:
+            mean_loss = response_loss(model, self.policy, inputs)
+        else:
+            output = model(**inputs)
+            mean_loss = output.loss
         tokens = (inputs["labels"] != IGNORED).sum()
         share = tokens / (tokens if num_items_in_batch is None else num_items_in_batch)
-        loss = output.loss * share * self.args.world_size  # DDP averages gradients over processes
+        loss = mean_loss * share * self.args.world_size  # DDP averages gradients over processes
         return (loss, output) if return_outputs else loss
 
     def _get_train_sampler(self, train_dataset=None):
@@ -333,7 +343,11 @@ def _train(config: SFTConfig, task: Task) -> Path:
         return folder
     arguments = training_arguments(config, folder / "checkpoints")
     use_kernels(config.model.kernels, folder)
-    policy = load_policy(config.model.ckpt, max_input_len=config.model.max_input_len)
+    policy = load_policy(
+        config.model.ckpt,
+        max_input_len=config.model.max_input_len,
+        top_layers=config.model.train_top_layers,
+    )
     dev_prompts = [example.prompt for example in dev]
     metrics = [
         *build_metrics(config.evaluation_metrics, str(arguments.device)),
@@ -352,7 +366,9 @@ def _train(config: SFTConfig, task: Task) -> Path:
             log,
             metrics,
             args=arguments,
-            data_collator=Collator(policy.tokenizer.pad_token_id),
+            data_collator=Collator(
+                policy.tokenizer.pad_token_id, left=policy.tokenizer.padding_side == "left"
+            ),
             train_dataset=encode(policy, examples, config.model.max_generated_len),
             eval_dataset=encode(policy, dev, config.model.max_generated_len) if dev else None,
         )

@@ -9,6 +9,8 @@ import reference
 import torch
 from hypothesis import HealthCheck, settings
 
+from fgrlhf.models.source import read_source
+
 # The two matrix libraries of fgrlhf/kernels/choice.py round differently, so no test, and no program
 # that a test starts, measures which is faster. All other kernels are in use.
 os.environ.setdefault("FGRLHF_KERNELS", "pytorch")
@@ -66,6 +68,19 @@ def qa_feedback(source) -> Path:
     return _folder(
         "FGRLHF_QA_FEEDBACK", "real qa-feedback rows (train.json, dev.json, *_feedback.json)"
     )
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Path:
+    """The folder of a pretrained language model, for tests marked `small_model`."""
+    default = Path(__file__).parents[1] / "outputs" / "models" / "smollm2"
+    folder = Path(os.environ.get("FGRLHF_SMALL_MODEL", default))
+    if read_source(folder) is None:
+        pytest.skip(
+            "there is no pretrained model: fetch it with `bash scripts/get_small_model.sh`, or set"
+            " FGRLHF_SMALL_MODEL to its folder"
+        )
+    return folder
 
 
 @pytest.fixture(scope="session")

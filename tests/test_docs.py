@@ -1,7 +1,8 @@
 """Every path, snippet and command in the documents is checked against the code.
 
 A command is parsed by the program that it calls, which then stops: unknown keys, wrong values and
-missing configs fail. `--help`, `fgrlhf env`, `fgrlhf data` and `fgrlhf new-task` really run.
+missing configs fail. `--help`, `fgrlhf env`, `fgrlhf data` (except for the download of
+`fgrlhf data model`) and `fgrlhf new-task` really run.
 """
 
 import argparse
@@ -156,6 +157,8 @@ class Programs:
             patch.setattr("sys.argv", ["fgrlhf", name, *rest])
             if name == "env" or (rest and name in ("data", "new-task")):
                 patch.chdir(self.working_folder())
+                if rest[:1] == ["model"]:
+                    self.stop_before_download(patch)
                 self.call(fgrlhf_main)
             elif rest:  # `fgrlhf compare` alone is a reference to the command
                 self.stop_after_parsing(patch, is_abbreviated)
@@ -271,6 +274,12 @@ class Programs:
         patch.setattr("fgrlhf.cli.command_line.validate", validate_and_stop)
         patch.setattr("fgrlhf.report.page.write_report", stop)
         patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
+
+    def stop_before_download(self, patch: pytest.MonkeyPatch) -> None:
+        def stop(*_):
+            raise Parsed
+
+        patch.setattr("fgrlhf.data.model.fetch_model", stop)
 
     def working_folder(self) -> Path:
         """A repository with a new task and a file of rows."""

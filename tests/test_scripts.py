@@ -273,3 +273,42 @@ def test_an_environment_without_python_is_refused(tmp_path):
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "has no program `python`" in done.stderr
+
+
+# ---- get_small_model.sh --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variables, folder",
+    [
+        ({}, "outputs/models/smollm2"),
+        ({"FGRLHF_SMALL_MODEL": "/models/small"}, "/models/small"),
+        ({"FGRLHF_SMALL_MODEL": "small"}, "{caller}/small"),
+    ],
+)
+def test_the_small_model_is_fetched_into_its_folder(tmp_path, variables, folder):
+    program(tmp_path, "python", 'printf "%s|" "$PWD" "$@"')
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "VIRTUAL_ENV": "/some/environment"}
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts" / "get_small_model.sh")],
+        cwd=tmp_path,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+    )
+    here, *words = done.stdout.rstrip("|").split("|")
+    assert here == str(ROOT)
+    folder = folder.format(caller=tmp_path)
+    assert words == ["-m", "fgrlhf.cli.main", "data", "model", "smollm2", f"output_dir={folder}"]
+
+
+def test_the_small_model_needs_an_environment(tmp_path):
+    copy = tmp_path / "scripts"
+    shutil.copytree(ROOT / "scripts", copy)
+    done = subprocess.run(
+        ["bash", str(copy / "get_small_model.sh")],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "Run `make setup`" in done.stderr

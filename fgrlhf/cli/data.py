@@ -1,11 +1,13 @@
-"""Show, check and convert rows of training data.
+"""Show, check and convert rows of training data, and fetch a small pretrained model.
 
     fgrlhf data show FILE                            print keys, first rows and matching formats
     fgrlhf data check FILE format=comparisons        check every row and print statistics
     fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
+    fgrlhf data model smollm2                        fetch a language model of 135 M parameters
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
-(fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py.
+(fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py. The models are those of
+fgrlhf/data/model.py.
 """
 
 import json
@@ -56,6 +58,12 @@ class FormatSettings(StrictModel):
 
 class ShowSettings(StrictModel):
     rows: Count = Field(default=3, description="number of rows to print")
+
+
+class ModelSettings(StrictModel):
+    output_dir: str | None = Field(
+        default=None, description="folder of the model; null: outputs/models/NAME"
+    )
 
 
 # ---- show ----------------------------------------------------------------------------------------
@@ -202,37 +210,58 @@ def convert(source: str, out: str, settings: FormatSettings) -> None:
     print(f"{out}: {len(items):,} rows of {settings.format}")
 
 
+# ---- model ---------------------------------------------------------------------------------------
+
+
+def fetch(name: str, settings: ModelSettings) -> None:
+    """Fetch a pretrained model, or reuse the folder that has it."""
+    from fgrlhf.data.model import MODELS, fetch_model  # takes seconds, and the rows do not need it
+
+    if name not in MODELS:
+        raise UserError(
+            f"`{shorten(name)}` is not a model of fgrlhf data model; {suggestion(name, [*MODELS])}."
+            " A stage reads any other model by its hub name or folder"
+        )
+    model = MODELS[name]
+    fetch_model(model, settings.output_dir or model.default_folder)
+
+
 # ---- the command ---------------------------------------------------------------------------------
 
 USAGE = """usage: fgrlhf data show FILE [rows=3]
        fgrlhf data check FILE format=... [columns=...] [limit=...]
-       fgrlhf data convert IN OUT format=... [columns=...] [limit=...]"""
-ACTIONS = ("show", "check", "convert")
+       fgrlhf data convert IN OUT format=... [columns=...] [limit=...]
+       fgrlhf data model NAME [output_dir=...]"""
+# action -> names of its arguments
+ACTIONS = {"show": ["FILE"], "check": ["FILE"], "convert": ["IN", "OUT"], "model": ["NAME"]}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an action, its files, and key=value settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        print("\n".join([USAGE, "keys:", *describe(ShowSettings), *describe(FormatSettings)]))
+        keys = [ShowSettings, FormatSettings, ModelSettings]
+        lines = [line for settings in keys for line in describe(settings)]
+        print("\n".join([USAGE, "keys:", *lines]))
         sys.exit(0 if arguments else 2)
     action, *rest = arguments
     if action not in ACTIONS:
+        known = [*ACTIONS]
         raise UserError(
-            f"`{shorten(action)}` is not an action of fgrlhf data; {suggestion(action, ACTIONS)}"
+            f"`{shorten(action)}` is not an action of fgrlhf data; {suggestion(action, known)}"
         )
-    n_files = 2 if action == "convert" else 1
-    files, settings = rest[:n_files], rest[n_files:]
-    if len(files) < n_files or any("=" in file and not Path(file).exists() for file in files):
-        raise UserError(
-            f"fgrlhf data {action} needs {'IN and OUT' if n_files > 1 else 'FILE'}.\n{USAGE}"
-        )
+    names = ACTIONS[action]
+    given, settings = rest[: len(names)], rest[len(names) :]
+    if len(given) < len(names) or any("=" in text and not Path(text).exists() for text in given):
+        raise UserError(f"fgrlhf data {action} needs {' and '.join(names)}.\n{USAGE}")
     if action == "show":
-        show(files[0], settings_from(ShowSettings, settings))
+        show(given[0], settings_from(ShowSettings, settings))
     elif action == "check":
-        check(files[0], settings_from(FormatSettings, settings))
+        check(given[0], settings_from(FormatSettings, settings))
+    elif action == "convert":
+        convert(given[0], given[1], settings_from(FormatSettings, settings))
     else:
-        convert(files[0], files[1], settings_from(FormatSettings, settings))
+        fetch(given[0], settings_from(ModelSettings, settings))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import speed_up
-from fgrlhf.models.chat import load_chat_template
+from fgrlhf.models.chat import load_chat_template, special_ids
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
 from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.types import PolicyOutput, Response
 
@@ -28,6 +29,9 @@ UNFORCED = {
     "repetition_penalty": 1.0,
     "min_length": 0,
 }
+# Special tokens with which models end a text in pretraining. The generation config of an instruct
+# model may name only the end of a turn.
+ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 COUNTED_AT_ONCE = 256  # prompts whose tokens are counted in one call of the tokenizer
 
 
@@ -51,6 +55,9 @@ class Policy(nn.Module):
       chat_template: True: prompts are a user's turn of a conversation; None: only if the tokenizer
         has a template.
 
+    Attributes:
+      source: where its pretrained weights come from, if that is known; saved with the model.
+
     Raises:
       UserError: the tokenizer cannot pad, or its chat template cannot be used.
     """
@@ -58,6 +65,7 @@ class Policy(nn.Module):
     default_padding_side: str
     model: PreTrainedModel
     frozen: FrozenLayers | None = None  # see `train_top_layers`
+    source: ModelSource | None = None
 
     def __init__(
         self,
@@ -73,16 +81,25 @@ class Policy(nn.Module):
         self.max_input_len = max_input_len
         tokenizer.padding_side = padding_side or self.default_padding_side
         tokenizer.truncation_side = "right"
-        if tokenizer.pad_token_id is None:
-            if tokenizer.eos_token_id is None:
-                raise UserError(
-                    f"the tokenizer of {name_of(tokenizer)} has neither a padding token nor an"
-                    " end-of-sequence token, so responses cannot be padded: set `pad_token` or"
-                    " `eos_token` in its tokenizer_config.json"
-                )
-            tokenizer.pad_token = tokenizer.eos_token
         self.chat = load_chat_template(tokenizer, chat_template, max_input_len)
         self.turn_end_ids = self.chat.end_ids() if self.chat else []
+        if tokenizer.pad_token_id is None:
+            self._pad_with_the_end()
+
+    def _pad_with_the_end(self) -> None:
+        """Use the end-of-sequence token for padding. The masks tell them apart."""
+        tokenizer = self.tokenizer
+        end = tokenizer.eos_token
+        if end is None:
+            eos_ids = self._own_eos_ids() or self.turn_end_ids
+            end = tokenizer.convert_ids_to_tokens(eos_ids[0]) if eos_ids else None
+        if end is None:
+            raise UserError(
+                f"the tokenizer of {name_of(tokenizer)} has neither a padding token nor an"
+                " end-of-sequence token, so responses cannot be padded: set `pad_token` or"
+                " `eos_token` in its tokenizer_config.json"
+            )
+        tokenizer.pad_token = end
 
     @property
     def device(self) -> torch.device:
@@ -104,22 +121,27 @@ class Policy(nn.Module):
         Raises:
           UserError: neither the model nor its tokenizer has one.
         """
-        eos = self.model.generation_config.eos_token_id
-        if eos is None:
-            eos = self.tokenizer.eos_token_id
-        if eos is None and not self.turn_end_ids:
+        eos_ids = self._own_eos_ids()
+        eos_ids += [i for i in self.turn_end_ids if i not in eos_ids]
+        if not eos_ids:
             raise UserError(
                 f"the model {name_of(self.tokenizer)} has no end-of-sequence token, so no response"
                 " could end: set `eos_token` in its tokenizer_config.json, or `eos_token_id` in"
                 " its generation_config.json"
             )
+        special = sorted(special_ids(self.tokenizer))
+        names = self.tokenizer.convert_ids_to_tokens(special)
+        ends_of_text = [i for i, name in zip(special, names) if name in ENDS_OF_TEXT]
+        return eos_ids + [i for i in ends_of_text if i not in eos_ids]
+
+    def _own_eos_ids(self) -> list[int]:
+        """The end-of-sequence tokens of the generation config, else that of the tokenizer."""
+        eos = self.model.generation_config.eos_token_id
         if eos is None:
-            eos_ids = []
-        elif isinstance(eos, (list, tuple)):
-            eos_ids = list(eos)
-        else:
-            eos_ids = [eos]
-        return eos_ids + [i for i in self.turn_end_ids if i not in eos_ids]
+            eos = self.tokenizer.eos_token_id
+        if eos is None:
+            return []
+        return list(eos) if isinstance(eos, (list, tuple)) else [eos]
 
     @property
     def end_id(self) -> int:
@@ -322,6 +344,8 @@ class Policy(nn.Module):
         weights = merged_weights(self.model) if has_adapters(self.model) else None
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
+        if self.source is not None:
+            self.source.save(folder)
 
     # ---- for subclasses --------------------------------------------------------------------------
 

@@ -67,8 +67,8 @@ class ChatTemplate:
         ]
         after_response = self._apply(conversation).rpartition(PLACEHOLDER)[2]
         ids = self.tokenizer(after_response, add_special_tokens=False)["input_ids"]
-        special = [i for i in ids if i in self.tokenizer.all_special_ids]
-        return special[:1]
+        special = special_ids(self.tokenizer)
+        return [i for i in ids if i in special][:1]
 
     def write(self, prompt: str) -> str:
         """As `turn`, but without a limit on the length."""
@@ -86,6 +86,17 @@ class ChatTemplate:
 
     def _length(self, written: str) -> int:
         return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])
+
+
+def special_ids(tokenizer) -> set[int]:
+    """The special tokens, those without a role included.
+
+    The end of a turn may be marked as special in the vocabulary without being the tokenizer's
+    end-of-sequence token.
+    """
+    vocabulary = tokenizer.added_tokens_decoder.items()
+    marked = {i for i, token in vocabulary if token.special}
+    return marked | set(tokenizer.all_special_ids)
 
 
 def load_chat_template(tokenizer, setting: bool | None, max_input_len: int) -> ChatTemplate | None:

@@ -72,6 +72,7 @@ class Outputs:
     Attributes:
       policies: metrics of each policy, from summary.json or else from its evaluation.
       evaluations: the rows of each policy on `split`.
+      pretrained: where the pretrained weights of all stages come from.
       missing: section -> its missing source files; "" if the section can be shown.
     """
 
@@ -83,6 +84,7 @@ class Outputs:
     evaluations: dict[str, list[EvaluationRow]]
     split: str
     stages: dict[str, StageCost]
+    pretrained: list[str]
     missing: dict[str, str]
 
 
@@ -128,8 +130,25 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         raise UserError(f"{folder} has nothing to report; looked for {'; '.join(SOURCES.values())}")
     missing = {name: "" if contents[name] else source for name, source in SOURCES.items()}
     return Outputs(
-        folder, summary, policies, runs, reward_models, evaluations, split, stages, missing
+        folder,
+        summary,
+        policies,
+        runs,
+        reward_models,
+        evaluations,
+        split,
+        stages,
+        _pretrained(folder),
+        missing,
     )
+
+
+def _pretrained(folder: Path) -> list[str]:
+    """Where pretrained weights come from, as the run.json of every stage says."""
+    sources: dict[str, None] = {}
+    for path in [folder / "run.json", *sorted(folder.glob("*/run.json"))]:
+        sources |= dict.fromkeys(read_record(path, RunInfo).models.values())
+    return list(sources)
 
 
 def _runs(folder: Path, display: Display) -> list[Run]:

@@ -96,9 +96,10 @@ def _rollouts(outputs: Outputs, display: Display) -> dict[str, samples.RunView]:
 
 
 def _run_facts(outputs: Outputs, display: Display) -> dict:
-    """Scale, data, seed, commit, package versions, and the command of every run."""
+    """Scale, data, pretrained weights, seed, commit, versions, and the command of every run."""
     summary = outputs.summary
     facts = {"scale": summary.scale, "data": summary.data}
+    facts["pretrained model"] = "; ".join(outputs.pretrained)
     if outputs.runs:
         info = outputs.runs[-1].info
         versions = summary.versions or info.versions

@@ -73,13 +73,18 @@ class MetricsLine(Record):
 
 
 class RunInfo(Record):
-    """An RL run's `run.json`."""
+    """A run's `run.json`.
+
+    Attributes:
+      models: folder of a pretrained model -> where its weights come from.
+    """
 
     command: str | None = None
     git_commit: str | None = None
     versions: dict[str, str] = {}
     task: str | None = None
     seed: Any = None
+    models: dict[str, str] = {}
 
 
 class CalibrationBin(Record):

