@@ -179,7 +179,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
                 reads=(configs, weights),
             )
         )
-    policies = {"initial": model} | {run: out / run / "best" for run in RUNS}
+    policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
     for policy, folder in policies.items():
         result.append(
             script(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sample 8 continuations of the 64 test openings and score them by the judge, with 95% intervals over openings.
-#   evaluate.sh policy=$OUTPUT_DIR/fine_grained/best name=fine_grained [num_samples=25 ...]
+#   evaluate.sh policy=$OUTPUT_DIR/fine_grained/final name=fine_grained [num_samples=25 ...]
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" output_dir="$OUTPUT_DIR" \
