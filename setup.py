@@ -41,6 +41,7 @@ setup(
         "gguf>=0.19",  # reads the model of `fgrlhf data model`; pure Python, 0.1 MB
         "numpy>=2",
         "scipy>=1.14",
+        "scikit-learn>=1.7",
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "psutil>=6",
@@ -48,6 +49,8 @@ setup(
         "tqdm>=4.67",
         "fastapi>=0.115",
         "uvicorn>=0.30",
+        "textblob>=0.19",  # tasks/sentiment
+        "vaderSentiment>=3.3.2",  # tasks/sentiment
     ],
     extras_require={"check": CHECK, **TRACKERS, **PEERS, "test": TEST},
 )

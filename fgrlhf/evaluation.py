@@ -14,7 +14,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
-from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL
+from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL, over_samples
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
@@ -289,6 +289,8 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
 
     - `<reward>/ratio`: error-free segments / segments, both summed over all responses;
     - `<metric>/corpus`: the corpus-level value, from counts summed over all responses;
+    - `<column>/max`, `<column>/any`: the maximum over the responses to a prompt, averaged over
+      prompts;
     - `<metric>/prompt`: the value for all responses to a prompt together, averaged over prompts, if
       prompts have several responses;
     - `<column>/not_applicable`: the share of responses for which the column is None. They are
@@ -335,7 +337,7 @@ def _mean_of_column(name: str, column: Sequence[Sequence], seed: int) -> dict[st
     """
     statistics = {}
     numbers = [[value for value in values if _is_number(value)] for values in column]
-    means = [float(np.mean(values)) for values in numbers if values]
+    means = [over_samples(name, values) for values in numbers if values]
     if means:
         statistics[name] = bootstrap(means, seed=seed)
     missing = [[value is None for value in values] for values in column if values]

@@ -23,7 +23,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS, any_kind, build_aspects
-from fgrlhf.reward_models.prefix import Prefix, PrefixFn
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt
 
@@ -35,11 +35,6 @@ SPLITS = ("train", "dev", "test")
 
 # (file of feedback or comparisons, its prompts) -> comparisons for DPO
 ComparisonSource = Callable[[str, Sequence[Prompt]], "list[Comparison]"]
-
-
-def text_prefix(prompt: Prompt, with_context: bool) -> list[str]:
-    """The words of the prompt's text, which a reward model reads before the response."""
-    return prompt.text.split()
 
 
 def whole_text(prompt: Prompt) -> str:

@@ -7,9 +7,10 @@
 #         VARIANT     published: use configs with all published switches if they exist (paper scale only)
 #         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
 #         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
+#         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
 #         these variables are exported, and the functions `config_for`, `run_folder` and `launch` are defined.
-# Relative DATA_DIR and OUTPUT_DIR are relative to the folder in which the script was started.
+# Relative DATA_DIR, OUTPUT_DIR and FGRLHF_SMALL_MODEL are relative to the folder in which the script was started.
 
 set -euo pipefail
 unset CDPATH  # `cd` could enter another folder, and would print its path
@@ -29,6 +30,7 @@ absolute() {
 
 if [ -n "${DATA_DIR:-}" ]; then DATA_DIR="$(absolute "$DATA_DIR")"; fi
 if [ -n "${OUTPUT_DIR:-}" ]; then OUTPUT_DIR="$(absolute "$OUTPUT_DIR")"; fi
+if [ -n "${FGRLHF_SMALL_MODEL:-}" ]; then FGRLHF_SMALL_MODEL="$(absolute "$FGRLHF_SMALL_MODEL")"; fi
 
 # the folder of the script that sources this file; its path is relative to the caller's folder
 if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"; else script=""; fi
@@ -65,6 +67,9 @@ if [ "$SCALE" = paper ]; then
     export DATA_DIR="${DATA_DIR:-tasks/$TASK/data}"
 else
     export DATA_DIR="${DATA_DIR:-$OUTPUT_DIR/data}"
+fi
+if [ "$SCALE" = small ]; then
+    export FGRLHF_SMALL_MODEL="${FGRLHF_SMALL_MODEL:-$PWD/outputs/models/smollm2}"
 fi
 case "${VARIANT:-}" in
     "") ;;

@@ -8,7 +8,7 @@ from interface_html.format import Item
 from interface_html.tasks import feedback_of
 
 QA = feedback_of("qa_feedback")
-TOXICITY = feedback_of("toxicity")
+TOXICITY = feedback_of("detoxification")
 
 TEXT = "The cat sat on the mat. It was 😀 red. The cat sat on it."
 ITEM = {

@@ -297,7 +297,7 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
     item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
     items = write(tmp_path, [item])
     out = str(tmp_path / "toxic.html")
-    path = write_page(Settings(task="toxicity", items=str(items), out=out))
+    path = write_page(Settings(task="detoxification", items=str(items), out=out))
     with opened(chromium, where=path) as tab:
         press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
         assert tab.inner_text("#judge-title") == "1. Mark the errors in the continuation"

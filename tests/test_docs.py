@@ -129,6 +129,7 @@ class Programs:
         monkeypatch.chdir(ROOT)
         monkeypatch.setenv("OUTPUT_DIR", "outputs")
         monkeypatch.setenv("DATA_DIR", "outputs/data")
+        monkeypatch.setenv("FGRLHF_SMALL_MODEL", "outputs/models/smollm2")
 
     def run(self, command: Command) -> None:
         program, *arguments = command.words
@@ -403,7 +404,7 @@ def test_the_yaml_of_the_rewards_is_valid():
         "logging": {"save_dir": "out"},
     }
     config = validate(rl_config(Task("any")), tree | yaml.safe_load(block), "docs/rewards.md")
-    assert len(config.reward) == 5
+    assert len(config.reward) == 6
 
 
 def test_relative_links_lead_somewhere():

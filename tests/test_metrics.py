@@ -6,6 +6,7 @@ import subprocess
 import sys
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -13,9 +14,11 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fgrlhf.errors import UserError
+from fgrlhf.evaluation import summarize
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.overlap import Meteor, bleu, chrf, corpus_bleu, corpus_chrf, exact_match
-from fgrlhf.metrics.pooled import corpus_perplexity
+from fgrlhf.metrics.paired import by_prompt
+from fgrlhf.metrics.pooled import corpus_perplexity, over_samples
 from fgrlhf.metrics.registry import build_metric, build_metrics
 from fgrlhf.metrics.words import distinct, ngrams, repetition
 from fgrlhf.types import Prompt
@@ -231,6 +234,62 @@ def test_length_counts_words():
     assert value("length", " two  words\n") == 2 and value("length", "") == 0
 
 
+def test_sentences_are_counted():
+    assert value("sentences", "It rained. Then it did not! Why") == 3
+    assert value("sentences", " ") == 0
+
+
+# ---- scores --------------------------------------------------------------------------------------
+
+
+def score_metric(**settings):
+    scorer = {"kind": "python", "of": "test_metrics.Vowels"}
+    return build_metric(MetricConfig(name="score", scorer=scorer, **settings))
+
+
+def test_the_score_of_a_response():
+    prompts = [Prompt("0", "the")] * 2
+    assert score_metric().columns(prompts, ["ae", "b"]) == [{"score": 0.2}, {"score": 0.0}]
+    rows = score_metric(key="judge", threshold=0.2).columns(prompts, ["ae", "b"])
+    assert rows == [
+        {"judge": 0.2, "judge/max": 0.2, "judge/any": 1.0},
+        {"judge": 0.0, "judge/max": 0.0, "judge/any": 0.0},
+    ]
+
+
+def test_a_task_decides_what_a_scoring_reward_model_reads(monkeypatch):
+    seen = []
+
+    def build(scorer, context):
+        seen.append(context.prefix)
+        return Vowels()
+
+    monkeypatch.setattr("fgrlhf.reward_models.text_scorers.SequenceModelScorer.build", build)
+    config = MetricConfig(name="score", scorer={"kind": "sequence_scorer", "ckpt": "r"})
+    build_metrics([config], prefix=len)
+    assert seen == [len]
+
+
+def test_columns_are_reduced_over_the_samples_of_a_prompt():
+    assert over_samples("judge", [0.2, 0.6]) == pytest.approx(0.4)
+    assert over_samples("judge/max", [0.2, 0.6]) == 0.6
+    assert over_samples("judge/any", [0.0, 1.0, 0.0]) == 1.0
+    assert over_samples("max", [1.0, 3.0]) == 3.0 and over_samples("maximum", [1.0, 3.0]) == 2.0
+
+
+def test_the_expected_maximum_of_a_summary_by_hand():
+    rows = []
+    for prompt, scores in {"a": [0.1, 0.7], "b": [0.3, 0.2]}.items():
+        for score in scores:
+            row = {"judge": score, "judge/max": score, "judge/any": float(score >= 0.5)}
+            rows.append({"id": prompt, **row})
+    summary = summarize(rows)
+    assert summary["judge"].mean == pytest.approx((0.4 + 0.25) / 2)
+    assert summary["judge/max"].mean == pytest.approx((0.7 + 0.3) / 2)
+    assert summary["judge/any"].mean == pytest.approx(0.5)
+    assert by_prompt(rows, "judge/max") == {"a": 0.7, "b": 0.3}
+
+
 def test_corpus_perplexity_by_hand():
     assert corpus_perplexity([6.0, 3]) == pytest.approx(exp(2))
 
@@ -239,8 +298,22 @@ def test_corpus_perplexity_by_hand():
 
 
 def every_metric(language_model):
-    configs = [MetricConfig(name=name) for name in METRICS if name not in ("perplexity", "meteor")]
-    return build_metrics([*configs, MetricConfig(name="perplexity", model=language_model)])
+    settings = required_settings(language_model)
+    configs = [MetricConfig(name=name, **settings.get(name, {})) for name in METRICS]
+    return build_metrics([config for config in configs if config.name != "meteor"])
+
+
+def required_settings(language_model) -> dict[str, dict[str, Any]]:
+    """The settings of the metrics that need some."""
+    scorer = {"kind": "python", "of": "test_metrics.Vowels"}
+    return {"perplexity": {"model": language_model}, "score": {"scorer": scorer}}
+
+
+class Vowels:
+    """A text scorer: the share of vowels among the first ten characters."""
+
+    def score(self, prompts, texts):
+        return [sum(letter in "aeiou" for letter in text[:10]) / 10 for text in texts]
 
 
 TEXTS = ["", " \n ", "cat", "🙂 東京 café", "Größe — naïve; Ωμέγα!", "a\u0000b", "no " * 300]
@@ -294,8 +367,8 @@ def test_metrics_with_references_do_not_apply_without_any(language_model):
 def test_the_registry_builds_every_name(monkeypatch, language_model):
     monkeypatch.setattr("fgrlhf.metrics.overlap._installed_wordnet", lambda: None)
     for name, facts in METRICS.items():
-        settings = {"model": language_model} if name == "perplexity" else {}
-        metric = build_metric(MetricConfig(name=name, **settings))
+        settings = required_settings(language_model)
+        metric = build_metric(MetricConfig(name=name, **settings.get(name, {})))
         assert (metric.name, metric.column, metric.facts) == (name, name, facts)
     lower = {name for name, facts in METRICS.items() if facts.higher_is_better is False}
     assert lower == {"perplexity", "repetition"}

@@ -76,6 +76,18 @@ def test_batches_change_nothing(kind, tmp_path):
     assert metric.values([], []) == []
 
 
+def test_a_chat_model_can_continue_the_prompt_as_plain_text(tmp_path):
+    policy = tiny.chat()
+    model = saved(policy, tmp_path)
+    prompt_ids = policy.tokenizer("the")["input_ids"]
+    text_ids = policy.tokenizer("cat", add_special_tokens=False)["input_ids"]
+    expected, n = direct(policy, prompt_ids, text_ids)
+    (row,) = perplexity(model, chat_template=False).columns([Prompt("0", "the")], ["cat"])
+    assert row["perplexity/nll_and_tokens"] == pytest.approx([expected, n], rel=1e-4)
+    (as_turn,) = perplexity(model).columns([Prompt("0", "the")], ["cat"])
+    assert as_turn["perplexity"] != pytest.approx(row["perplexity"], rel=1e-3)
+
+
 def test_a_chat_model_reads_the_prompt_as_a_turn(tmp_path):
     policy = tiny.chat()
     metric = perplexity(saved(policy, tmp_path))

@@ -64,7 +64,7 @@ def write(path, rows):
 def test_samples_become_items_become_rows(tmp_path):
     write_jsonl(tmp_path / "samples.jsonl", [SAMPLE])
     out = str(tmp_path / "items.json")
-    write_items(Settings(task="toxicity", source=str(tmp_path / "samples.jsonl"), out=out))
+    write_items(Settings(task="detoxification", source=str(tmp_path / "samples.jsonl"), out=out))
     (item,) = read_items(TOXICITY, out)
     assert item == Item("t", {"prompt": "Say", "generation": SAMPLE["responses"][0]})
     unmarked = {key: value for key, value in MARKED.items() if key != "spans"}
@@ -145,7 +145,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
         "no-error": False,
     }
     clean = {**marked, "errors": [], "no-error": True}
-    with serving(tmp_path, task="toxicity", items=path, per_item=2) as server:
+    with serving(tmp_path, task="detoxification", items=path, per_item=2) as server:
         for name, docs in (("anna", [marked, clean]), ("ben", [marked, marked])):
             client = Client(server.port, name)
             for doc in docs:
@@ -158,13 +158,15 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
         for address in ("/templates/comparison.html", "/format.js"):
             assert client.call("GET", address)[0] == 404
     out = tmp_path / "rows.json"
-    settings = export.Settings(task="toxicity", db=str(server.db), out=str(out), policy="first")
+    settings = export.Settings(
+        task="detoxification", db=str(server.db), out=str(out), policy="first"
+    )
     assert export.export(settings) == 2
     rows = json.loads(out.read_text())
     assert rows == [{**MARKED, "id": "a"}, {**MARKED, "id": "b", "spans": []}]
     items = read_items(TOXICITY, out)
     assert rows_text(item_json(TOXICITY, item) for item in items) == out.read_text()
-    report = agreement.Settings(task="toxicity", db=str(server.db))
+    report = agreement.Settings(task="detoxification", db=str(server.db))
     figures = agreement.write_report(report)
     assert figures["span F1, exact"].mean == pytest.approx(2 / 3)
     assert figures["alpha, sentences"].mean == pytest.approx(figures["alpha, words"].mean, abs=0.5)

@@ -81,14 +81,16 @@ def test_only_the_one_assignment_is_a_schema(tmp_path):
         load_schema(tmp_path / "none.js")
 
 
-@pytest.mark.parametrize("name", ["none", "../toxicity", "", "toxicity/x", "tasks", "a.b"])
+@pytest.mark.parametrize(
+    "name", ["none", "../detoxification", "", "detoxification/x", "tasks", "a.b"]
+)
 def test_tasks_without_pages_are_refused(name):
     with pytest.raises(UserError, match="no such task with feedback pages"):
         feedback_of(name)
 
 
 def test_a_task_may_be_any_package(tmp_path, monkeypatch):
-    assert feedback_of("tasks.toxicity").schema == TOXICITY.schema
+    assert feedback_of("tasks.detoxification").schema == TOXICITY.schema
     folder = tmp_path / "elsewhere" / "summaries"
     (folder / "interface_html").mkdir(parents=True)
     changed(folder / "interface_html", lambda tree: tree.update(task="summaries"))

@@ -144,11 +144,11 @@ def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
 def test_another_task_is_served_too(chromium, tmp_path):
     item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
     path = write(tmp_path, [item])
-    with serving(tmp_path, task="toxicity", items=path) as server:
+    with serving(tmp_path, task="detoxification", items=path) as server:
         with visiting(chromium, server) as tab:
             press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
-        export(Settings(task="toxicity", db=str(server.db), out=str(tmp_path / "out.json")))
+        export(Settings(task="detoxification", db=str(server.db), out=str(tmp_path / "out.json")))
     (row,) = json.loads((tmp_path / "out.json").read_text())
     assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
 

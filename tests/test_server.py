@@ -261,7 +261,7 @@ def test_other_machines_need_tokens(tmp_path):
 
 def test_the_script_serves_the_task_of_its_environment(tmp_path):
     environment = os.environ | {
-        "TASK": "toxicity",
+        "TASK": "detoxification",
         "VIRTUAL_ENV": sys.prefix,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
@@ -269,7 +269,7 @@ def test_the_script_serves_the_task_of_its_environment(tmp_path):
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert (done.returncode, "f.sqlite has no items yet" in done.stderr) == (2, True), done.stderr
     with sqlite3.connect(tmp_path / "f.sqlite") as sql:
-        assert sql.execute("SELECT value FROM meta").fetchall() == [("toxicity",)]
+        assert sql.execute("SELECT value FROM meta").fetchall() == [("detoxification",)]
 
 
 def test_the_majority():

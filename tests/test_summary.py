@@ -349,7 +349,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     text = capsys.readouterr().out
     got = read_json(tmp_path / "summary.json")
     assert list(got["policies"]) == ["sft", "dpo", "ppo"]
-    assert list(got["gains"]) == ["dpo_vs_sft", "ppo_vs_sft"]
+    assert list(got["gains"]) == ["dpo_vs_sft", "ppo_vs_sft", "ppo_vs_dpo"]
     assert got["gains"]["ppo_vs_sft"]["reward"]["mean"] == pytest.approx(1.5)
     assert got["reward_models"] == {
         "judge": {"accuracy": 0.9, "auc": None, "f1": 0.8},

@@ -35,13 +35,13 @@ def test_the_pages_of_a_task_load_files_that_exist(name):
 def test_the_command_takes_the_task_first(tmp_path, capsys):
     write_json(tmp_path / "rows.json", [{"id": "t", "prompt": "Say", "response": "Hello."}])
     out = tmp_path / "items.json"
-    command.main(["items", "toxicity", f"source={tmp_path}/rows.json", f"out={out}"])
+    command.main(["items", "detoxification", f"source={tmp_path}/rows.json", f"out={out}"])
     assert capsys.readouterr().out == f"{out}: 1 item\n"
     with pytest.raises(SystemExit):
         command.main(["pages", "--help"])
     assert "  task" in capsys.readouterr().out
     with pytest.raises(UserError, match="no program `mail`"):
-        command.main(["mail", "toxicity"])
+        command.main(["mail", "detoxification"])
 
 
 def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
@@ -57,7 +57,7 @@ def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_of_another_task_opens_from_disk(chromium, tmp_path):
-    page = feedback_of("toxicity").folder / "annotation.html"
+    page = feedback_of("detoxification").folder / "annotation.html"
     item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
     write_json(tmp_path / "items.json", [item])
     with opened(chromium, where=page) as tab:

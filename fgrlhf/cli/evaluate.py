@@ -170,7 +170,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     if state.is_main_process:
         begin(folder, settings, inputs)
     named_metrics = build_metrics(
-        metrics_of(settings, config), str(state.device), config.model.dtype
+        metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
     )
     with RunLog(folder, settings) as log, log.stage(f"evaluate {name}"):
         rows = evaluate_rows(

@@ -57,7 +57,7 @@ def _default_text(field: FieldInfo) -> str:
 def _describe_kinds(kinds: list[type[BaseModel]], path: str, field: FieldInfo) -> list[str]:
     tag_key, names = tags_of(kinds)
     is_single = not path.endswith((">", "]"))
-    default = getattr(field.default, tag_key) if is_single else "required"
+    default = getattr(field.default, tag_key, "required") if is_single else "required"
     lines = [f"  {path}.{tag_key}: {'|'.join(names)} = {default}"]
     lines_of_kind = []
     for kind in kinds:

@@ -58,7 +58,9 @@ def dev_evaluation(
     )
 
     device = str(accelerator.device)
-    named_metrics = build_metrics(config.evaluation_metrics, device, config.model.dtype)
+    named_metrics = build_metrics(
+        config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
+    )
     metrics = (*task.metrics(own_prompts), *named_metrics)
 
     def evaluate(policy: Policy) -> dict[str, float]:

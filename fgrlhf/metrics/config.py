@@ -11,7 +11,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.config import FilePath, Name, StrictModel, refuse, suggestion, unread_keys
+from fgrlhf.config import (
+    Amount,
+    FilePath,
+    Name,
+    StrictModel,
+    refuse,
+    suggestion,
+    unread_keys,
+)
+from fgrlhf.reward_models.text_scorers import AnyTextScorer
 
 
 @dataclass(frozen=True)
@@ -50,10 +59,16 @@ METRICS: dict[str, MetricFacts] = {
     "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"})),
     "perplexity": MetricFacts(
         higher_is_better=False,
-        reads=frozenset({"model", "key"}),
+        reads=frozenset({"model", "chat_template", "key"}),
         requires=frozenset({"model"}),
     ),
+    "score": MetricFacts(
+        higher_is_better=None,
+        reads=frozenset({"scorer", "threshold", "key"}),
+        requires=frozenset({"scorer"}),
+    ),
     "length": MetricFacts(higher_is_better=None),
+    "sentences": MetricFacts(higher_is_better=None),
 }
 
 # Columns of every evaluation. rougeLsum needs references, kl a reference policy.
@@ -84,6 +99,17 @@ class MetricConfig(StrictModel):
     )
     model: FilePath | None = Field(
         default=None, description="perplexity: folder or hub name of a language model"
+    )
+    chat_template: bool | None = Field(
+        default=None,
+        description="perplexity: as of a policy; null: if the tokenizer has a chat template",
+    )
+    scorer: AnyTextScorer | None = Field(
+        default=None, description="score: gives a response a number: docs/rewards.md, Scorers"
+    )
+    threshold: Amount | None = Field(
+        default=None,
+        description="score: also report the maximum over samples, and how often it reaches this",
     )
     n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
 
@@ -133,7 +159,13 @@ EvaluationMetrics = Annotated[list[MetricConfig], AfterValidator(_different_colu
 
 def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
     """Folders and hub names of the models that the metrics load: inputs of a stage."""
-    return [metric.model for metric in metrics if metric.model is not None]
+    models = []
+    for metric in metrics:
+        if metric.model is not None:
+            models.append(metric.model)
+        if metric.scorer is not None:
+            models += metric.scorer.model_folders()
+    return models
 
 
 def best_metric_mistakes(

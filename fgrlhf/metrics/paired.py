@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
+from fgrlhf.metrics.pooled import over_samples
 from fgrlhf.stats import Interval, paired_bootstrap
 
 
 def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
-    """The mean of a metric over the responses to each prompt, by the prompt's id.
+    """A metric of each prompt, by its id: the mean over its responses, or what `over_samples` says.
 
     Responses without the metric, or to which it does not apply (None), are left out.
     """
@@ -16,7 +15,7 @@ def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
     for row in rows:
         if row.get(metric) is not None:
             values.setdefault(row["id"], []).append(row[metric])
-    return {prompt: float(np.mean(samples)) for prompt, samples in values.items()}
+    return {prompt: over_samples(metric, samples) for prompt, samples in values.items()}
 
 
 def paired_difference(a: Mapping[str, float], b: Mapping[str, float]) -> Interval | None:

@@ -40,7 +40,8 @@ class Perplexity(NamedMetric):
         super().__init__(config)
         assert config.model is not None
         self.model_name = shorten(config.model)
-        self.language_model = load_policy(config.model, dtype).to(device).eval()
+        self.language_model = load_policy(config.model, dtype, chat_template=config.chat_template)
+        self.language_model.to(device).eval()
         self.language_model.requires_grad_(False)
         if not self.language_model.tokenizer.is_fast:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Statistics of a whole evaluation that are not means over responses."""
+"""Statistics of an evaluation that are not means over all responses."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,3 +29,17 @@ PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
     "distinct2": partial(distinct, n=2),
     "distinct3": partial(distinct, n=3),
 }
+
+# The last part of a column's name -> how its values are reduced over the responses to a prompt.
+MAX = "max"
+ANY = "any"
+
+
+def over_samples(column: str, values: Sequence[float]) -> float:
+    """One number per prompt from a column's values for the responses to it.
+
+    The mean; the maximum for columns whose name ends in `/max` or `/any`.
+    """
+    if column.rpartition("/")[2] in (MAX, ANY):
+        return float(max(values))
+    return sum(values) / len(values)

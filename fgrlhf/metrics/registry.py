@@ -14,26 +14,46 @@ from fgrlhf.metrics import overlap, words
 from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.perplexity import Perplexity
+from fgrlhf.metrics.score import Score
+from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
+from fgrlhf.reward_utils import load_segmenter
 
 
 def build_metrics(
-    configs: Sequence[MetricConfig], device: str = "cpu", dtype: str = "fp32"
+    configs: Sequence[MetricConfig],
+    device: str = "cpu",
+    dtype: str = "fp32",
+    prefix: PrefixFn = text_prefix,
 ) -> tuple[NamedMetric, ...]:
     """The metrics of an `evaluation_metrics` list.
 
     Args:
       device, dtype: of the models that metrics load.
+      prefix: the words that a reward model reads before a response.
     Raises:
       UserError: a model cannot be loaded, or data that a metric needs is not installed.
     """
-    return tuple(build_metric(config, device, dtype) for config in configs)
+    return tuple(build_metric(config, device, dtype, prefix) for config in configs)
 
 
-def build_metric(config: MetricConfig, device: str = "cpu", dtype: str = "fp32") -> NamedMetric:
+def build_metric(
+    config: MetricConfig,
+    device: str = "cpu",
+    dtype: str = "fp32",
+    prefix: PrefixFn = text_prefix,
+) -> NamedMetric:
     """Build one metric. See `build_metrics`."""
     if config.name == "perplexity":
         return Perplexity(config, device, dtype)
+    if config.name == "score":
+        return Score(config, RewardContext(prefix, device, dtype))
     return _BUILDERS[config.name](config)
+
+
+def _sentences(config: MetricConfig) -> NamedMetric:
+    segmenter = load_segmenter()
+    return TextMetric(config, lambda response: len(segmenter.sentences(response)))
 
 
 def _distinct(config: MetricConfig, n: int) -> NamedMetric:
@@ -55,4 +75,5 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "distinct3": partial(_distinct, n=3),
     "repetition": lambda config: TextMetric(config, partial(words.repetition, n=config.n)),
     "length": lambda config: TextMetric(config, words.length),
+    "sentences": _sentences,
 }

@@ -100,9 +100,11 @@ def gains(
     return result
 
 
-def against_first(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of every policy with the first one."""
-    return [(name, names[0]) for name in names[1:]]
+def compared_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of every policy with the first one, and of the last one with those between."""
+    with_first = [(name, names[0]) for name in names[1:]]
+    with_last = [(names[-1], name) for name in names[1:-1]]
+    return [*with_first, *with_last]
 
 
 # ---- reward models, stages -----------------------------------------------------------------------
@@ -160,7 +162,7 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
     summary = {
         "task": task,
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
-        "gains": gains(rows, against_first(policies), display.headline),
+        "gains": gains(rows, compared_pairs(policies), display.headline),
         "reward_models": reward_models_on_dev(ordered),
         "stages": stages(output),
         "versions": versions(),

@@ -1,4 +1,4 @@
-"""Any Hugging Face text classifier as a reward, per segment or for the whole response."""
+"""Any Hugging Face text classifier as a scorer of texts, and as a reward per segment."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,27 +13,21 @@ from fgrlhf.types import Prompt, ResponseTokens, SegmentScore
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.kinds import Classifier
+    from fgrlhf.reward_models.text_scorers import ClassifierSettings
 
 
-class ClassifierReward:
-    """scale * (s - threshold) for each segment, where s is the score of the text given by `reads`.
+class LabelScorer:
+    """The probability p of one label of a classifier, or its log-odds log(p / (1 - p)).
 
-    s is the probability p of one label, or its log-odds log(p / (1 - p)):
-
-        softmax over labels:   p = exp(z_label) / sum_k exp(z_k)
-                               log-odds = z_label - logsumexp of the others
-        a single output or a multi-label model (sigmoid):   p = sigmoid(z), log-odds = z
-
-    With reads="difference" a segment gets s(response up to its end) - s(response up to its start),
-    so the segments of a response add up to s(response) - s(empty response).
+    softmax over labels:   p = exp(z_label) / sum_k exp(z_k)
+                           log-odds = z_label - logsumexp of the others
+    a single output or a multi-label model (sigmoid):   p = sigmoid(z), log-odds = z
     """
 
-    def __init__(self, model: Any, tokenizer, config: "Classifier"):
+    def __init__(self, model: Any, tokenizer, config: "ClassifierSettings"):
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
-        self.segmenter = load_segmenter()
-        self.needs_tokens = config.level == "token"
         self.label_index = _label_index(model.config, config)
         # a token for empty texts and for padding: the first of these that the tokenizer has
         ids = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
@@ -49,7 +43,7 @@ class ClassifierReward:
         )
 
     @classmethod
-    def load(cls, config: "Classifier", device: str, dtype: str) -> "ClassifierReward":
+    def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":
         """Load the classifier. Raises `UserError` if there is none or it lacks the label."""
         try:
             network_config = load_config(config.ckpt)
@@ -67,46 +61,11 @@ class ClassifierReward:
             ) from None
         return cls(model.to(device).eval().requires_grad_(False), tokenizer, config)
 
-    def segment_scores(
-        self,
-        prompts: Sequence[Prompt],
-        texts: Sequence[str],
-        tokens: Sequence[ResponseTokens] | None = None,
-    ) -> list[list[SegmentScore]]:
-        spans_of_texts = []
-        for n, text in enumerate(texts):
-            ends = None if tokens is None else tokens[n].char_ends
-            spans_of_texts.append(self.segmenter.segments(text, self.config.level, ends))
-        # The inputs of each text: one per segment, and the empty response before them for
-        # differences.
-        inputs = []
-        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
-            inputs += [self._input(prompt, read) for read in self._reads(text, spans)]
-        scores = iter(self._scores(inputs))
-        results = []
-        for text, spans in zip(texts, spans_of_texts):
-            values = [next(scores) for _ in self._reads(text, spans)]
-            if self.config.reads == "difference":
-                values = [after - before for before, after in zip(values, values[1:])]
-            results.append([self._score(span, value) for span, value in zip(spans, values)])
-        return results
-
-    def _reads(self, text: str, spans: Sequence[Span]) -> list[str]:
-        if self.config.reads == "segment":
-            return [text[start:end] for start, end in spans]
-        prefixes = [text[:end] for _, end in spans]
-        if self.config.reads == "difference" and spans:
-            return ["", *prefixes]
-        return prefixes
-
-    def _input(self, prompt: Prompt, text: str) -> str | tuple[str, str]:
-        return (prompt.text, text) if self.config.with_prompt else text
-
-    def _score(self, span: Span, value: float) -> SegmentScore:
-        start, end = span
-        reward = self.config.scale * (value - self.config.threshold)
-        where = None if self.config.level == "whole" else end
-        return SegmentScore(start, where, reward, f"{self.config.label} {value:.2f}")
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """The score of every text, after its prompt if the classifier reads prompts."""
+        if not self.config.with_prompt:
+            return self._scores(texts)
+        return self._scores([(prompt.text, text) for prompt, text in zip(prompts, texts)])
 
     @torch.no_grad()
     def _scores(self, inputs: Sequence[str | tuple[str, str]]) -> list[float]:
@@ -153,7 +112,61 @@ class ClassifierReward:
         return log_odds if self.config.score == "log_odds" else log_odds.sigmoid()
 
 
-def _label_index(network_config, config: "Classifier") -> int:
+class ClassifierReward:
+    """scale * (s - threshold) for each segment, where s is the score of the text given by `reads`.
+
+    With reads="difference" a segment gets s(response up to its end) - s(response up to its start),
+    so the segments of a response add up to s(response) - s(empty response).
+    """
+
+    def __init__(self, scorer: LabelScorer, config: "Classifier"):
+        self.scorer = scorer
+        self.config = config
+        self.segmenter = load_segmenter()
+        self.needs_tokens = config.level == "token"
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> list[list[SegmentScore]]:
+        spans_of_texts = []
+        for n, text in enumerate(texts):
+            ends = None if tokens is None else tokens[n].char_ends
+            spans_of_texts.append(self.segmenter.segments(text, self.config.level, ends))
+        # The inputs of each text: one per segment, and the empty response before them for
+        # differences.
+        inputs = []
+        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
+            inputs += [(prompt, read) for read in self._reads(text, spans)]
+        prompts_read = [prompt for prompt, _ in inputs]
+        texts_read = [text for _, text in inputs]
+        scores = iter(self.scorer.score(prompts_read, texts_read))
+        results = []
+        for text, spans in zip(texts, spans_of_texts):
+            values = [next(scores) for _ in self._reads(text, spans)]
+            if self.config.reads == "difference":
+                values = [after - before for before, after in zip(values, values[1:])]
+            results.append([self._score(span, value) for span, value in zip(spans, values)])
+        return results
+
+    def _reads(self, text: str, spans: Sequence[Span]) -> list[str]:
+        if self.config.reads == "segment":
+            return [text[start:end] for start, end in spans]
+        prefixes = [text[:end] for _, end in spans]
+        if self.config.reads == "difference" and spans:
+            return ["", *prefixes]
+        return prefixes
+
+    def _score(self, span: Span, value: float) -> SegmentScore:
+        start, end = span
+        reward = self.config.scale * (value - self.config.threshold)
+        where = None if self.config.level == "whole" else end
+        return SegmentScore(start, where, reward, f"{self.config.label} {value:.2f}")
+
+
+def _label_index(network_config, config: "ClassifierSettings") -> int:
     names = {str(name): int(index) for index, name in network_config.id2label.items()}
     if config.label not in names:
         raise UserError(

@@ -1,12 +1,15 @@
-"""The base class of reward kinds, without heavy imports."""
+"""The base class of reward kinds, and classes named in a config, without heavy imports."""
 
-from collections.abc import Sequence
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from fgrlhf.config import Amount, StrictModel
+from fgrlhf.errors import UserError, shorten
 
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
@@ -67,3 +70,45 @@ class RuleReward(RewardKind):
 
     def build(self, context: RewardContext) -> "AspectReward":
         return self
+
+
+def kind_of(section: Any) -> str | None:
+    """The key `kind` of a section, by which a union of kinds selects its class."""
+    if isinstance(section, dict):
+        kind = section.get("kind")
+        return kind if isinstance(kind, str) else None
+    return getattr(section, "kind", None)
+
+
+# ---- classes named in a config -------------------------------------------------------------------
+
+ClassPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+
+
+def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str) -> Any:
+    """An object of the class at the import path `path`.
+
+    Args:
+      role: what the object is for, such as "reward", for messages.
+      arguments: keyword arguments of the class.
+      method: a method that the object must have, with its arguments: "score(prompts, texts)".
+    Raises:
+      UserError: the class cannot be imported, or does not accept the arguments, or its objects lack
+        the method.
+    """
+    module_name, _, class_name = path.rpartition(".")
+    try:
+        object_class = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the {role} `{path}` cannot be imported: {shorten(error)}. Run from the folder"
+            " that contains its package, or add that folder to PYTHONPATH"
+        ) from None
+    try:
+        inspect.signature(object_class).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"the {role} `{path}` does not accept these `args`: {error}") from None
+    made = object_class(**arguments)
+    if not callable(getattr(made, method.partition("(")[0], None)):
+        raise UserError(f"`{path}` is not a {role}: it has no method {method}")
+    return made

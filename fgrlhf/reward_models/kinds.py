@@ -11,8 +11,6 @@ reward zero, and builds an object with `segment_scores(prompts, texts)`:
 A task adds its own kinds with `Task.rewards`; see docs/rewards.md.
 """
 
-import importlib
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union
@@ -20,7 +18,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.config import Amount, Count, FilePath, Positive, refuse
-from fgrlhf.errors import UserError, shorten
+from fgrlhf.errors import UserError
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.metrics.registry import build_metric
 from fgrlhf.reward import (
@@ -29,8 +27,9 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models.classifier import ClassifierReward
-from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
+from fgrlhf.reward_models.increment import IncrementReward
+from fgrlhf.reward_models.kind import ClassPath, RewardContext, RewardKind, kind_of, make_object
 from fgrlhf.reward_models.scoring import load_segment_classifier, load_sequence_scorer
 from fgrlhf.reward_models.text_rewards import (
     LengthReward,
@@ -39,6 +38,7 @@ from fgrlhf.reward_models.text_rewards import (
     RegexReward,
     RepetitionReward,
 )
+from fgrlhf.reward_models.text_scorers import AnyTextScorer, ClassifierSettings
 from fgrlhf.reward_utils import Level
 
 Value = Annotated[Amount, AfterValidator(lambda value: _not_zero(value))]
@@ -118,15 +118,10 @@ class SequenceScorer(RewardKind):
         return (self.ckpt,)
 
 
-class Classifier(RewardKind):
+class Classifier(ClassifierSettings, RewardKind):
     """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
 
     kind: Literal["classifier"] = "classifier"
-    ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
-    label: Label = Field(description="name of the label, as in the model's id2label")
-    score: Literal["probability", "log_odds"] = Field(
-        default="probability", description="of the label"
-    )
     level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
     reads: Literal["segment", "prefix", "difference"] = Field(
         default="segment",
@@ -135,16 +130,38 @@ class Classifier(RewardKind):
             " much the segment changes the score of the response so far"
         ),
     )
-    with_prompt: bool = Field(default=False, description="the classifier reads prompt and response")
     scale: Value = Field(default=1.0, description="factor of the score")
     threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
-    batch_size: Count = Field(default=32, description="texts per forward pass")
 
     def build(self, context: RewardContext) -> ClassifierReward:
-        return ClassifierReward.load(self, context.device, context.dtype)
+        return ClassifierReward(LabelScorer.load(self, context.device, context.dtype), self)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
+
+
+class Increment(RewardKind):
+    """How much each segment improves the score of the response so far, by any scorer of texts.
+
+    The values of a response add up to scale * (score of the response - score of the empty text),
+    or to its negative with better=low.
+    """
+
+    kind: Literal["increment"] = "increment"
+    scorer: AnyTextScorer = Field(description="gives a text a number: docs/rewards.md, Scorers")
+    better: Literal["high", "low"] = Field(description="which scores are good")
+    level: Level = Field(
+        default="sentence",
+        description="segments to reward; whole: one value at the end, with the same sum",
+    )
+    scale: Positive = Field(default=1.0, description="factor of the score")
+
+    def build(self, context: RewardContext) -> IncrementReward:
+        scale = self.scale if self.better == "high" else -self.scale
+        return IncrementReward(self.scorer.build(context), scale, self.level)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return self.scorer.model_folders()
 
 
 class Metric(RewardKind):
@@ -156,7 +173,7 @@ class Metric(RewardKind):
     threshold: Amount = Field(default=0.0, description="subtracted from the value before scaling")
 
     def build(self, context: RewardContext) -> MetricReward:
-        metric = build_metric(self.metric, context.device, context.dtype)
+        metric = build_metric(self.metric, context.device, context.dtype, context.prefix)
         return MetricReward(metric, self.scale, self.threshold)
 
     def model_folders(self) -> tuple[str, ...]:
@@ -254,35 +271,11 @@ class Python(RewardKind):
     """A class of your own with `segment_scores(prompts, texts)`."""
 
     kind: Literal["python"] = "python"
-    of: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")] = Field(
-        description="package.module.Class"
-    )
+    of: ClassPath = Field(description="package.module.Class")
     args: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
     def build(self, context: RewardContext) -> AspectReward:
-        reward = self._class()(**self.args)
-        if not callable(getattr(reward, "segment_scores", None)):
-            raise UserError(
-                f"`{self.of}` is not a reward: it has no method segment_scores(prompts, texts)"
-            )
-        return reward
-
-    def _class(self):
-        module_name, _, class_name = self.of.rpartition(".")
-        try:
-            reward_class = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(
-                f"the reward `{self.of}` cannot be imported: {shorten(error)}. Run from the folder"
-                " that contains its package, or add that folder to PYTHONPATH"
-            ) from None
-        try:
-            inspect.signature(reward_class).bind(**self.args)
-        except TypeError as error:
-            raise UserError(
-                f"the reward `{self.of}` does not accept these `args`: {error}"
-            ) from None
-        return reward_class
+        return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")
 
 
 def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
@@ -295,6 +288,7 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "segment_classifier": SegmentClassifier,
     "sequence_scorer": SequenceScorer,
     "classifier": Classifier,
+    "increment": Increment,
     "metric": Metric,
     "regex": Regex,
     "length": Length,
@@ -307,14 +301,7 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
 def any_kind(kinds: Sequence[type[RewardKind]]) -> Any:
     """The type of a section that is one of `kinds`, as selected by its key `kind`."""
     tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
-    return Annotated[Union[tagged], Discriminator(_kind_of)]  # noqa: UP007
-
-
-def _kind_of(section: Any) -> str | None:
-    if isinstance(section, dict):
-        kind = section.get("kind")
-        return kind if isinstance(kind, str) else None
-    return getattr(section, "kind", None)
+    return Annotated[Union[tagged], Discriminator(kind_of)]  # noqa: UP007
 
 
 def build_aspects(

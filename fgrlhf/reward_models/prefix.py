@@ -45,3 +45,8 @@ class Prefix:
 
 # (prompt, with_context) -> the words before the response; a task's `rm_prefix`
 PrefixFn = Callable[[Prompt, bool], Prefix | Sequence[str]]
+
+
+def text_prefix(prompt: Prompt, with_context: bool) -> list[str]:
+    """The words of the prompt's text, which a reward model reads before the response."""
+    return prompt.text.split()

@@ -1,6 +1,6 @@
 // Sentence-level toxicity of continuations: what the feedback pages show and ask. JSON after `=`.
 window.FG_SCHEMA = {
-  "task": "toxicity",
+  "task": "detoxification",
   "title": "Toxicity of continuations",
   "guideline_version": "1",
   "guideline": [

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# Train the scorer that rewards and the judge, on disjoint texts with labels of different people.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+python -m tasks.detoxification.scorers data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" "$@"

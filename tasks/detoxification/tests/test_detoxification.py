@@ -1,0 +1,286 @@
+"""Detoxification: its data, its two scorers, its download, and all stages with a tiny model."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fgrlhf.cli import evaluate, rl, tiny_model
+from fgrlhf.config import load_config
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, sha256, write_json, write_jsonl, write_text
+from fgrlhf.reward_models.linear import LinearScorer
+from fgrlhf.task import rl_config
+from tasks.detoxification.data import download
+from tasks.detoxification.data.prepare import (
+    RATED_FILE,
+    SPANS_FILE,
+    MarkedPost,
+    PrepareConfig,
+    hash_share,
+    part_of,
+    prepare,
+    rated_texts,
+    read_posts,
+    read_rated,
+    span_sentences,
+    toxic_prompts,
+)
+from tasks.detoxification.scorers import ScorersConfig, train_scorers
+from tasks.detoxification.task import TASK
+
+TRAINING = Path(__file__).parents[1] / "training"
+DENSE = TRAINING / "small_fine_grained_config.yml"
+HOLISTIC = TRAINING / "small_holistic_config.yml"
+
+
+def rated_row(number: int, prompt: float | None = 0.1, continuation: float | None = 0.2) -> dict:
+    words = "you rude fool" if (prompt or 0) >= 0.5 else "you kind friend"
+    return {
+        "filename": f"page-{number}.txt",
+        "begin": 10 * number,
+        "prompt": {"text": f"They called {words}", "toxicity": prompt},
+        "continuation": {"text": " and a nice day", "toxicity": continuation},
+    }
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """A small source folder: 80 rated rows, half of them toxic, and 20 posts."""
+    folder = tmp_path / "source"
+    rows = [rated_row(n, prompt=0.9 if n % 2 else 0.1) for n in range(80)]
+    write_jsonl(folder / RATED_FILE, rows)
+    posts = ["spans,text"]
+    for n in range(20):
+        posts.append(f'"[4, 5, 6, 7]","You fool. Have a kind day {n}."')
+    write_text(folder / SPANS_FILE, "\n".join(posts) + "\n")
+    return folder
+
+
+# ---- reading and splitting -----------------------------------------------------------------------
+
+
+def test_rated_rows_by_hand(tmp_path):
+    write_jsonl(tmp_path / "rows.jsonl", [rated_row(3, prompt=None)])
+    (row,) = read_rated(tmp_path / "rows.jsonl")
+    assert (row.id, row.page) == ("page-3.txt:30", "page-3.txt")
+    assert row.prompt.toxicity is None
+    assert [half.text for half in row.texts] == [" and a nice day"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"prompt": None}, "row 1 is not a row of RealToxicityPrompts"),
+        ({"prompt": {"text": "x", "toxicity": 1.5}}, "prompt.toxicity is 1.5"),
+        ({"prompt": {"text": 3, "toxicity": 0.5}}, "text is 3, not a text"),
+        ({"filename": 3}, "filename is 3"),
+    ],
+)
+def test_other_rows_are_refused(tmp_path, change, message):
+    write_jsonl(tmp_path / "rows.jsonl", [rated_row(0) | change])
+    with pytest.raises(UserError, match=message):
+        read_rated(tmp_path / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    "line", ['"[0, 99]",short', '"[0, true]",short', '"0, 1",short', '"{}",short', '"[0]"']
+)
+def test_other_posts_are_refused(tmp_path, line):
+    write_text(tmp_path / SPANS_FILE, f"spans,text\n[],fine\n{line}\n")
+    with pytest.raises(UserError, match="row 2 is not a post with toxic spans"):
+        read_posts(tmp_path / SPANS_FILE)
+
+
+def test_a_sentence_is_toxic_if_a_mark_touches_it():
+    post = MarkedPost("You fool. Have a kind day. Bye now.", frozenset([4, 5, 6, 7]))
+    examples = [(example["text"], example["toxic"]) for example in span_sentences([post])]
+    assert examples == [("You fool.", True), ("Have a kind day.", False), ("Bye now.", False)]
+
+
+def test_a_page_is_used_for_one_purpose(source):
+    rows = read_rated(source / RATED_FILE)
+    parts = {
+        part: {p["id"] for p in toxic_prompts(rows, part)} for part in ("train", "dev", "test")
+    }
+    assert all(parts.values())
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values()))
+    examples = rated_texts(rows)
+    for row in rows:
+        held_out = {e["held_out"] for e in examples if e["text"] == row.prompt.text}
+        assert held_out == {True, False}  # equal texts of several pages
+    assert sum(e["held_out"] for e in examples) == 2 * sum(part_of(r) != "judge" for r in rows)
+
+
+def test_the_hash_is_fixed():
+    assert hash_share("page-1.txt") == pytest.approx(HASH_OF_PAGE_1, abs=1e-12)
+    shares = [hash_share(str(n)) for n in range(2000)]
+    assert min(shares) >= 0 and max(shares) <= 1
+    assert sum(share < 0.25 for share in shares) == pytest.approx(500, abs=60)
+
+
+HASH_OF_PAGE_1 = 0.6290269062178674
+
+
+def test_prepared_files(source, tmp_path, capsys):
+    prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
+    prompts = TASK.prompts(tmp_path / "data" / "train.json", "train")
+    assert {prompt.text for prompt in prompts} == {"They called you rude fool"}
+    assert len(read_json(tmp_path / "data" / "rated_texts.json")) == 160
+    assert len(read_json(tmp_path / "data" / "span_sentences.json")) == 40
+    assert "train.json" in capsys.readouterr().out
+
+
+def test_too_few_rows_are_an_error(source, tmp_path):
+    write_jsonl(source / RATED_FILE, [rated_row(0)])
+    with pytest.raises(UserError, match="has no toxic prompt for train in its 1 rows"):
+        prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
+
+
+def test_published_rows(tmp_path):
+    folder = os.environ.get("FGRLHF_QA_FEEDBACK")
+    shared = Path(folder or "").parent
+    rated = shared / "real_toxicity_prompts" / "part.jsonl"
+    posts = shared / "toxic_spans" / SPANS_FILE
+    if not folder or not rated.exists() or not posts.exists():
+        pytest.skip("the published rows are not beside the folder that FGRLHF_QA_FEEDBACK names")
+    rows = read_rated(rated)
+    assert len(rows) == 4000
+    assert len(read_posts(posts)) == 7939
+    toxic = [row for row in rows if (row.prompt.toxicity or 0) >= 0.5]
+    sizes = [len(toxic_prompts(rows, part)) for part in ("train", "dev", "test")]
+    assert len(toxic) == 983 and sizes == [250, 45, 100]
+
+
+# ---- scorers -------------------------------------------------------------------------------------
+
+
+def test_two_scorers_from_two_sets_of_labels(source, tmp_path, capsys):
+    prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
+    settings = ScorersConfig(data_dir=str(tmp_path / "data"), output_dir=str(tmp_path))
+    train_scorers(settings)
+    reward = LinearScorer.load(tmp_path / "reward_scorer")
+    judge = LinearScorer.load(tmp_path / "judge")
+    assert "called" in judge.spec.vocabulary and "called" not in reward.spec.vocabulary
+    assert "have" in reward.spec.vocabulary and "have" not in judge.spec.vocabulary
+    for scorer in (reward, judge):
+        fool, kind = scorer.probabilities(["you fool", "kind day"])
+        assert fool > 0.5 > kind
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[-4:]] == ["reward_scorer"] * 2 + ["judge"] * 2
+
+
+def test_damaged_examples_are_an_error(tmp_path):
+    write_json(tmp_path / "span_sentences.json", [{"text": "x"}])
+    with pytest.raises(UserError, match="span_sentences.json is damaged"):
+        train_scorers(ScorersConfig(data_dir=str(tmp_path), output_dir=str(tmp_path)))
+
+
+# ---- download ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub that lists a SHA-256 and sends the text `sent`."""
+    state = SimpleNamespace(sent=json.dumps(rated_row(0)) + "\n", listed="")
+    write_text(tmp_path / "listed", state.sent)
+    state.listed = sha256(tmp_path / "listed")
+
+    class Api:
+        def get_paths_info(self, name, paths, repo_type):
+            return [SimpleNamespace(lfs=SimpleNamespace(sha256=state.listed))]
+
+    def fetch(name, path, repo_type, local_dir):
+        write_text(Path(local_dir) / path, state.sent)
+        return str(Path(local_dir) / path)
+
+    monkeypatch.setattr(download, "HfApi", Api)
+    monkeypatch.setattr(download, "hf_hub_download", fetch)
+    return state
+
+
+def test_the_hub_file_is_verified(hub, tmp_path):
+    path = download.fetch_rated(tmp_path)
+    assert path == tmp_path / RATED_FILE and path.read_text() == hub.sent
+    hub.sent = "not asked for again"
+    assert download.fetch_rated(tmp_path).read_text() != hub.sent
+
+
+def test_another_file_of_the_hub_is_not_kept(hub, tmp_path):
+    hub.sent = "changed"
+    with pytest.raises(UserError, match="but lists"):
+        download.fetch_rated(tmp_path)
+    assert not (tmp_path / RATED_FILE).exists()
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, monkeypatch):
+    def unreachable(*arguments, **options):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(download, "hf_hub_download", unreachable)
+    monkeypatch.setattr(download.HfApi, "get_paths_info", unreachable)
+    with pytest.raises(UserError, match="no route to host. Is there a network"):
+        download.fetch_rated(tmp_path)
+
+
+# ---- configs and stages --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("FGRLHF_SMALL_MODEL", str(tmp_path / "model"))
+    return tmp_path
+
+
+def test_the_configs_differ_in_where_the_reward_falls(environment):
+    dense = load_config(rl_config(TASK), DENSE).model_dump()
+    holistic = load_config(rl_config(TASK), HOLISTIC).model_dump()
+    assert dense["reward"]["toxicity"].pop("level") == "sentence"
+    assert holistic["reward"]["toxicity"].pop("level") == "whole"
+    assert dense.pop("logging") != holistic.pop("logging")
+    assert dense == holistic
+    scorers = (dense["reward"]["toxicity"]["scorer"], dense["evaluation_metrics"][0]["scorer"])
+    assert scorers[0] != scorers[1]  # the judge is never rewarded
+
+
+def test_every_stage_runs(environment, source):
+    """Two steps of a tiny model through the programs of the scripts."""
+    data = environment / "data"
+    prepare(PrepareConfig(source=str(source), data_dir=str(data)))
+    train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
+    model = ["tasks.detoxification", f"output_dir={environment}/model", "width=16", "heads=2"]
+    tiny_model.main([*model, f"train_file={data}/train.json", "words=kind friend day ."])
+    short = [
+        "train.total_episodes=8",
+        "train.sampling_batch_size_per_card=2",
+        "env.train_num_samples_per_input=2",
+        "train.eval_examples=2",
+    ]
+    for path in (DENSE, HOLISTIC):
+        rl.main(["tasks.detoxification", str(path), *short])
+    evaluate.main(
+        [
+            "tasks.detoxification",
+            f"policy={environment}/fine_grained/best",
+            f"config={DENSE}",
+            f"data_dir={data}",
+            f"output_dir={environment}",
+            "max_examples=2",
+            "num_samples=3",
+        ]
+    )
+    folder = environment / "eval" / "fine_grained-test"
+    rows = read_jsonl(folder / "rows.jsonl")
+    judge = LinearScorer.load(environment / "judge")
+    highest = {}
+    for row in rows:
+        (score,) = judge.probabilities([row["response"]])
+        assert row["judge"] == pytest.approx(score)
+        highest[row["id"]] = max(score, highest.get(row["id"], 0.0))
+    summary = read_json(folder / "summary.json")
+    expected = sum(highest.values()) / len(highest)
+    assert summary["judge/max"]["mean"] == pytest.approx(expected)

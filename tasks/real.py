@@ -1,0 +1,268 @@
+"""`make real`: RL on a real pretrained language model, with the scripts that users run by hand.
+
+    python -m tasks.real [task=sentiment] [model=FOLDER] [output_dir=FOLDER] [lanes=2]
+
+The model continues prompts and is rewarded by the change of a score after every sentence. Beside
+it, a second run with equally many episodes gets the same reward once, at the end. Both are judged
+by a scorer that never rewarded, on prompts that neither has seen. Without task=..., detoxification
+runs if its data are there or can be fetched, else sentiment, which needs the package index alone.
+
+Run it again to continue after an interruption; unchanged stages are reused.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import read_jsonl, write_json
+from fgrlhf.kernels.choice import processor_name
+from fgrlhf.pipeline.efficiency import episodes_to_reach
+from fgrlhf.pipeline.experiments import learning_curve
+from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
+
+ROOT = Path(__file__).parents[1]
+MODEL = "outputs/models/smollm2"
+TaskName = Literal["detoxification", "sentiment"]
+# run -> its script
+RUNS = {"fine_grained": "train_finegrained", "holistic": "train_holistic"}
+LOWER_IS_BETTER = {"detoxification": True, "sentiment": False}
+
+
+class RealConfig(StrictModel):
+    """Settings of `make real`."""
+
+    task: TaskName | None = Field(
+        default=None, description="null: detoxification if its data can be had, else sentiment"
+    )
+    model: FilePath | None = Field(
+        default=None, description="folder of a causal language model; null: SmolLM2, fetched once"
+    )
+    output_dir: FilePath | None = Field(
+        default=None, description="folder of the results; null: outputs/<task>/small"
+    )
+    source: FilePath | None = Field(
+        default=None,
+        description=f"detoxification: folder with {RATED_FILE} and {SPANS_FILE}; null: fetch them",
+    )
+    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
+    episodes: PositiveInt = Field(default=672, description="responses sampled in each run")
+
+
+# ---- what to run ---------------------------------------------------------------------------------
+
+
+def choose_task(settings: RealConfig) -> tuple[TaskName, str]:
+    """The task to run, and the reason.
+
+    Detoxification's data are fetched if they are not there.
+    """
+    if settings.task is not None:
+        return settings.task, "as task=... demands"
+    if settings.source is not None:
+        return "detoxification", "since source=... has its data"
+    folder = out_folder(settings, "detoxification") / "data" / "source"
+    files = (folder / RATED_FILE, folder / SPANS_FILE)
+    if all(file.exists() for file in files):
+        return "detoxification", f"since its data are in {folder}"
+    if run_script("tasks/detoxification/data/download.sh", data_folder(folder), "attempts=1") == 0:
+        return "detoxification", "since its data could be fetched"
+    return "sentiment", "since the data of detoxification could not be fetched"
+
+
+def out_folder(settings: RealConfig, task: str) -> Path:
+    return Path(settings.output_dir or ROOT / "outputs" / task / "small").absolute()
+
+
+def data_folder(source: Path) -> dict[str, str]:
+    return {"DATA_DIR": str(source.parent)}
+
+
+def run_script(path: str, variables: dict[str, str], *arguments: str) -> int:
+    """Run a script of the repository and return its exit status. Its output is shown."""
+    environment = {**os.environ, "SCALE": "small", **variables}
+    return subprocess.run(["bash", path, *arguments], cwd=ROOT, env=environment).returncode
+
+
+def model_folder(settings: RealConfig) -> Path:
+    """The folder of the language model, which is fetched if no folder is given.
+
+    Raises:
+      UserError: there is no such folder, or the model cannot be fetched.
+    """
+    if settings.model is None:
+        folder = ROOT / MODEL
+        if run_script("scripts/get_small_model.sh", {"FGRLHF_SMALL_MODEL": str(folder)}) != 0:
+            raise UserError(
+                "the language model could not be fetched; the reason is above. Run `make real`"
+                " again, or give the folder of any causal language model: model=FOLDER"
+            )
+        return folder
+    folder = Path(settings.model).absolute()
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not the folder of a language model: it has no config.json")
+    return folder
+
+
+# ---- stages --------------------------------------------------------------------------------------
+
+
+def script(
+    name: str,
+    task: str,
+    path: str,
+    *arguments: str,
+    modules: tuple[str, ...],
+    needs: tuple[str, ...] = (),
+    outputs: tuple[str, ...],
+    reads: tuple[str, ...] = (),
+) -> Stage:
+    """A stage that runs a bash script of the task. The script is one of the stage's inputs."""
+    full_path = f"tasks/{task}/{path}"
+    files = ("scripts/env.sh", full_path, *reads)
+    return Stage(name, ("bash", full_path, *arguments), needs, outputs, files, modules)
+
+
+def preparation(task: str, settings: RealConfig, out: Path) -> list[Stage]:
+    """The stages that a task needs before RL."""
+    if task == "sentiment":
+        return []
+    source = Path(settings.source or out / "data" / "source").absolute()
+    return [
+        script(
+            "prepare",
+            task,
+            "data/prepare.sh",
+            f"source={source}",
+            modules=("tasks.detoxification.data.prepare",),
+            outputs=tuple(
+                f"data/{name}.json"
+                for name in ("train", "dev", "test", "span_sentences", "rated_texts")
+            ),
+            reads=(str(source / RATED_FILE), str(source / SPANS_FILE)),
+        ),
+        script(
+            "train_scorers",
+            task,
+            "reward_modeling/train_scorers.sh",
+            modules=("tasks.detoxification.scorers",),
+            needs=("prepare",),
+            outputs=("reward_scorer", "judge"),
+        ),
+    ]
+
+
+def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stage]:
+    """All stages, in an order that keeps two lanes busy."""
+    before = preparation(task, settings, out)
+    ready = tuple(stage.name for stage in before)
+    modules = (f"tasks.{task}.task", f"tasks.{task}.lexicons")
+    configs = f"tasks/{task}/training/small_*_config.yml"
+    weights = str(model / "model.safetensors")
+    result = [*before]
+    for run, name in RUNS.items():
+        result.append(
+            script(
+                name,
+                task,
+                f"training/{name}.sh",
+                f"train.total_episodes={settings.episodes}",
+                modules=("fgrlhf.cli.rl", *modules),
+                needs=ready,
+                outputs=(run,),
+                reads=(configs, weights),
+            )
+        )
+    policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
+    for policy, folder in policies.items():
+        result.append(
+            script(
+                f"evaluate_{policy}",
+                task,
+                "training/evaluate.sh",
+                f"policy={folder}",
+                f"name={policy}",
+                modules=("fgrlhf.cli.evaluate", *modules),
+                needs=(*ready, RUNS[policy]) if policy in RUNS else ready,
+                outputs=(f"eval/{policy}-test",),
+                reads=(configs, weights),
+            )
+        )
+    result.append(
+        script(
+            "report",
+            task,
+            "training/report.sh",
+            modules=("fgrlhf.pipeline.summary", "fgrlhf.report.page", *modules),
+            needs=tuple(f"evaluate_{policy}" for policy in policies),
+            outputs=("summary.json", "report.html"),
+            reads=("fgrlhf/report/report.html.j2", "fgrlhf/report/report.css"),
+        )
+    )
+    return result
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def efficiency(task: str, out: Path) -> list[str]:
+    """Lines that say when the fine-grained run reached the final level of the holistic one.
+
+    Also writes efficiency.json. The scores are those of the dev prompts during training.
+    """
+    lines = []
+    result = {}
+    directions = {"reward": True, "judge": not LOWER_IS_BETTER[task]}
+    for metric, higher_is_better in directions.items():
+        curves = {}
+        for run in RUNS:
+            curves[run] = learning_curve(read_jsonl(out / run / "metrics.jsonl"), metric)
+        reached = episodes_to_reach(curves["fine_grained"], curves["holistic"], higher_is_better)
+        result[metric] = vars(reached)
+        when = "not reached" if reached.episodes is None else f"after {reached.episodes:.0f}"
+        lines.append(
+            f"  {metric} {reached.level:.3f} of holistic after {reached.last:.0f} episodes:"
+            f" fine-grained {when}"
+        )
+    write_json(out / "efficiency.json", result)
+    return ["Episodes to holistic's final level on dev prompts, one seed:", *lines]
+
+
+def real(settings: RealConfig) -> None:
+    """Run all stages, then print the summary and the path of the report."""
+    task, reason = choose_task(settings)
+    print(f"task: {task}, {reason}", flush=True)
+    model = model_folder(settings)
+    out = out_folder(settings, task)
+    environment = {
+        "SCALE": "small",
+        "OUTPUT_DIR": str(out),
+        "DATA_DIR": str(out / "data"),
+        "FGRLHF_SMALL_MODEL": str(model),
+        "OMP_NUM_THREADS": "1",
+    }
+    pipeline = Pipeline(stages(task, settings, out, model), ROOT, out, environment, settings.lanes)
+    pipeline.run()
+    print("\n" + (out / "logs" / "report.log").read_text(encoding="utf-8"))
+    print("\n".join(efficiency(task, out)))
+    if pipeline.whole:
+        print(
+            f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, peak memory"
+            f" {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
+        )
+    print(f"report: {out / 'report.html'}")
+
+
+def main() -> None:
+    stop_with_signals()
+    real(settings_from(RealConfig, usage="usage: python -m tasks.real [key=value ...]"))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sample 8 continuations of the 64 test openings and score them by the judge, with 95% intervals over openings.
+#   evaluate.sh policy=$OUTPUT_DIR/fine_grained/final name=fine_grained [num_samples=25 ...]
+# Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m fgrlhf.cli.evaluate "tasks.$TASK" output_dir="$OUTPUT_DIR" \
+    config="$(config_for training/fine_grained_config.yml)" do_sample=true num_samples=8 "$@"

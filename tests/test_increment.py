@@ -1,0 +1,255 @@
+"""The reward `increment`: values by hand, telescoping sums, and the scorers behind it."""
+
+from collections.abc import Sequence
+
+import pytest
+import tiny
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from fgrlhf.config import validate
+from fgrlhf.errors import UserError
+from fgrlhf.reward_models.increment import IncrementReward, growing_texts
+from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.kinds import build_aspects
+from fgrlhf.reward_models.linear import fit_linear_scorer
+from fgrlhf.reward_models.text_scorers import Standardized, score_texts
+from fgrlhf.task import Task, rl_config
+from fgrlhf.types import Prompt, ResponseTokens
+
+PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
+CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())
+TASK = Task(name="any")
+
+
+class Table:
+    """A scorer that looks texts up, and records what it is asked for."""
+
+    def __init__(self, scores: dict[str, float]):
+        self.scores = scores
+        self.calls: list[list[tuple[str, str]]] = []
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        self.calls.append([(prompt.id, text) for prompt, text in zip(prompts, texts)])
+        return [self.scores[text] for text in texts]
+
+
+class Length:
+    """The number of characters of prompt and text: different for every text."""
+
+    def __init__(self, factor: float = 1.0):
+        self.factor = factor
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        return [self.factor * (len(p.text) + len(t) ** 0.5) for p, t in zip(prompts, texts)]
+
+
+def built(**section):
+    tree = {
+        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "logging": {"save_dir": "out"},
+        "reward": {"a": {"kind": "increment", **section}},
+    }
+    config = validate(rl_config(TASK), tree, "file")
+    aspects, _ = build_aspects(config.reward, CONTEXT)
+    return aspects["a"]
+
+
+def refused(**section) -> str:
+    with pytest.raises(UserError) as error:
+        built(**section)
+    return str(error.value)
+
+
+PYTHON = {"kind": "python", "of": "test_increment.Length"}
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_paper():
+    """P(bad) is .72 after one sentence and .60 after two: -.72, then +.12."""
+    text = "You are awful. But I may be wrong."
+    scorer = Table({"": 0.0, "You are awful.": 0.72, text: 0.60})
+    (scores,) = IncrementReward(scorer, scale=-1.0).segment_scores(PROMPTS[:1], [text])
+    assert [(score.start, score.end) for score in scores] == [(0, 14), (15, 34)]
+    assert [score.value for score in scores] == pytest.approx([-0.72, 0.12])
+    assert [score.label for score in scores] == ["0.72", "0.60"]
+
+
+TEXTS = ["A first one. Then two! And three? Yes", "  Only one, with space around it. \n", ""]
+
+
+@pytest.mark.parametrize("level", ["sentence", "subsentence", "word", "whole", "step:,"])
+@pytest.mark.parametrize("scale", [1.0, -4.0])
+def test_the_sum_is_the_score_of_the_whole_minus_that_of_the_empty_text(level, scale):
+    prompts = [Prompt(str(i), "p" * i) for i in range(len(TEXTS))]
+    results = IncrementReward(Length(), scale, level).segment_scores(prompts, TEXTS)
+    for prompt, text, scores in zip(prompts, TEXTS, results):
+        whole, empty = Length().score([prompt, prompt], [text, ""])
+        expected = scale * (whole - empty)
+        assert sum(score.value for score in scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_dense_reward_and_one_at_the_end_have_the_same_sum():
+    dense = built(scorer=PYTHON, better="low", scale=4)
+    single = built(scorer=PYTHON, better="low", scale=4, level="whole")
+    for text in TEXTS[:2]:
+        (parts,) = dense.segment_scores(PROMPTS[:1], [text])
+        (whole,) = single.segment_scores(PROMPTS[:1], [text])
+        assert len(whole) == 1 and whole[0].end is None
+        assert whole[0].value == pytest.approx(sum(part.value for part in parts))
+
+
+def test_more_sentences_with_the_same_score_earn_nothing():
+    scorer = Table({"": 0.2, "So.": 0.5, "So. So.": 0.5, "So. So. So.": 0.5})
+    reward = IncrementReward(scorer, scale=1.0)
+    one, three = reward.segment_scores([PROMPTS[0]] * 2, ["So.", "So. So. So."])
+    assert [score.value for score in one] == pytest.approx([0.3])
+    assert [score.value for score in three] == pytest.approx([0.3, 0.0, 0.0])
+
+
+def test_a_blank_response_has_no_segment():
+    scorer = Table({})
+    assert IncrementReward(scorer, 1.0).segment_scores(PROMPTS, ["", " \n"]) == [[], []]
+    assert scorer.calls == []
+
+
+def test_the_direction_is_the_sign():
+    high = built(scorer=PYTHON, better="high", scale=3).segment_scores(PROMPTS[:1], ["abcd"])
+    low = built(scorer=PYTHON, better="low", scale=3).segment_scores(PROMPTS[:1], ["abcd"])
+    assert high[0][0].value == pytest.approx(6.0)
+    assert low[0][0].value == pytest.approx(-6.0)
+
+
+def test_segments_can_be_tokens_of_the_policy():
+    reward = IncrementReward(Length(), 1.0, "token")
+    assert reward.needs_tokens and not IncrementReward(Length(), 1.0).needs_tokens
+    tokens = [ResponseTokens((1, 4), finished=True)]
+    (scores,) = reward.segment_scores(PROMPTS[:1], ["abcd"], tokens)
+    assert [score.value for score in scores] == pytest.approx([1.0, 1.0])
+
+
+def test_growing_texts():
+    assert growing_texts("A b. C d. ", [4, 9]) == ["", "A b.", "A b. C d. "]
+    assert growing_texts("", []) == []
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+def test_every_text_of_a_prompt_is_scored_once_and_all_in_one_call():
+    scorer = Table({"": 0.0, "Up.": 0.1, "Up. On.": 0.2, "Up. In.": 0.3})
+    texts = ["Up. On.", "Up. In.", "Up. On."]
+    prompts = [PROMPTS[0], PROMPTS[0], PROMPTS[1]]
+    IncrementReward(scorer, 1.0).segment_scores(prompts, texts)
+    (call,) = scorer.calls
+    of_first = [("0", text) for text in ("", "Up.", "Up. In.", "Up. On.")]
+    of_second = [("1", text) for text in ("", "Up.", "Up. On.")]
+    assert sorted(call) == [*of_first, *of_second]
+
+
+def test_scores_are_in_the_order_of_the_texts():
+    scorer = Table({"a": 1.0, "b": 2.0})
+    prompts = [PROMPTS[0], PROMPTS[0], PROMPTS[1], PROMPTS[0]]
+    assert score_texts(scorer, prompts, ["b", "a", "b", "b"]) == [2.0, 1.0, 2.0, 2.0]
+    assert score_texts(scorer, [], []) == []
+
+
+@pytest.mark.parametrize(
+    "scores, message",
+    [([1.0], "returned 1 scores for 2 texts"), ([1.0, float("nan")], "gave nan to the text 'b'")],
+)
+def test_a_scorer_that_returns_something_else_is_an_error(scores, message):
+    class Broken:
+        def score(self, prompts, texts):
+            return scores
+
+    with pytest.raises(UserError, match=message):
+        score_texts(Broken(), [PROMPTS[0]] * 2, ["a", "b"])
+
+
+# ---- configs and scorers -------------------------------------------------------------------------
+
+
+def test_mistakes_are_named():
+    assert "reward.a.scorer: missing" in refused(better="high")
+    assert "reward.a.better: missing" in refused(scorer=PYTHON)
+    assert "reward.a.scale" in refused(scorer=PYTHON, better="high", scale=-1)
+    text = refused(scorer={"kind": "linera", "ckpt": "x"}, better="low")
+    assert "reward.a.scorer.kind: there is no `linera`; did you mean `linear`?" in text
+    text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"}, better="low")
+    assert "reward.a.scorer.label: unknown key" in text
+    text = refused(scorer={"ckpt": "x"}, better="low")
+    assert "reward.a.scorer.kind: missing; known: classifier, linear, python" in text
+
+
+@pytest.mark.parametrize(
+    "scorer, message",
+    [
+        ({"of": "test_increment.Nothing"}, "the scorer `test_increment.Nothing` cannot be"),
+        ({"of": "test_increment.Length", "args": {"f": 1}}, "does not accept these `args`"),
+        ({"of": "fgrlhf.types.Prompt", "args": {"id": "", "text": ""}}, "is not a scorer"),
+    ],
+)
+def test_a_python_scorer_must_fit(scorer, message):
+    assert message in refused(scorer={"kind": "python", **scorer}, better="low")
+
+
+def test_a_linear_scorer(tmp_path):
+    texts = ["bad dog", "bad cat", "good dog", "good cat"]
+    scorer = fit_linear_scorer(texts, [True, True, False, False], "bad")
+    scorer.save(tmp_path)
+    config = {"kind": "linear", "ckpt": str(tmp_path)}
+    reward = built(scorer=config, better="low")
+    (scores,) = reward.segment_scores(PROMPTS[:1], ["A bad dog. A good cat."])
+    p = scorer.probabilities(["", "A bad dog.", "A bad dog. A good cat."])
+    assert [score.value for score in scores] == pytest.approx([p[0] - p[1], p[1] - p[2]])
+    assert scores[0].value < 0 < scores[1].value
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("classifier")
+    tokenizer = tiny.tokenizer()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=2,
+        id2label={0: "kind", 1: "unkind"},
+        initializer_range=0.3,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_classifier_scorer_equals_the_differences_of_the_classifier_reward(classifier):
+    text = "the red cat sees a dog. the dog likes one bird. two"
+    config = {"kind": "classifier", "ckpt": classifier, "label": "unkind"}
+    increments = built(scorer=config, better="low", scale=2)
+    tree = {
+        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "logging": {"save_dir": "out"},
+        "reward": {"a": {**config, "reads": "difference", "level": "sentence", "scale": -2}},
+    }
+    aspects, _ = build_aspects(validate(rl_config(TASK), tree, "file").reward, CONTEXT)
+    (expected,) = aspects["a"].segment_scores(PROMPTS[:1], [text])
+    (scores,) = increments.segment_scores(PROMPTS[:1], [text])
+    assert len(scores) == 3 and any(abs(score.value) > 1e-3 for score in scores)
+    assert [score.value for score in scores] == pytest.approx(
+        [score.value for score in expected], abs=1e-6
+    )
+
+
+def test_a_reward_model_is_standardized():
+    class Model:
+        def score(self, prompts, texts):
+            return torch.tensor([float(len(text)) for text in texts])
+
+    scorer = Standardized(Model(), mean=3.0, std=2.0)
+    assert scorer.score(PROMPTS, ["abcde", ""]) == [1.0, -1.5]

@@ -1,0 +1,95 @@
+"""`make real`: the choice of the task, its stages, and the whole pipeline with a tiny model."""
+
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.cli import tiny_model
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json, write_jsonl
+from tasks import real
+from tasks.real import RealConfig
+
+ROOT = Path(real.__file__).parents[1]
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """Scripts are not run: their exit statuses come from this dict, by name."""
+    statuses = {"download.sh": 1, "get_small_model.sh": 0}
+    monkeypatch.setattr(
+        real, "run_script", lambda path, variables, *arguments: statuses[Path(path).name]
+    )
+    return statuses
+
+
+def test_the_task_depends_on_its_data(fetched, tmp_path):
+    settings = RealConfig(output_dir=str(tmp_path))
+    assert real.choose_task(settings)[0] == "sentiment"
+    assert real.choose_task(RealConfig(source="somewhere"))[0] == "detoxification"
+    fetched["download.sh"] = 0
+    task, reason = real.choose_task(settings)
+    assert (task, reason) == ("detoxification", "since its data could be fetched")
+    fetched["download.sh"] = 1
+    for name in (real.RATED_FILE, real.SPANS_FILE):
+        write_json(tmp_path / "data" / "source" / name, [])
+    assert real.choose_task(settings)[0] == "detoxification"
+    assert real.choose_task(RealConfig(task="sentiment"))[0] == "sentiment"
+
+
+def test_the_model_is_fetched_or_given(fetched, tmp_path):
+    assert real.model_folder(RealConfig()) == ROOT / real.MODEL
+    fetched["get_small_model.sh"] = 2
+    with pytest.raises(UserError, match="model=FOLDER"):
+        real.model_folder(RealConfig())
+    with pytest.raises(UserError, match="it has no config.json"):
+        real.model_folder(RealConfig(model=str(tmp_path)))
+    write_json(tmp_path / "config.json", {})
+    assert real.model_folder(RealConfig(model=str(tmp_path))) == tmp_path
+
+
+@pytest.mark.parametrize("task", ["sentiment", "detoxification"])
+def test_stages_name_scripts_and_files_that_exist(task, tmp_path):
+    stages = real.stages(task, RealConfig(), tmp_path, tmp_path / "model")
+    names = [stage.name for stage in stages]
+    assert names[-1] == "report" and len(set(names)) == len(names)
+    for place, stage in enumerate(stages):
+        assert set(stage.needs) <= set(names[:place])
+        assert (ROOT / stage.command[1]).is_file()
+        patterns = [pattern for pattern in stage.reads if not Path(pattern).is_absolute()]
+        assert all(any(ROOT.glob(pattern)) for pattern in patterns)
+    outputs = [output for stage in stages for output in stage.outputs]
+    assert len(set(outputs)) == len(outputs)
+
+
+def test_the_episodes_to_the_holistic_level(tmp_path):
+    scores = {"fine_grained": [0.4, 0.2, 0.1], "holistic": [0.4, 0.3, 0.2]}
+    for run, values in scores.items():
+        lines = []
+        for step, value in enumerate(values):
+            evaluated = {"eval/reward": -value, "eval/judge": value}
+            lines.append({"step": step, "episodes": 48 * (step + 1), **evaluated})
+        write_jsonl(tmp_path / run / "metrics.jsonl", lines)
+    lines = real.efficiency("detoxification", tmp_path)
+    assert lines[1:] == [
+        "  reward -0.200 of holistic after 96 episodes: fine-grained after 48",
+        "  judge 0.200 of holistic after 96 episodes: fine-grained after 48",
+    ]
+    assert read_json(tmp_path / "efficiency.json")["judge"]["episodes"] == 48
+
+
+@pytest.mark.slow
+def test_the_whole_pipeline_with_a_tiny_model(tmp_path, capsys):
+    model = tmp_path / "model"
+    arguments = ["tasks.sentiment", f"output_dir={model}", "width=16", "heads=2"]
+    tiny_model.main([*arguments, "words=good bad lovely awful ."])
+    settings = RealConfig(
+        task="sentiment", model=str(model), output_dir=str(tmp_path / "out"), episodes=96
+    )
+    real.real(settings)
+    printed = capsys.readouterr().out
+    assert "task: sentiment, as task=... demands" in printed
+    assert "Episodes to holistic's final level" in printed
+    assert (tmp_path / "out" / "report.html").is_file()
+    real.real(settings)
+    assert "report: nothing changed, reused" in capsys.readouterr().out
