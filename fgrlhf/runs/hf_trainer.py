@@ -30,8 +30,9 @@ from transformers import (
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
+from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.runs.distributed import check_launcher
-from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 # Timings, which differ from run to run, and the Trainer's own summary at the end.
@@ -134,6 +135,10 @@ def training_arguments(
         arguments = arguments_class(**{**common, **settings})
     except ValueError as error:  # e.g. bf16 on a GPU without it
         raise UserError(f"transformers rejects these settings: {error}") from None
+    if train.bf16:
+        note = slow_bf16_note(arguments.device.type, "train.bf16=false")
+        if note is not None:
+            say(note)
     # One device per process. DataParallel would split batches whose rows belong together.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
