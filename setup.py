@@ -40,6 +40,7 @@ setup(
         "safetensors>=0.8",
         "numpy>=2",
         "scipy>=1.14",
+        "scikit-learn>=1.7",
         "jinja2>=3.1",
         "matplotlib>=3.10",
         "psutil>=6",
