@@ -12,6 +12,7 @@ from pathlib import Path
 
 import datasets
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -43,8 +44,10 @@ def prepare(folder: Path, size: Size) -> Work:
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.chat_template = None
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
     with torch.no_grad():
-        model.get_input_embeddings().weight[tokenizer.all_special_ids] = 0
+        embeddings.weight[tokenizer.all_special_ids] = 0
     model.save_pretrained(folder / "start")
     tokenizer.save_pretrained(folder / "start")
 
