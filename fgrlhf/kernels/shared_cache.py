@@ -29,6 +29,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from fgrlhf.kernels.shared_rows import SharedRows, attend_in_shared_rows
+
 SHARED_CACHE = "shared_cache"
 
 
@@ -138,17 +140,25 @@ def shared_cache_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    shared_rows: SharedRows | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """The attention function for transformers: decoding with a `SharedCache`.
+    """The attention function for transformers: decoding with a `SharedCache`, and shared rows.
 
     Every other call goes to PyTorch's attention.
+
+    Args:
+      shared_rows: the layout of the rows, an argument of the model's forward pass; None: every row
+        has a single text.
 
     Returns:
       (outputs (B, L, heads, D), None), as transformers expects it.
     """
     if not isinstance(key, LayerCache):
         assert isinstance(value, Tensor)
+        if shared_rows is not None:
+            out = attend_in_shared_rows(query, key, value, shared_rows, dropout, scaling)
+            return out.transpose(1, 2), None
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -4,6 +4,8 @@ Prompt (padded on the left) and response are one sequence. Where it is cheaper, 
 responses are one row, so that the prompt is computed once.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
@@ -11,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from fgrlhf.errors import UserError
 from fgrlhf.kernels.install import share_cache, shares_cache
 from fgrlhf.kernels.shared_cache import SharedCache
+from fgrlhf.kernels.shared_rows import SharedRows
 from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import Sampling, Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
@@ -107,6 +110,9 @@ class CausalPolicy(Policy):
         part_L = torch.cat([prompt_part_P, response_part_KT])
 
         mask_G1LL = block_mask(part_L[None], real_GL)
+        layout = {}
+        if shares_cache(self.model):  # its attention reads the layout instead of the mask
+            layout["shared_rows"] = SharedRows.of(prompt_mask_GP, K, T)
 
         prompt_positions_GP = (prompt_mask_GP.cumsum(1) - 1).clamp(min=0)
         prompt_length_G1 = prompt_mask_GP.sum(1, keepdim=True)
@@ -121,6 +127,7 @@ class CausalPolicy(Policy):
             input_ids=ids_GL,
             position_ids=positions_GL,
             attention_mask=mask_G1LL,
+            **layout,
         )
 
         # a response's first token is predicted from the prompt's last one, token t from token t - 1
@@ -157,7 +164,7 @@ class CausalPolicy(Policy):
         prompt_mask_GP: Tensor,
         response_ids_GKT: Tensor,
         response_mask_GKT: Tensor,
-        **inputs: Tensor,
+        **inputs: Any,
     ) -> Tensor:
         """hidden_GLD of rows with a prompt and K responses, L = P + K T.
 

@@ -1,0 +1,74 @@
+"""Attention of rows with a prompt and K responses (fgrlhf/kernels/shared_rows.py)."""
+
+import pytest
+import tiny
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from fgrlhf.kernels import shared_cache
+from fgrlhf.kernels.shared_rows import SharedRows, attend_in_shared_rows
+from fgrlhf.models import causal
+from fgrlhf.models.shared_rows import block_mask
+
+G, P, K, T, D = 2, 5, 3, 4, 8
+
+
+def dense_mask(prompt_mask_GP: torch.Tensor) -> torch.Tensor:
+    part_L = torch.cat([torch.zeros(P), torch.arange(1, K + 1).repeat_interleave(T)])
+    real_GL = torch.cat([prompt_mask_GP, torch.ones(G, K * T)], 1).bool()
+    return block_mask(part_L[None], real_GL)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads):
+    torch.manual_seed(0)
+    prompt_mask_GP = torch.ones(G, P)
+    if padded:
+        prompt_mask_GP[1, :2] = 0
+    L = P + K * T
+    shapes = [(G, heads, L, D), (G, 2, L, D), (G, 2, L, D)]
+    tensors = [torch.randn(*shape, requires_grad=True) for shape in shapes]
+    query, key, value = tensors
+    rows = SharedRows.of(prompt_mask_GP, K, T)
+    assert (rows.prompt_sees_G1PP is None) == (not padded)
+    out = attend_in_shared_rows(query, key, value, rows, dropout=0.0, scale=0.3)
+    expected = scaled_dot_product_attention(
+        query,
+        key.repeat_interleave(heads // 2, 1),
+        value.repeat_interleave(heads // 2, 1),
+        attn_mask=dense_mask(prompt_mask_GP),
+        scale=0.3,
+    )
+    # padding sees itself only, and nothing reads its output
+    real_G1L1 = torch.cat([prompt_mask_GP, torch.ones(G, K * T)], 1)[:, None, :, None]
+    torch.testing.assert_close(out * real_G1L1, expected * real_G1L1)
+    weights = torch.randn_like(out) * real_G1L1
+    gradients = torch.autograd.grad((out * weights).sum(), tensors)
+    for gradient, dense in zip(
+        gradients, torch.autograd.grad((expected * weights).sum(), tensors), strict=True
+    ):
+        torch.testing.assert_close(gradient, dense)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "neox"])
+def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch):
+    monkeypatch.setattr(causal, "sharing_pays", lambda *_: True)
+    policy = tiny.policy(kind).eval()
+    prompt_ids, prompt_mask = policy.encode(["the red cat", "a dog sees the bird and one two"])
+    ids = torch.randint(3, 20, (6, 5), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    batch = (prompt_ids.repeat_interleave(3, 0), prompt_mask.repeat_interleave(3, 0), ids, mask)
+    layers = []
+
+    def attend(*arguments):
+        layers.append(arguments)
+        return attend_in_shared_rows(*arguments)
+
+    monkeypatch.setattr(shared_cache, "attend_in_shared_rows", attend)
+    result = policy(*batch)[0].logprobs_BT
+    assert len(layers) == policy.model.config.num_hidden_layers
+    monkeypatch.setattr(causal, "shares_cache", lambda _: False)
+    expected = policy(*batch)[0].logprobs_BT
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
