@@ -9,7 +9,7 @@ TASK = Task(
     name="detoxification",
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
-        names={"initial": "before", "fine_grained": "fine-grained"},
+        names={"initial": "before", "fine_grained": "fine-grained", "short": "too short"},
         metrics={
             "judge": "toxicity by the judge",
             "judge/max": "expected maximum toxicity",
