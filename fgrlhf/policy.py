@@ -102,9 +102,9 @@ def load_policy(
         add_adapters(model, lora, top_layers)
     policy_class = EncoderDecoderPolicy if config.is_encoder_decoder else CausalPolicy
     policy = policy_class(model, tokenizer, max_input_len, padding_side, chat_template)
+    policy.source = read_source(ckpt)
     if top_layers is not None and not empty:
         policy.train_top_layers(top_layers)
-    policy.source = read_source(ckpt)
     if not empty:
         _check_special_tokens(policy)
         _check_logits(policy)

@@ -146,11 +146,11 @@ def _word_problem(field: str, words: Sequence[Any]) -> str | None:
 
 
 def label_positions(read: RMInput, labels: Sequence[int]) -> list[int]:
-    """One label per token: each segment's at the position that judges it, IGNORED elsewhere."""
-    row = [IGNORED] * read.read_length
+    """One label per token that has an output: each segment's where it is judged, else IGNORED."""
+    row = [IGNORED] * (read.read_length - read.first_output)
     for position, label in zip(read.positions, labels, strict=True):
         if position is not None:
-            row[position] = label
+            row[position - read.first_output] = label
     return row
 
 

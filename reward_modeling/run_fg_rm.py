@@ -17,21 +17,23 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PreTrainedModel
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.networks import lm_features
 from fgrlhf.reward_models.prefix import Prefix
-from fgrlhf.reward_models.scoring import RewardModelSpec, decoder_start, shape_of
+from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
+from reward_modeling.baselines import segment_baselines
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.training import (
@@ -107,6 +109,14 @@ def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> list[Example]:
         if any(label != IGNORED for label in labels):
             examples.append((read, labels))
     return examples
+
+
+def with_features(
+    network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
+) -> list[Example]:
+    """The examples with the features of the frozen language model, if the network reads them."""
+    read = lm_features(network, inputs, [read for read, _ in examples])
+    return [(x, labels) for x, (_, labels) in zip(read, examples)]
 
 
 def segment_loss(
@@ -203,6 +213,14 @@ def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Tas
         )
 
 
+def labelled_texts(
+    rows: Sequence[SegmentRow], names: Sequence[str]
+) -> list[tuple[RMText, list[bool | None]]]:
+    """Responses, and whether each segment has an error; None if it is not judged."""
+    ok = len(names) - 1
+    return [(row.text, [None if x == IGNORED else x != ok for x in row.labels]) for row in rows]
+
+
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
     """The segmenter that split the training responses.
 
@@ -247,7 +265,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         ok_label=config.labels.ok,
         segmenter=segmenter_of(config),
     )
-    inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
+    inputs = inputs_of(network, tokenizer, spec)
     examples = encode(inputs, rows)
     dev_examples = encode(inputs, dev_rows)
     for path, part in (
@@ -261,7 +279,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
             )
 
     def make_trainer(arguments):
-        return StageTrainer(
+        trainer: Any = StageTrainer(
             network,
             arguments,
             data_collator=SegmentCollator(inputs),
@@ -271,6 +289,11 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
             compute_loss_func=segment_loss,
             compute_metrics=Metrics(names),
         )
+        trainer.group_by_length([read.length for read, _ in examples])
+        # the trainer has moved the network to its device
+        trainer.train_dataset = with_features(network, inputs, examples)
+        trainer.eval_dataset = with_features(network, inputs, dev_examples)
+        return trainer
 
     labels = [label for _, labels in examples for label in labels if label != IGNORED]
     wrong = np.mean([names[label] != config.labels.ok for label in labels])
@@ -280,7 +303,8 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    baselines = segment_baselines(labelled_texts(rows, names), labelled_texts(dev_rows, names))
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
     return training.run_training(
         config, make_trainer, spec, error_calibration, start_messages=start_messages
     )

@@ -25,14 +25,16 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.networks import lm_features
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
-from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, decoder_start, shape_of
+from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
+from reward_modeling.baselines import pair_baselines
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.training import (
     RMConfig,
@@ -65,13 +67,30 @@ def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[Example]:
     """Encode the rows that have pairs."""
-    rows = [row for row in rows if row.pairs]
-    texts = []
+    responses = texts_of(rows, prefix_fn, with_context)
+    read = iter(inputs.encode([text for texts, _ in responses for text in texts]))
+    return [([next(read) for _ in texts], pairs) for texts, pairs in responses]
+
+
+def texts_of(
+    rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
+) -> list[tuple[list[RMText], tuple[tuple[int, int], ...]]]:
+    """What the model reads of the responses of each row that has pairs, and the pairs."""
+    result = []
     for row in rows:
-        prefix = Prefix.of(prefix_fn(row.prompt, with_context))
-        texts += [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
-    read = iter(inputs.encode(texts))
-    return [([next(read) for _ in row.answers], row.pairs) for row in rows]
+        if row.pairs:
+            prefix = Prefix.of(prefix_fn(row.prompt, with_context))
+            texts = [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
+            result.append((texts, row.pairs))
+    return result
+
+
+def with_features(
+    network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
+) -> list[Example]:
+    """The examples with the features of the frozen language model, if the network reads them."""
+    read = iter(lm_features(network, inputs, [x for responses, _ in examples for x in responses]))
+    return [([next(read) for _ in responses], pairs) for responses, pairs in examples]
 
 
 def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,7 +231,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         mean=0.0,
         std=1.0,
     )
-    inputs = RMInputs(tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(network))
+    inputs = inputs_of(network, tokenizer, spec)
     examples = encode(inputs, rows, task.rm_prefix, config.data.with_context)
     dev_examples = encode(inputs, dev_rows, task.rm_prefix, config.data.with_context)
     for path, part in (
@@ -223,7 +242,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
 
     def make_trainer(arguments):
-        return PairTrainer(
+        trainer: Any = PairTrainer(
             network,
             arguments,
             data_collator=PairCollator(inputs),
@@ -233,6 +252,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             compute_loss_func=pair_loss,
             compute_metrics=Metrics(),
         )
+        trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])
+        # the trainer has moved the network to its device
+        trainer.train_dataset = with_features(network, inputs, examples)
+        trainer.eval_dataset = with_features(network, inputs, dev_examples)
+        return trainer
 
     def moments(trainer: StageTrainer) -> dict[str, Any]:
         trained: Any = trainer.model
@@ -247,7 +271,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         " position bias)",
         inputs.cuts.describe(spec.max_length),
     ]
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    baselines = pair_baselines(
+        texts_of(rows, task.rm_prefix, config.data.with_context),
+        texts_of(dev_rows, task.rm_prefix, config.data.with_context),
+    )
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
     return training.run_training(
         config, make_trainer, spec, pair_calibration, moments, start_messages
     )

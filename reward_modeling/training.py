@@ -32,11 +32,11 @@ from fgrlhf.config import (
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.source import ModelSource, read_source
+from fgrlhf.models.top_layers import train_top_layers
 from fgrlhf.reward_models.inputs import Kind, Shape, longest_input
-from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
 from fgrlhf.reward_models.spec import with_current_names
@@ -53,9 +53,11 @@ from fgrlhf.runs.hf_trainer import (
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
+from reward_modeling.baselines import comparison
 
 METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10
+TOP_LAYERS_KEY = "model.train_top_layers"
 TIMINGS = ("_runtime", "_per_second", "_jit_compilation_time", "_model_preparation_time")
 
 
@@ -74,6 +76,13 @@ class ModelSection(StrictModel):
     lm_logprob_feature: bool = Field(
         default=False,
         description="read each token's log-probability under a frozen copy of the model",
+    )
+    train_top_layers: Count | None = Field(
+        default=None,
+        description=(
+            "train the head and this many layers, counted from the top; null: all layers and the"
+            " embeddings"
+        ),
     )
     kernels: Kernels = "auto"
 
@@ -109,6 +118,13 @@ class EvaluationSection(StrictModel):
     )
     batch_size: BatchSize = Field(
         default=16, description="responses (pair files: prompts) per forward pass"
+    )
+    checkpoints: Literal["resume", "best"] = Field(
+        default="resume",
+        description=(
+            "resume: all that an interrupted run needs to continue; best: only the weights of the"
+            " best evaluation, a third of the size, so an interrupted run starts again"
+        ),
     )
 
 
@@ -179,8 +195,10 @@ def load_network(
             scorer: Any = LanguageModelScorer.start_from(
                 model.ckpt, shape, kind, id2label, model.lm_logprob_feature
             )
+            if model.train_top_layers is not None:
+                scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
             check_vocabulary(tokenizer, scorer)
-            return speed_up(scorer, model.kernels), tokenizer
+            return speed_up_network(scorer, model.kernels), tokenizer
         config.pad_token_id = tokenizer.pad_token_id
         network_class = AutoModelForSequenceClassification
         if kind == "segment":
@@ -189,8 +207,10 @@ def load_network(
             network_class, model.ckpt, new_head=True, config=config, dtype=torch.float32
         )
         check_direction(network, shape)
+        if model.train_top_layers is not None:
+            train_top_layers(network.base_model, model.train_top_layers, TOP_LAYERS_KEY)
         check_vocabulary(tokenizer, network)
-        return speed_up(network, model.kernels), tokenizer
+        return speed_up_network(network, model.kernels), tokenizer
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         # transformers has no classifier for some decoder-only models, and its reason does not name
@@ -274,6 +294,9 @@ def reuse(config: RMConfig) -> Path | None:
 
 def trainer_arguments(config: RMConfig) -> TrainingArguments:
     """The Trainer's settings. Raises `UserError` as `hf_trainer.training_arguments` does."""
+    settings = {}
+    if config.evaluation.checkpoints == "best":
+        settings = {"save_strategy": "best", "save_only_model": True}
     return training_arguments(
         TrainingArguments,
         Path(config.logging.save_dir) / "checkpoints",
@@ -288,6 +311,7 @@ def trainer_arguments(config: RMConfig) -> TrainingArguments:
         log_level_replica="error",
         remove_unused_columns=False,
         label_names=["labels"],
+        **settings,
     )
 
 
@@ -302,6 +326,7 @@ def run_training(
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
     Args:
+      spec: with `baselines` (reward_modeling/baselines.py) among its metrics.
       calibration_curve: (dev predictions, labels) -> their calibration.
       extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
       start_messages: lines to print when the stage starts.
@@ -309,7 +334,9 @@ def run_training(
     folder = Path(config.logging.save_dir)
     arguments = trainer_arguments(config)
     use_kernels(config.model.kernels, folder)
-    checkpoint = last_complete_checkpoint(folder / "checkpoints")
+    checkpoint = None
+    if config.evaluation.checkpoints == "resume":
+        checkpoint = last_complete_checkpoint(folder / "checkpoints")
     resume_step = None if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
     if is_main_rank():
         begin(folder, config, config.inputs)
@@ -345,6 +372,7 @@ def run_training(
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         say(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}")
+        say(f"{config.logging.run_name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
     trainer.accelerator.wait_for_everyone()
     return folder
 

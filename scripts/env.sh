@@ -81,6 +81,8 @@ case "${VARIANT:-}" in
     *) fail "VARIANT=$VARIANT is not a variant: set VARIANT=published, or unset it for the defaults." ;;
 esac
 export TOKENIZERS_PARALLELISM=false
+# Threads sleep while they wait. By default they spin, which is several times slower if another process needs the core.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 # config_for training/name.yml prints tasks/$TASK/training/name.yml at paper scale, .../mini_name.yml at mini scale, and
 # with VARIANT=published .../published_name.yml if that file exists.

@@ -10,6 +10,7 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.config import load_config, read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
 from fgrlhf.pipeline.comparison import (
@@ -333,6 +334,10 @@ def test_table_and_page_show_them(result):
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert "gold on the test prompts; sft 0.300" in table(result, Display())
+    assert "Pretrained model" not in html
+    source = ModelSource("org/tiny", "wheel <tiny>")
+    text = "Pretrained model: org/tiny (wheel &lt;tiny&gt;)."
+    assert text in page(result, DISPLAY, source)
 
 
 SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)

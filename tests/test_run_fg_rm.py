@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rm_helpers as rm
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from safetensors.torch import load_file
 from transformers import Trainer
 from transformers.modeling_outputs import TokenClassifierOutput
@@ -17,6 +18,7 @@ from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
 from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training
 from reward_modeling.run_fg_rm import (
@@ -26,7 +28,7 @@ from reward_modeling.run_fg_rm import (
     segment_loss,
     train,
 )
-from reward_modeling.training import calibration, load_metric, sigmoid
+from reward_modeling.training import calibration, load_metric, load_network, sigmoid
 
 
 def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
@@ -536,3 +538,102 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
     command.main(["segment", *arguments])
     assert f"the reward model is in {tmp_path / 'rm'}" in capsys.readouterr().out
     assert load_reward_model(tmp_path / "rm", rm.prefix_fn).spec.with_context
+
+
+# ---- padding, top layers, checkpoints ------------------------------------------------------------
+
+
+def test_a_step_has_the_random_sample_of_before_sorted_by_length():
+    lengths = [7, 1, 5, 3, 9, 2, 8]
+    sampler = StepwiseSortedSampler(lengths, examples_per_step=3, seed=5)
+    before = SeedableRandomSampler(lengths, data_seed=5)
+    for epoch in (0, 1, 0):
+        sampler.set_epoch(epoch)
+        before.set_epoch(epoch)
+        order, random_order = list(sampler), list(before)
+        for start in (0, 3, 6):
+            step = order[start : start + 3]
+            assert sorted(step) == sorted(random_order[start : start + 3])
+            assert [lengths[i] for i in step] == sorted((lengths[i] for i in step), reverse=True)
+    assert len(sampler) == 7
+
+
+def test_parts_of_a_step_have_less_padding(tmp_path):
+    changes = {"train__max_steps": 4, "evaluation__every_steps": 4}
+    shares = []
+    for size in (16, 4):
+        folder = str(tmp_path / f"micro{size}")
+        changes |= {"train__micro_batch_size": size, "logging__save_dir": folder}
+        train(config(tmp_path, "causal", **changes))
+        lines = [json.loads(x) for x in (tmp_path / f"micro{size}" / "metrics.jsonl").open()]
+        shares += [line["padding"] for line in lines if "padding" in line]
+    assert len(shares) == 2 and 0 < shares[1] < 0.7 * shares[0]
+
+
+@pytest.mark.parametrize("shape", rm.SHAPES)
+@pytest.mark.parametrize("feature", [False, True])
+def test_only_the_top_layer_and_the_head_are_trained(tmp_path, shape, feature):
+    if feature and shape == "encoder":
+        return
+    settings = config(
+        tmp_path,
+        shape,
+        model__train_top_layers=1,
+        model__lm_logprob_feature=feature,
+        train__max_steps=3,
+        evaluation__every_steps=3,
+    )
+    scorer = load_reward_model(train(settings), rm.prefix_fn)
+    trained = dict(scorer.model.named_parameters())
+    whole = settings.model.model_copy(update={"train_top_layers": None})
+    start, _ = load_network(whole, "segment", {0: "NF-ERR", 1: "O"})
+    layers = dict(start.named_parameters())
+    changed = {name for name in layers if not torch.equal(layers[name], trained[name])}
+    top = {
+        "encoder": "longformer.encoder.layer.1.",
+        "seq2seq": "trunk.decoder.block.1.",
+        "causal": "trunk.h.1.",
+    }[shape]
+    assert any(name.startswith(top) for name in changed)
+    others = {name for name in changed if not name.startswith(top)}
+    heads = (
+        "classifier.",
+        "head.",
+        "feature_in.",
+        "trunk.ln_f.",
+        "trunk.decoder.final_layer_norm.",
+    )
+    assert others and all(name.startswith(heads) for name in others)
+    if feature:
+        assert scorer.model.config.feature_layer == 1
+
+
+def test_more_layers_than_the_model_has_are_refused(tmp_path):
+    with pytest.raises(UserError, match="model.train_top_layers=9, but the model has only 2"):
+        train(config(tmp_path, "causal", model__train_top_layers=9))
+
+
+def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
+    """The model is that of a run that could be continued; a killed run starts again."""
+    changes = {"train__max_steps": 30, "evaluation__every_steps": 10, "train__lr": 3e-3}
+    whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **changes))
+    settings = config(
+        tmp_path,
+        logging__save_dir=str(tmp_path / "best"),
+        evaluation__checkpoints="best",
+        **changes,
+    )
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 27)
+        with pytest.raises(Interrupt):
+            train(settings)
+    (kept,) = (tmp_path / "best" / "checkpoints").iterdir()
+    assert (kept / "model.safetensors").exists() and not (kept / "optimizer.pt").exists()
+    begun = interrupt_at(monkeypatch, None)
+    train(settings)
+    assert begun == list(range(30))
+    first, second = (
+        load_file(folder / "model.safetensors") for folder in (whole, tmp_path / "best")
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert metrics(whole) == metrics(tmp_path / "best")

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,12 @@ def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
     assert bash(show, SCALE="paper").stdout == "unset\n"
 
 
+def test_threads_sleep_while_they_wait(bash):
+    show = 'echo "$OMP_WAIT_POLICY"'
+    assert bash(show, SCALE="paper").stdout == "passive\n"
+    assert bash(show, OMP_WAIT_POLICY="active").stdout == "active\n"
+
+
 def test_a_failing_line_ends_the_script(bash):
     assert bash("false\necho reached").stdout == ""
 
@@ -320,3 +327,15 @@ def test_the_small_model_needs_an_environment(tmp_path):
         text=True,
     )
     assert done.returncode == 2 and "Run `make setup`" in done.stderr
+
+
+def test_the_command_lets_threads_sleep_before_pytorch_is_loaded(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    code = (
+        "import sys, os, fgrlhf.cli.main as command\n"
+        "assert 'torch' not in sys.modules\n"
+        "command.wait_passively()\n"
+        "print(os.environ['OMP_WAIT_POLICY'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "passive\n", done.stderr

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
-from fgrlhf.cli.rl import dev_evaluation
+from fgrlhf.cli.rl import dev_evaluation, dtype_notes
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer, load_comparisons
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     if trainer.accelerator.is_main_process:
-        for note in config.logging.notes():
+        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
             print(note, flush=True)
     trainer.train()
 

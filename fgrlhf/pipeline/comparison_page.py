@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
+from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline.comparison import Comparison, Difference
 from fgrlhf.pipeline.experiments import Point, seeds_text
 from fgrlhf.report.display import Display
@@ -59,8 +60,12 @@ def explained(comparison: Comparison) -> str:
 # ---- page ----------------------------------------------------------------------------------------
 
 
-def page(comparison: Comparison, display: Display) -> str:
-    """index.html: the table, then the dev score over episodes, time and KL."""
+def page(comparison: Comparison, display: Display, source: ModelSource | None = None) -> str:
+    """index.html: the table, then the dev score over episodes, time and KL.
+
+    Args:
+      source: where the pretrained weights of the reference come from, if that is known.
+    """
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     axes = {
@@ -83,6 +88,7 @@ def page(comparison: Comparison, display: Display) -> str:
         others=comparison.others(),
         explained=explained(comparison),
         plots=plots,
+        source=source,
     )
 
 

@@ -10,9 +10,11 @@ Three shapes read the same words: a prefix and the segments of the response.
 - causal: one decoder-only sequence holds the prefix and the response. Segment j is judged at its
   last token.
 
-`RMInputs` turns words into ids, in training and in scoring. An input that is too long for the
-network loses its context first, from the end, then the end of the response, and the rest of the
-prompt last (`lengths_that_fit`).
+`RMInputs` turns words into ids, in training and in scoring. Responses to the same prompt share its
+encoder states (seq2seq) or a row (causal), so that the prompt is read once.
+
+An input that is too long for the network loses its context first, from the end, then the end of the
+response, and the rest of the prompt last (`lengths_that_fit`).
 """
 
 from bisect import bisect_left
@@ -26,6 +28,8 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from fgrlhf.errors import UserError
+from fgrlhf.models.packing import ROW_LENGTH, pack_responses
+from fgrlhf.models.shared_rows import sharing_pays
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_utils import SEGMENT_MARK
 
@@ -50,26 +54,59 @@ class RMText:
 class RMInput:
     """Ids that the network reads, and the position whose output judges each segment.
 
+    In a decoder-only model, the ids of prompt and response are one sequence. Its network gives an
+    output for the last token of the prompt, from which a blank response is judged, and for every
+    token of the response.
+
     A position is None if the segment has no words or its last token was cut off. Such a segment is
     not judged, because the token of another segment would judge it wrongly.
 
     Attributes:
+      prefix_length: tokens of a decoder-only input before the response.
       cut_context, cut_response, cut_core: tokens of each part that did not fit. The core is the
         prompt without its context.
       unread_segments: segments that are not judged because their last token was cut off.
+      features_TF: what a frozen language model computes of every token that has an output, if it
+        was computed before (`LanguageModelScorer.features`).
     """
 
     input_ids: list[int]
     decoder_input_ids: list[int] | None
     positions: tuple[int | None, ...]
+    prefix_length: int = 0
     cut_context: int = 0
     cut_response: int = 0
     cut_core: int = 0
     unread_segments: int = 0
+    features_TF: Tensor | None = None
 
     @property
     def length(self) -> int:
         return len(self.input_ids) + len(self.decoder_input_ids or ())
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The ids before the response: inputs with equal ones share their prompt."""
+        if self.decoder_input_ids is not None:
+            return tuple(self.input_ids)
+        return tuple(self.input_ids[: self.prefix_length])
+
+    @property
+    def first_output(self) -> int:
+        """The first position that the network has an output for."""
+        return max(self.prefix_length - 1, 0)
+
+    @property
+    def judged_outputs(self) -> list[int]:
+        """The indices of the outputs that judge segments."""
+        return [p - self.first_output for p in self.positions if p is not None]
+
+    @property
+    def output_ids(self) -> list[int]:
+        """The ids at the positions that the network has an output for."""
+        if self.decoder_input_ids is not None:
+            return self.decoder_input_ids
+        return self.input_ids[self.first_output :]
 
     @property
     def read_length(self) -> int:
@@ -156,6 +193,8 @@ class RMInputs:
       max_length: tokens of an encoder's or a decoder-only input. An encoder-decoder's prefix and
         response are each cut to it.
       decoder_start_id: the token an encoder-decoder's decoder starts with.
+      shared_width: width of a language model whose rows can hold several responses to a prompt;
+        None: every response has its own row.
 
     Attributes:
       cuts: counts over everything encoded so far.
@@ -171,6 +210,7 @@ class RMInputs:
         kind: Kind,
         max_length: int,
         decoder_start_id: int | None = None,
+        shared_width: int | None = None,
     ):
         if not tokenizer.is_fast:
             raise UserError(
@@ -182,6 +222,7 @@ class RMInputs:
         self.kind = kind
         self.max_length = max_length
         self.decoder_start_id = decoder_start_id
+        self.shared_width = shared_width
         has_marks = shape == "encoder" and kind == "segment"
         self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
         self.cuts = Cuts()
@@ -350,6 +391,7 @@ class RMInputs:
             prefix.cut_to(fitting) if self.shape == "seq2seq" else read_ids,
             read_ids if self.shape == "seq2seq" else None,
             tuple(positions),
+            prefix_length=0 if self.shape == "seq2seq" else len(before_response),
             cut_context=lengths.context - fitting.context,
             cut_response=lengths.response - fitting.response,
             cut_core=lengths.core - fitting.core,
@@ -391,28 +433,156 @@ class RMInputs:
     def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """Arguments of the network's forward pass, padded on the right.
 
-        An encoder-decoder's batch holds equal prefixes once. `prompt_rows` is the row of the prefix
-        of each response.
+        A language model also gets `places` and `response_mask` (B, T): where the tokens of
+        `RMInput.output_ids` are in its rows (row * width + column), and which of them are real. The
+        network's logits have their shape. `parts` numbers the responses of rows that hold several.
         """
-        if self.shape != "seq2seq":
+        if self.shape == "encoder":
             return self._padded([x.input_ids for x in inputs], "")
+        if self.shape == "seq2seq":
+            batch = self._encoder_decoder_batch(inputs)
+        else:
+            batch = self._causal_batch(inputs)
+        if all(x.features_TF is not None for x in inputs):
+            features = [x.features_TF for x in inputs if x.features_TF is not None]
+            batch["features"] = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+        return batch
+
+    def _encoder_decoder_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
+        """Equal prefixes are in one row of the encoder; `prompt_rows` is that of a decoder row."""
         prefixes: dict[tuple[int, ...], int] = {}
-        rows = [prefixes.setdefault(tuple(x.input_ids), len(prefixes)) for x in inputs]
+        prompts = torch.tensor([prefixes.setdefault(x.prompt, len(prefixes)) for x in inputs])
+        encoder = self._padded([list(ids) for ids in prefixes], "")
+        decoder = self._padded([x.output_ids for x in inputs], "decoder_")
+        ids_BT = decoder["decoder_input_ids"]
+        mask_BT = decoder["decoder_attention_mask"]
+        if self.shared_width is None:
+            return {
+                **encoder,
+                **decoder,
+                "prompt_rows": prompts,
+                "places": torch.arange(ids_BT.numel()).view_as(ids_BT),
+                "response_mask": mask_BT,
+            }
+        # in a narrow network, attention is expensive in comparison: rows are shorter
+        packing = pack_responses(mask_BT, prompts, min(ROW_LENGTH, self.shared_width))
+        numbers_B1 = torch.arange(1, len(inputs) + 1)[:, None]
+        parts_RN = packing.pack(numbers_B1.expand_as(ids_BT).contiguous(), fill=-1)
         return {
-            **self._padded([list(ids) for ids in prefixes], ""),
-            **self._padded([x.decoder_input_ids or [] for x in inputs], "decoder_"),
-            "prompt_rows": torch.tensor(rows),
+            **encoder,
+            "decoder_input_ids": packing.pack(ids_BT, fill=self.tokenizer.pad_token_id),
+            "decoder_attention_mask": (parts_RN > 0).long(),
+            "parts": parts_RN,
+            "prompt_rows": torch.arange(len(prefixes)).repeat_interleave(packing.rows_per_prompt),
+            "places": packing.place_BT * mask_BT,
+            "response_mask": mask_BT,
         }
 
+    def _causal_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
+        """One row per response, or per prompt where that is cheaper (models/shared_rows.py)."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for b, x in enumerate(inputs):
+            groups.setdefault(x.prompt, []).append(b)
+        shares = self.shared_width is not None and sharing_pays(
+            P=max(len(prompt) for prompt in groups),
+            T=max(len(x.output_ids) for x in inputs),
+            K=len(inputs) // len(groups),
+            D=self.shared_width,
+        )
+        rows = list(groups.values()) if shares else [[b] for b in range(len(inputs))]
+
+        ids: list[list[int]] = []
+        parts: list[list[int]] = []
+        positions: list[list[int]] = []
+        columns: list[list[int]] = [[] for _ in inputs]  # of every token with an output
+        row_of = [0] * len(inputs)
+        for row, members in enumerate(rows):
+            prompt = inputs[members[0]].prompt
+            ids.append(list(prompt))
+            parts.append([0] * len(prompt))
+            positions.append(list(range(len(prompt))))
+            for number, b in enumerate(members, 1):
+                response = inputs[b].input_ids[len(prompt) :]
+                begin = len(ids[row])
+                last_of_prompt = [len(prompt) - 1] if prompt else []
+                columns[b] = last_of_prompt + list(range(begin, begin + len(response)))
+                row_of[b] = row
+                ids[row] += response
+                parts[row] += [number] * len(response)
+                positions[row] += range(len(prompt), len(prompt) + len(response))
+
+        batch = self._padded(ids, "")
+        width = batch["input_ids"].shape[1]
+        places = [[row * width + column for column in columns[b]] for b, row in enumerate(row_of)]
+        batch["places"] = _padded(places, 0)
+        batch["response_mask"] = _padded([[1] * len(place) for place in places], 0)
+        if shares:
+            batch["parts"] = _padded(parts, -1)
+            batch["position_ids"] = _padded(positions, 0)
+        return batch
+
     def _padded(self, rows: Sequence[list[int]], name: str) -> dict[str, Tensor]:
-        width = max(len(ids) for ids in rows)
-        pad_id = self.tokenizer.pad_token_id
-        ids = [row + [pad_id] * (width - len(row)) for row in rows]
-        mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
         return {
-            f"{name}input_ids": torch.tensor(ids),
-            f"{name}attention_mask": torch.tensor(mask),
+            f"{name}input_ids": _padded(rows, self.tokenizer.pad_token_id),
+            f"{name}attention_mask": _padded([[1] * len(row) for row in rows], 0),
         }
+
+
+def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:
+    """Rows of numbers as a tensor, filled up on the right."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
+def batches_by_prompt(inputs: Sequence[RMInput], batch_tokens: int) -> list[list[int]]:
+    """Batches of indices of inputs of similar length, those of a prompt together.
+
+    A batch has at most `batch_tokens` padded tokens, or a single input. A prompt counts once,
+    because its responses share it; an encoder's inputs have no prompt of their own.
+    """
+    by_prompt: dict[tuple[int, ...] | int, list[int]] = {}
+    for i, x in enumerate(inputs):
+        by_prompt.setdefault(x.prompt or i, []).append(i)
+    groups = list(by_prompt.values())
+    for group in groups:
+        group.sort(key=lambda i: -inputs[i].length)
+    groups.sort(key=lambda group: -inputs[group[0]].length)
+
+    batches: list[list[int]] = []
+    size = _BatchSize()
+    for group in groups:
+        for number, i in enumerate(group):
+            larger = size.with_input(inputs[i], is_new_prompt=number == 0)
+            if batches and larger.tokens <= batch_tokens:
+                batches[-1].append(i)
+                size = larger
+            else:
+                batches.append([i])
+                size = _BatchSize().with_input(inputs[i], is_new_prompt=True)
+    return batches
+
+
+@dataclass(frozen=True)
+class _BatchSize:
+    """The size of a batch: prompts and the longest of them, responses and the longest of them."""
+
+    prompts: int = 0
+    longest_prompt: int = 0
+    responses: int = 0
+    longest_response: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompts * self.longest_prompt + self.responses * self.longest_response
+
+    def with_input(self, added: RMInput, is_new_prompt: bool) -> "_BatchSize":
+        prompt = len(added.prompt)
+        return _BatchSize(
+            self.prompts + is_new_prompt,
+            max(self.longest_prompt, prompt),
+            self.responses + 1,
+            max(self.longest_response, added.length - prompt),
+        )
 
 
 @dataclass(frozen=True)

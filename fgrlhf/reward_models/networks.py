@@ -3,10 +3,14 @@
 Reward models of shape `encoder` are transformers' own token and sequence classifiers.
 """
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -17,11 +21,19 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from fgrlhf.kernels.install import share_prompts, shares_prompts, speed_up
+from fgrlhf.models.encoder_decoder import can_pack, encode_prompts
 from fgrlhf.models.loading import load_config, load_weights
-from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.models.logprobs import logprobs_and_margins, project_states
+from fgrlhf.models.shared_rows import block_mask, can_share
+from fgrlhf.models.top_layers import TopLayers, layers_of, train_top_layers
+from fgrlhf.reward_models.inputs import Kind, RMInput, RMInputs, Shape, batches_by_prompt
 from fgrlhf.reward_models.shapes import check_direction, check_stacks
+from fgrlhf.utils import check_same_shape
 
 LM_FEATURES = 2
+HEAD_STD = 0.02  # of new weights
+FEATURE_TOKENS = 8_192
 _FEATURE_FLOOR = -10.0  # nats
 
 
@@ -34,6 +46,9 @@ class LanguageModelScorerConfig(PretrainedConfig):
         weights that are loaded into it.
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
+      feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
+        layers are trained, it is the lowest of these. None in folders of earlier releases, which
+        used the embeddings.
     """
 
     model_type = "fgrlhf_language_model_scorer"
@@ -43,11 +58,13 @@ class LanguageModelScorerConfig(PretrainedConfig):
         trunk: dict | None = None,
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
+        feature_layer: int | None = None,
         **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
         self.kind = kind
         self.lm_logprob_feature = lm_logprob_feature
+        self.feature_layer = feature_layer
         super().__init__(**kwargs)
 
     def trunk_config(self) -> PretrainedConfig:
@@ -69,19 +86,15 @@ def _without_dtype(config: dict) -> dict:
 AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerConfig)
 
 
-def lm_features(logits_BTV: Tensor, ids_BT: Tensor) -> Tensor:
-    """Two features of every token under a language model, features_BTF with F = 2.
+def scaled_features(logprobs_N: Tensor, margins_N: Tensor) -> Tensor:
+    """Two features of every token under a language model, features_NF with F = 2.
 
         log p(a_t)    and    log p(a_t) - max_v log p(v)
 
-    `logits_BTV[:, t]` predict token t + 1. The first token, which nothing predicts, gets zeros.
     Values are clipped at -10 nats and divided by 10, so that they lie in [-1, 0].
     """
-    logprobs_BTV = torch.log_softmax(logits_BTV[:, :-1].float(), -1)
-    chosen_BT = logprobs_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0]
-    features_BTF = torch.stack([chosen_BT, chosen_BT - logprobs_BTV.amax(-1)], -1)
-    features_BTF = features_BTF.clamp(min=_FEATURE_FLOOR) / -_FEATURE_FLOOR
-    return nn.functional.pad(features_BTF, (0, 0, 1, 0))
+    features_NF = torch.stack([logprobs_N, margins_N], -1)
+    return features_NF.clamp(min=_FEATURE_FLOOR) / -_FEATURE_FLOOR
 
 
 def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
@@ -90,6 +103,141 @@ def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
     nats_BTF = features_BTF * mask_BT[..., None] * -_FEATURE_FLOOR
     mean_BF = nats_BTF.sum(1) / mask_BT.sum(1, keepdim=True)
     return torch.cat([nats_BTF.amin(1), mean_BF], -1)
+
+
+@dataclass(frozen=True)
+class ScorerBatch:
+    """The rows that a language model reads, as `RMInputs.collate` arranges them.
+
+    G prompts (encoder-decoders only), R rows of L tokens, B responses of at most T tokens.
+
+    Attributes:
+      prompt_ids_GP, prompt_mask_GP: what the encoder reads; None in a decoder-only model.
+      prompt_rows_R: the prompt of each row; None in a decoder-only model.
+      ids_RL, mask_RL: tokens of the rows, and 1 on real ones.
+      parts_RL: number of the response that a token belongs to, 0 in a prompt, -1 on padding; None
+        if no row holds several responses.
+      positions_RL: of the tokens, if `parts_RL` is given and the model is decoder-only.
+      places_BT, response_mask_BT: place (row * L + column) of the tokens that have an output, and 1
+        on real ones.
+    """
+
+    prompt_ids_GP: Tensor | None
+    prompt_mask_GP: Tensor | None
+    prompt_rows_R: Tensor | None
+    ids_RL: Tensor
+    mask_RL: Tensor
+    parts_RL: Tensor | None
+    positions_RL: Tensor | None
+    places_BT: Tensor
+    response_mask_BT: Tensor
+
+    def __post_init__(self):
+        check_same_shape(ids_RL=self.ids_RL, mask_RL=self.mask_RL)
+        check_same_shape(places_BT=self.places_BT, response_mask_BT=self.response_mask_BT)
+
+    def attention_mask(self) -> Tensor:
+        """The mask of the rows: (R, L) if every row has one response, else (R, 1, L, L)."""
+        if self.parts_RL is None:
+            return self.mask_RL
+        return block_mask(self.parts_RL, self.mask_RL.bool())
+
+    def of_responses(self, rows: Tensor) -> Tensor:
+        """Numbers of the rows (R, L, ...) -> those of the responses (B, T, ...)."""
+        flat = rows.flatten(0, 1).index_select(0, self.places_BT.flatten())
+        return flat.view(*self.places_BT.shape, *rows.shape[2:])
+
+    def into_rows(self, features_BTF: Tensor) -> Tensor:
+        """features_RLF: features of the responses, 0 elsewhere.
+
+        The first token of a response is left out: nothing predicts a decoder's start token, and the
+        last token of a prompt is common to its responses.
+        """
+        real_BT = self.response_mask_BT[:, 1:].bool()
+        flat = features_BTF.new_zeros(self.ids_RL.numel(), features_BTF.shape[-1])
+        flat = flat.index_copy(0, self.places_BT[:, 1:][real_BT], features_BTF[:, 1:][real_BT])
+        return flat.view(*self.ids_RL.shape, -1)
+
+
+def scorer_batch(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    places: Tensor,
+    response_mask: Tensor,
+    decoder_input_ids: Tensor | None = None,
+    decoder_attention_mask: Tensor | None = None,
+    prompt_rows: Tensor | None = None,
+    parts: Tensor | None = None,
+    position_ids: Tensor | None = None,
+) -> ScorerBatch:
+    """The output of `RMInputs.collate` as a `ScorerBatch`."""
+    if decoder_input_ids is None or decoder_attention_mask is None:
+        return ScorerBatch(
+            prompt_ids_GP=None,
+            prompt_mask_GP=None,
+            prompt_rows_R=None,
+            ids_RL=input_ids,
+            mask_RL=attention_mask,
+            parts_RL=parts,
+            positions_RL=position_ids,
+            places_BT=places,
+            response_mask_BT=response_mask,
+        )
+    return ScorerBatch(
+        prompt_ids_GP=input_ids,
+        prompt_mask_GP=attention_mask,
+        prompt_rows_R=prompt_rows,
+        ids_RL=decoder_input_ids,
+        mask_RL=decoder_attention_mask,
+        parts_RL=parts,
+        positions_RL=None,
+        places_BT=places,
+        response_mask_BT=response_mask,
+    )
+
+
+def hidden_states(model: Any, batch: ScorerBatch, embeddings_RLD: Tensor | None = None) -> Tensor:
+    """hidden_RLD, the last hidden states of the rows.
+
+    An encoder reads each prompt once. Its states, and the keys and values that the decoder's
+    cross-attention computes from them, are shared by the rows of a prompt where the model's
+    attention can do that (kernels/attention.py).
+
+    Args:
+      embeddings_RLD: read in place of the tokens' embeddings.
+    """
+    read: dict[str, Tensor] = {"input_ids": batch.ids_RL}
+    if embeddings_RLD is not None:
+        read = {"inputs_embeds": embeddings_RLD}
+    if not model.config.is_encoder_decoder:
+        if batch.positions_RL is not None:
+            read["position_ids"] = batch.positions_RL
+        return model.base_model(
+            **read, attention_mask=batch.attention_mask(), use_cache=False
+        ).last_hidden_state
+
+    prompt_ids_GP, prompt_mask_GP = batch.prompt_ids_GP, batch.prompt_mask_GP
+    rows_R = batch.prompt_rows_R
+    assert prompt_ids_GP is not None and prompt_mask_GP is not None and rows_R is not None
+    encoded = encode_prompts(model, prompt_ids_GP, prompt_mask_GP)
+    encoded_mask = prompt_mask_GP
+    if not (shares_prompts(model) and _in_equal_groups(rows_R, len(encoded))):
+        encoded = encoded[rows_R]
+        encoded_mask = encoded_mask[rows_R]
+    return model.get_decoder()(
+        **read,
+        attention_mask=batch.attention_mask(),
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=encoded_mask,
+        use_cache=False,
+    ).last_hidden_state
+
+
+def _in_equal_groups(prompt_rows_R: Tensor, num_prompts: int) -> bool:
+    """Whether the rows are 0 .. 0 1 .. 1 2 .. 2 ..., equally many of each prompt."""
+    rows_per_prompt = len(prompt_rows_R) // num_prompts
+    prompts = torch.arange(num_prompts, device=prompt_rows_R.device)
+    return torch.equal(prompts.repeat_interleave(rows_per_prompt), prompt_rows_R)
 
 
 class LanguageModelScorer(PreTrainedModel):
@@ -156,16 +304,18 @@ class LanguageModelScorer(PreTrainedModel):
             labels["id2label"] = id2label
             labels["label2id"] = {name: i for i, name in id2label.items()}
         config = LanguageModelScorerConfig(
-            trunk_config.to_dict(), kind, lm_logprob_feature, **labels
+            trunk_config.to_dict(), kind, lm_logprob_feature, feature_layer=0, **labels
         )
-        model = cls(config)
+        with torch.device("meta"):  # trunk and language model get their weights below
+            model = cls(config)
         model.trunk = load_weights(AutoModel, ckpt, dtype=torch.float32)
         check_direction(model.trunk, shape)
+        _initialise(model.head, HEAD_STD)
         if model.feature_in is not None:
             model.lm = load_weights(_lm_class(trunk_config), ckpt, dtype=torch.float32)
             # on the scale of token embeddings, so that the first layers do not ignore it
             embeddings = model.trunk.get_input_embeddings().weight.detach()
-            nn.init.normal_(model.feature_in.weight, std=float(embeddings.std()))
+            _initialise(model.feature_in, float(embeddings.std()))
         model.freeze_lm()
         return model
 
@@ -180,78 +330,167 @@ class LanguageModelScorer(PreTrainedModel):
             self.lm.eval()  # dropout would change its features from step to step
         return self
 
+    @property
+    def shared_width(self) -> int | None:
+        """Width of the network if its rows can hold several responses to a prompt, else None."""
+        can = can_pack if self.is_encoder_decoder else can_share
+        return self.trunk.config.hidden_size if can(self.trunk) else None
+
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
+        places: Tensor,
+        response_mask: Tensor,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         prompt_rows: Tensor | None = None,
+        parts: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> TokenClassifierOutput:
-        """Logits (B, T, labels) at every position of the response's sequence, or scores (B, 1).
+        """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
-        A causal model reads input_ids (B, T), the prompt followed by the response. An
-        encoder-decoder reads input_ids (prompts, P), decoder_input_ids (B, T) and prompt_rows (B,),
-        the prompt of each response.
+        The arguments are the output of `RMInputs.collate`. Without `features` (B, T, F), they are
+        computed if the network reads them.
         """
-        if self.is_encoder_decoder:
-            read_BT, mask_BT = decoder_input_ids, decoder_attention_mask
-        else:
-            read_BT, mask_BT = input_ids, attention_mask
-        assert read_BT is not None and mask_BT is not None
-
-        embeddings_BTD = self.trunk.get_input_embeddings()(read_BT)
-        features_BTF = None
+        read = scorer_batch(
+            input_ids,
+            attention_mask,
+            places,
+            response_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            prompt_rows,
+            parts,
+            position_ids,
+        )
+        added_RLD = None
         if self.feature_in is not None:
-            features_BTF = self._features(input_ids, attention_mask, read_BT, mask_BT, prompt_rows)
-            embeddings_BTD = embeddings_BTD + self.feature_in(features_BTF.to(embeddings_BTD.dtype))
-        if self.is_encoder_decoder:
-            encoder = self.trunk.get_encoder()
-            encoded = encoder(input_ids=input_ids, attention_mask=attention_mask)
-            hidden_BTD = self.trunk.get_decoder()(
-                inputs_embeds=embeddings_BTD,
-                attention_mask=mask_BT,
-                encoder_hidden_states=encoded.last_hidden_state[prompt_rows],
-                encoder_attention_mask=attention_mask[prompt_rows],
-                use_cache=False,
-            ).last_hidden_state
-        else:
-            hidden_BTD = self.trunk(
-                inputs_embeds=embeddings_BTD, attention_mask=mask_BT, use_cache=False
-            ).last_hidden_state
+            if features is None:
+                features = self.features(read)
+            features_RLF = read.into_rows(features.to(self.feature_in.weight.dtype))
+            added_RLD = self.feature_in(features_RLF)
+        hidden_RLD = self._hidden(read, added_RLD)
+        hidden_BTD = read.of_responses(hidden_RLD)
         if self.config.kind == "segment":
             return TokenClassifierOutput(logits=self.head(hidden_BTD))
 
         rows_B = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
-        last_BD = hidden_BTD[rows_B, mask_BT.sum(1) - 1]
-        if features_BTF is not None:
-            pooled = pooled_features(features_BTF, mask_BT)
+        last_BD = hidden_BTD[rows_B, read.response_mask_BT.sum(1) - 1]
+        if features is not None and self.feature_in is not None:
+            pooled = pooled_features(features, read.response_mask_BT)
             last_BD = torch.cat([last_BD, pooled.to(last_BD.dtype)], -1)
         return TokenClassifierOutput(logits=self.head(last_BD))
 
+    def _hidden(self, batch: ScorerBatch, added_RLD: Tensor | None) -> Tensor:
+        """hidden_RLD of the trunk, with `added_RLD` added to the input of `feature_layer`."""
+        embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
+        if added_RLD is None:
+            return hidden_states(self.trunk, batch, embeddings_RLD)
+        layer_number = self.config.feature_layer or 0
+        if layer_number == 0:
+            return hidden_states(self.trunk, batch, embeddings_RLD + added_RLD)
+
+        def add(_, arguments, keywords):
+            if arguments:
+                return (arguments[0] + added_RLD, *arguments[1:]), keywords
+            return (), {**keywords, "hidden_states": keywords["hidden_states"] + added_RLD}
+
+        layer = self._reading_layers()[layer_number]
+        hook = layer.register_forward_pre_hook(add, with_kwargs=True)
+        try:
+            return hidden_states(self.trunk, batch, embeddings_RLD)
+        finally:
+            hook.remove()
+
+    def _reading_layers(self) -> nn.ModuleList:
+        """The layers that read the responses."""
+        return layers_of(self.trunk.get_decoder() if self.is_encoder_decoder else self.trunk)
+
+    def train_top_layers(self, n: int, key: str) -> TopLayers:
+        """Freeze all but the head and the top n layers; see models/top_layers.py.
+
+        Features enter at the lowest trained layer, so no gradient flows through those below it.
+
+        Raises:
+          UserError: the trunk has fewer than n layers.
+        """
+        result = train_top_layers(self.trunk, n, key)
+        if self.feature_in is not None:
+            self.config.feature_layer = max(len(self._reading_layers()) - n, 0)
+        return result
+
     @torch.no_grad()
-    def _features(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        read_BT: Tensor,
-        mask_BT: Tensor,
-        prompt_rows: Tensor | None,
-    ) -> Tensor:
-        if not self.is_encoder_decoder:
-            output = self.lm(input_ids=read_BT, attention_mask=mask_BT, use_cache=False)
-            return lm_features(output.logits, read_BT)
-        encoded = self.lm.get_encoder()(input_ids=input_ids, attention_mask=attention_mask)
-        encoded.last_hidden_state = encoded.last_hidden_state[prompt_rows]
-        output = self.lm(
-            encoder_outputs=encoded,
-            attention_mask=attention_mask[prompt_rows],
-            decoder_input_ids=read_BT,
-            decoder_attention_mask=mask_BT,
-            use_cache=False,
+    def features(self, batch: ScorerBatch) -> Tensor:
+        """features_BTF of the responses' tokens under the frozen language model.
+
+        The first token of each response, and padding, have zeros. Logits are computed for the
+        tokens of the responses only, block by block.
+        """
+        hidden_BTD = batch.of_responses(hidden_states(self.lm, batch))
+        ids_BT = batch.of_responses(batch.ids_RL)
+        predicted_BT = batch.response_mask_BT.clone().bool()
+        predicted_BT[:, 0] = False
+        before_BTD = hidden_BTD.roll(1, 1)  # token t is predicted from the state of token t - 1
+        logprobs_N, margins_N = logprobs_and_margins(
+            lambda hidden: project_states(self.lm, hidden),
+            before_BTD[predicted_BT],
+            ids_BT[predicted_BT],
         )
-        return lm_features(output.logits, read_BT)
+        features_BTF = hidden_BTD.new_zeros(*ids_BT.shape, LM_FEATURES, dtype=torch.float32)
+        features_BTF[predicted_BT] = scaled_features(logprobs_N, margins_N)
+        return features_BTF
 
 
 def _lm_class(config: PretrainedConfig):
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _initialise(layer: nn.Linear, std: float) -> None:
+    """Give a layer of the meta device random weights and a bias of 0."""
+    layer.to_empty(device="cpu")
+    nn.init.normal_(layer.weight, std=std)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)
+
+
+def speed_up_network(network: NetworkT, setting: str = "auto") -> NetworkT:
+    """`kernels.install.speed_up`, and shared prompts in the stacks of a `LanguageModelScorer`."""
+    if isinstance(network, LanguageModelScorer) and network.is_encoder_decoder:
+        share_prompts(network.trunk, setting)
+        if network.lm is not None:
+            share_prompts(network.lm, setting)
+    return speed_up(network, setting)
+
+
+def lm_features(
+    network: nn.Module,
+    inputs: RMInputs,
+    read: Sequence[RMInput],
+    batch_tokens: int = FEATURE_TOKENS,
+) -> list[RMInput]:
+    """The inputs with the features of the frozen language model.
+
+    They never change, so training computes them once, reads them in every epoch and does not run
+    the language model again. Inputs of a network without `lm_logprob_feature` stay as they are.
+
+    Args:
+      batch_tokens: padded tokens that are read together.
+    """
+    result = list(read)
+    if not isinstance(network, LanguageModelScorer) or network.feature_in is None:
+        return result
+    device = network.head.weight.device
+    batches = batches_by_prompt(read, batch_tokens)
+    for rows in tqdm(batches, "log-probabilities", disable=not sys.stderr.isatty()):
+        batch = inputs.collate([read[i] for i in rows])
+        on_device = {name: tensor.to(device) for name, tensor in batch.items()}
+        features_BTF = network.features(scorer_batch(**on_device)).cpu()
+        for i, features_TF in zip(rows, features_BTF):
+            length = len(read[i].output_ids)
+            result[i] = replace(read[i], features_TF=features_TF[:length].clone())
+    return result

@@ -13,8 +13,8 @@ Bring your own model
    `encoder`).
 2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
 3. Your own network: pass `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward takes the
-   output of `RMInputs.collate` and returns an object with `logits`: (B, T, labels) for segments,
-   (B, 1) for sequences.
+   output of `RMInputs.collate` and returns an object with `logits`: (B, T, labels) for segments
+   (T as in `places`, or of the whole input in shape `encoder`), (B, 1) for sequences.
 4. Anything else, such as a rule or a server: write a class with `segment_scores(prompts, texts)` as
    in fgrlhf/reward.py. It needs no reward model.
 """
@@ -36,10 +36,22 @@ from transformers import (
 
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, write_json
-from fgrlhf.kernels.install import speed_up
 from fgrlhf.models import loading
-from fgrlhf.reward_models.inputs import Cuts, Kind, RMInput, RMInputs, RMText, Shape, longest_input
-from fgrlhf.reward_models.networks import LanguageModelScorer, LanguageModelScorerConfig
+from fgrlhf.reward_models.inputs import (
+    Cuts,
+    Kind,
+    RMInput,
+    RMInputs,
+    RMText,
+    Shape,
+    batches_by_prompt,
+    longest_input,
+)
+from fgrlhf.reward_models.networks import (
+    LanguageModelScorer,
+    LanguageModelScorerConfig,
+    speed_up_network,
+)
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems, with_current_names
@@ -201,9 +213,7 @@ class _Scorer:
         self.spec = spec
         self.prefix_fn = prefix_fn
         self.batch_tokens = batch_tokens
-        self.inputs = RMInputs(
-            tokenizer, spec.shape, spec.kind, spec.max_length, decoder_start(model)
-        )
+        self.inputs = inputs_of(model, tokenizer, spec)
 
     @property
     def seen(self) -> int:
@@ -241,31 +251,15 @@ class _Scorer:
         """
         device = next(self.model.parameters()).device
         results: dict[int, Tensor] = {}
-        for rows in self._batches(inputs):
+        for rows in batches_by_prompt(inputs, self.batch_tokens):
             batch = self.inputs.collate([inputs[i] for i in rows])
             on_device = {name: tensor.to(device) for name, tensor in batch.items()}
             logits = self.model(**on_device).logits.float().cpu()
             for i, output in zip(rows, logits):
                 if self.kind == "segment":
-                    output = output[[p for p in inputs[i].positions if p is not None]]
+                    output = output[inputs[i].judged_outputs]
                 results[i] = output
         return [results[i] for i in range(len(inputs))]
-
-    def _batches(self, inputs: Sequence[RMInput]) -> list[list[int]]:
-        """Batches of indices of inputs of similar length.
-
-        A batch has at most `batch_tokens` padded tokens, or a single input.
-        """
-        batches: list[list[int]] = []
-        for i in sorted(range(len(inputs)), key=lambda i: -inputs[i].length):
-            if batches:
-                batch = batches[-1]
-                width = inputs[batch[0]].length  # the longest comes first
-                if (len(batch) + 1) * width <= self.batch_tokens:
-                    batch.append(i)
-                    continue
-            batches.append([i])
-        return batches
 
 
 class SegmentScorer(_Scorer):
@@ -344,6 +338,19 @@ class SequenceScorer(_Scorer):
         if not texts:
             return torch.zeros(0)
         return torch.cat(self._forward(self.encode(prompts, texts)))
+
+
+def inputs_of(model: nn.Module, tokenizer, spec: RewardModelSpec) -> RMInputs:
+    """How a network reads texts, in training and in use."""
+    shared_width = model.shared_width if isinstance(model, LanguageModelScorer) else None
+    return RMInputs(
+        tokenizer,
+        spec.shape,
+        spec.kind,
+        spec.max_length,
+        decoder_start(model),
+        shared_width,
+    )
 
 
 def decoder_start(model: nn.Module) -> int | None:
@@ -425,7 +432,7 @@ def load_reward_model(
             _network_class(spec), path, exact=has_spec, dtype=torch.float32
         )
         _check_reading(path, spec, network)
-        model: Any = speed_up(network)
+        model: Any = speed_up_network(network)
         tokenizer = load_tokenizer(path, spec.shape)
         check_vocabulary(tokenizer, network)
     except (OSError, ValueError) as error:
@@ -534,6 +541,16 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
         problems.append(f"kind is {spec.kind}, but the network's is {shorten(config.kind, 60)}")
     if is_scorer and not isinstance(config.lm_logprob_feature, bool):
         problems.append("lm_logprob_feature of the network's config must be true or false")
+    elif (
+        is_scorer
+        and spec.shape == "causal"
+        and config.lm_logprob_feature
+        and config.feature_layer is None
+    ):
+        problems.append(
+            "its lm_logprob_feature is that of an earlier release, which read the prompt's"
+            " log-probabilities too: train it again"
+        )
     if spec.kind == "segment":
         problems += _label_problems(spec, config)
     _refuse_network(path, problems)

@@ -12,13 +12,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from pydantic import Field
+from torch.utils.data import RandomSampler, Sampler
 from tqdm import tqdm
 from transformers import (
     PrinterCallback,
@@ -30,8 +32,9 @@ from transformers import (
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import sync
+from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.runs.distributed import check_launcher
-from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import CHECKPOINT_NAME, write_digests
 
 # Timings, which differ from run to run, and the Trainer's own summary at the end.
@@ -134,6 +137,10 @@ def training_arguments(
         arguments = arguments_class(**{**common, **settings})
     except ValueError as error:  # e.g. bf16 on a GPU without it
         raise UserError(f"transformers rejects these settings: {error}") from None
+    if train.bf16:
+        note = slow_bf16_note(arguments.device.type, "train.bf16=false")
+        if note is not None:
+            say(note)
     # One device per process. DataParallel would split batches whose rows belong together.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
@@ -169,9 +176,44 @@ class StageTrainer(Trainer):
         super().__init__(*args, **kwargs)
         check_launcher(self.accelerator.distributed_type)
         self._step_loss: torch.Tensor | float = 0.0  # of this process, summed over micro-batches
+        self._lengths: list[int] | None = None
+        self._tokens = 0  # of this process since the last line of the log, with padding
+        self._padding = 0
         self.add_callback(_CheckpointCallback(self))
 
+    def _count_padding(self, inputs: Mapping[str, Any]) -> None:
+        for name in ("attention_mask", "decoder_attention_mask"):
+            mask = inputs.get(name)
+            if mask is not None:
+                self._tokens += mask.numel()
+                self._padding += mask.numel() - int(mask.sum())
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        """Add the share of padding since the last such line to the training metrics."""
+        if "loss" in logs and self._tokens:
+            logs["padding"] = self._padding / self._tokens
+            self._tokens = 0
+            self._padding = 0
+        super().log(logs, *args, **kwargs)
+
+    def group_by_length(self, lengths: Sequence[int]) -> None:
+        """Form micro-batches of examples of similar length within every optimiser step.
+
+        Args:
+          lengths: of the training examples, in any unit.
+        """
+        self._lengths = list(lengths)
+
+    def _get_train_sampler(self, *args, **kwargs):
+        sampler: Any = super()._get_train_sampler(*args, **kwargs)
+        parts = self.args.gradient_accumulation_steps * self.args.world_size
+        if self._lengths is None or parts == 1 or not isinstance(sampler, RandomSampler):
+            return sampler
+        examples_per_step = self.args.per_device_train_batch_size * parts
+        return StepwiseSortedSampler(self._lengths, examples_per_step, self.args.seed)
+
     def training_step(self, model, inputs, num_items_in_batch=None):
+        self._count_padding(inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self._step_loss = self._step_loss + loss
         return loss
@@ -257,6 +299,37 @@ class StageTrainer(Trainer):
             raise UserError(_diverged(fact, self.args))
 
 
+class StepwiseSortedSampler(Sampler[int]):
+    """Random batches of one optimiser step each, sorted by length within the batch.
+
+    A step's examples are the random sample they would be without sorting. Consecutive examples form
+    its micro-batches, so these hold examples of similar length. The order is a pure function of the
+    seed and the epoch.
+
+    Args:
+      lengths: of the examples.
+      examples_per_step: of all processes.
+    """
+
+    def __init__(self, lengths: Sequence[int], examples_per_step: int, seed: int):
+        self.lengths = lengths
+        self.examples_per_step = examples_per_step
+        self.random = SeedableRandomSampler(lengths, data_seed=seed)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by accelerate before an epoch."""
+        self.random.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(self.random)
+        for start in range(0, len(order), self.examples_per_step):
+            step = order[start : start + self.examples_per_step]
+            yield from sorted(step, key=lambda i: -self.lengths[i])
+
+
 def _worst(values: list[float]) -> float:
     """The first value that is not finite, else the first one."""
     return next((value for value in values if not math.isfinite(value)), values[0])
@@ -312,7 +385,10 @@ class _CheckpointCallback(TrainerCallback):
         sync(root)
         checkpoints = _checkpoints(root)
         steps = [step for step, _ in checkpoints]
-        keep = checkpoints_to_keep(steps, state.global_step, state.best_global_step)
+        if args.save_only_model:  # nothing can be continued, so only the best is of use
+            keep = {state.best_global_step}
+        else:
+            keep = checkpoints_to_keep(steps, state.global_step, state.best_global_step)
         for step, path in checkpoints:
             if step not in keep:
                 _remove(path)
