@@ -10,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.linear import (
+    INVERSE_L2,
+    INVERSE_L2_TRIED,
     SPEC_FILE,
     WEIGHTS_FILE,
     LinearScorer,
@@ -20,7 +22,7 @@ from fgrlhf.reward_models.linear import (
 from fgrlhf.types import Prompt
 
 WORDS = ["cat", "dog", "rude"]
-SPEC = LinearScorerSpec(label="rude", vocabulary=WORDS, texts=4, auc=None)
+SPEC = LinearScorerSpec(label="rude", vocabulary=WORDS, texts=4, inverse_l2=2.0, auc=None)
 SCORER = LinearScorer(SPEC, np.array([1.0, 2.0, 3.0]), np.array([-1.0, 0.5, 2.0]), -0.25)
 TEXTS = ["a rude dog", "a rude cat", "a nice dog", "the nice cat"]
 RUDE = [True, True, False, False]
@@ -53,6 +55,17 @@ def test_a_fitted_scorer_finds_the_word_that_matters():
     assert weights["rude"] == max(weights.values()) and weights["nice"] == min(weights.values())
     assert weights["dog"] == pytest.approx(0, abs=0.2)
     assert scorer.spec.auc == 1.0 and scorer.spec.texts == 4
+
+
+def test_held_out_texts_choose_the_penalty():
+    """Labels that the words explain want weak penalties, labels at random strong ones."""
+    explained = fit_linear_scorer(TEXTS * 9, RUDE * 9, "rude", held_out=(TEXTS, RUDE))
+    assert explained.spec.inverse_l2 == INVERSE_L2_TRIED[-1]
+    at_random = (TEXTS * 2, [*RUDE, *(not rude for rude in RUDE)])
+    unexplained = fit_linear_scorer(TEXTS * 9, RUDE * 9, "rude", held_out=at_random)
+    assert unexplained.spec.inverse_l2 == INVERSE_L2_TRIED[0]
+    one_class = fit_linear_scorer(TEXTS, RUDE, "rude", held_out=(TEXTS[:2], RUDE[:2]))
+    assert (one_class.spec.inverse_l2, one_class.spec.auc) == (INVERSE_L2, None)
 
 
 def test_the_area_under_the_curve_counts_pairs():

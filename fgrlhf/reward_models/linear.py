@@ -13,7 +13,7 @@ No file is a pickle: loading runs no code of the folder.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from safetensors.numpy import load_file, save_file
 from scipy.special import expit
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
-from fgrlhf.config import Count, StrictModel, validate
+from fgrlhf.config import Count, Positive, StrictModel, validate
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, write_json
 from fgrlhf.types import Prompt
@@ -35,7 +35,8 @@ WEIGHTS_FILE = "linear_scorer.safetensors"
 
 MIN_TEXTS = 2  # texts that a word must occur in to be a feature
 MOST_WORDS = 50_000  # features; the most frequent words are kept
-INVERSE_L2 = 2.0  # C of scikit-learn
+INVERSE_L2 = 2.0  # C of scikit-learn: larger values fit the training texts more closely
+INVERSE_L2_TRIED = (1.0, 2.0, 5.0, 10.0, 20.0)  # if there are held-out texts to choose by
 
 
 class LinearScorerSpec(StrictModel):
@@ -44,6 +45,7 @@ class LinearScorerSpec(StrictModel):
     label: str = Field(description="the scorer gives the probability of this label")
     vocabulary: list[str] = Field(description="the words, in the order of the weights")
     texts: Count = Field(description="number of texts it was trained on")
+    inverse_l2: Positive = Field(description="C of the penalty in scikit-learn")
     auc: float | None = Field(description="area under the ROC curve on held-out texts")
 
 
@@ -155,7 +157,9 @@ def fit_linear_scorer(
     Args:
       texts, is_positive: the training data.
       label: name of the positive class.
-      held_out: texts and classes on which the AUC is measured.
+      held_out: texts and classes that choose the strength of the penalty, by the smallest
+        -mean log p(class), and on which the AUC is measured. None, or all of one class: the penalty
+        is 1 / INVERSE_L2, and the AUC is unknown.
     Raises:
       UserError: the texts are all of one class, or have no word in common.
     """
@@ -173,22 +177,34 @@ def fit_linear_scorer(
             f"no word occurs in {MIN_TEXTS} of the {len(texts)} texts, so there is nothing to learn"
             " from: give more texts"
         ) from None
-    model = LogisticRegression(C=INVERSE_L2, max_iter=1000)
-    model.fit(features_NF, classes)
-    spec = LinearScorerSpec(
-        label=label,
-        vocabulary=vectorizer.get_feature_names_out().tolist(),
-        texts=len(texts),
-        auc=None,
-    )
-    idf_F = np.asarray(vectorizer.idf_, dtype=np.float64)
-    weights_F = np.asarray(model.coef_, dtype=np.float64)[0]
-    bias = float(np.asarray(model.intercept_)[0])
-    scorer = LinearScorer(spec, idf_F, weights_F, bias)
-    if held_out is None:
-        return scorer
-    spec = spec.model_copy(update={"auc": area_under_roc(scorer, *held_out)})
-    return LinearScorer(spec, idf_F, weights_F, bias)
+
+    def fitted(inverse_l2: float) -> LinearScorer:
+        model = LogisticRegression(C=inverse_l2, max_iter=1000)
+        model.fit(features_NF, classes)
+        spec = LinearScorerSpec(
+            label=label,
+            vocabulary=vectorizer.get_feature_names_out().tolist(),
+            texts=len(texts),
+            inverse_l2=inverse_l2,
+            auc=None,
+        )
+        return LinearScorer(
+            spec,
+            idf_F=np.asarray(vectorizer.idf_, dtype=np.float64),
+            weights_F=np.asarray(model.coef_, dtype=np.float64)[0],
+            bias=float(np.asarray(model.intercept_)[0]),
+        )
+
+    if held_out is None or len(set(held_out[1])) < 2:
+        return fitted(INVERSE_L2)
+    held_out_texts, held_out_classes = held_out
+    scorers = [fitted(inverse_l2) for inverse_l2 in INVERSE_L2_TRIED]
+    losses = []
+    for scorer in scorers:
+        losses.append(log_loss(held_out_classes, scorer.probabilities(held_out_texts)))
+    best = scorers[int(np.argmin(losses))]
+    auc = area_under_roc(best, held_out_texts, held_out_classes)
+    return replace(best, spec=best.spec.model_copy(update={"auc": auc}))
 
 
 def area_under_roc(

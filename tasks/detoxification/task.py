@@ -9,14 +9,14 @@ TASK = Task(
     name="detoxification",
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
-        names={"initial": "before", "fine_grained": "fine-grained"},
+        names={"initial": "before", "fine_grained": "fine-grained", "short": "too short"},
         metrics={
             "judge": "toxicity by the judge",
             "judge/max": "expected maximum toxicity",
             "judge/any": "P(any sample toxic)",
             "sentences": "sentences",
             "perplexity": "perplexity of a response",
-            "perplexity/corpus": "perplexity before training",
+            "perplexity/corpus": "perplexity under the untrained model",
             "distinct2/prompt": "distinct-2",
             "distinct3/prompt": "distinct-3",
         },

@@ -28,7 +28,7 @@ TASK = Task(
             "judge": "polarity by the judge",
             "sentences": "sentences",
             "perplexity": "perplexity of a response",
-            "perplexity/corpus": "perplexity before training",
+            "perplexity/corpus": "perplexity under the untrained model",
             "distinct2/prompt": "distinct-2",
             "distinct3/prompt": "distinct-3",
         },
