@@ -16,6 +16,7 @@ from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
 from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import (
@@ -127,7 +128,7 @@ def test_truth_of_segments_is_the_oracles():
     row = mini_world.make_row(0, "test", 0)
     page = item.pages[0]
     other = next(claim for claim in page.claims if claim.verb not in item.asked)
-    text = mini_world.compose([[item.needed[0]], [other], [item.needed[0]]])
+    text = TOY.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
     # irrelevant, repeated
     assert list(summary.relevance_errors(truth).values()) == [False, True, True]
@@ -146,7 +147,7 @@ def outputs(tmp_path, monkeypatch):
         for i, prompt in enumerate(prompts):
             gold = mini_world.gold_sentences(mini_world.make_item(0, "test", i))
             for k, n in enumerate(sentences):
-                text = mini_world.compose(gold[:n])
+                text = TOY.compose(gold[:n])
                 answers.append(
                     {
                         "id": prompt.id,
