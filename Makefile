@@ -41,7 +41,7 @@ faults: setup
 demo: setup
 	@$(RUN) python -m tasks.qa_feedback.demo $(ARGS)
 
-# RL on a real pretrained language model, half an hour: fine-grained beside holistic rewards. ARGS="task=sentiment".
+# RL on a real pretrained language model: fine-grained beside holistic rewards. ARGS="task=sentiment" selects the task.
 real: setup
 	@$(RUN) python -m tasks.real $(ARGS)
 

@@ -3,8 +3,8 @@
 Both train the same GPT-2 with a linear head in fp32 on the same token ids (pretokenised for TRL,
 cut by our `RMInputs`), with the same optimiser settings and the same pairs in every step. Dropout,
 evaluation, checkpoints, logging and activation checkpointing are off. TRL reads both texts of every
-pair, 12 per question; ours reads the question's four answers and uses all six differences of their
-scores.
+pair, 12 per question; ours reads the question once with its four answers and uses all six
+differences of their scores.
 """
 
 import random
@@ -112,8 +112,14 @@ def prepare(folder: Path, size: Size) -> Work:
         "logging": {"save_dir": str(folder / "ours")},
     }
     config = validate(PreferenceRMConfig, tree, "the benchmark's settings")
-    _, tokenizer = load_network(config.model, "sequence")
-    inputs = RMInputs(tokenizer, "causal", "sequence", size.max_length)
+    network, tokenizer = load_network(config.model, "sequence")
+    inputs = RMInputs(
+        tokenizer,
+        "causal",
+        "sequence",
+        size.max_length,
+        shared_width=network.shared_width,  # pyright: ignore[reportArgumentType]
+    )
     examples = encode(inputs, read_pairs(file), rm_prefix, with_context=True)
     return Work(folder, size, config, inputs, examples)
 

@@ -42,6 +42,7 @@ ROWS = {
     "reward_trainer": "benchmarks.peer_reward_trainer",
     "dpo": "benchmarks.peer_dpo",
     "grpo": "benchmarks.peer_grpo",
+    "smollm2": "benchmarks.peer_smollm2",
 }
 SIDES = ("ours", "peer")
 INSTALL = "pip install -c constraints.txt -e '.[peers]'"

@@ -23,7 +23,7 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
 from fgrlhf.reward_models.networks import lm_features
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
@@ -33,6 +33,7 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
+from reward_modeling.baselines import segment_baselines
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.training import (
@@ -212,6 +213,14 @@ def check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Tas
         )
 
 
+def labelled_texts(
+    rows: Sequence[SegmentRow], names: Sequence[str]
+) -> list[tuple[RMText, list[bool | None]]]:
+    """Responses, and whether each segment has an error; None if it is not judged."""
+    ok = len(names) - 1
+    return [(row.text, [None if x == IGNORED else x != ok for x in row.labels]) for row in rows]
+
+
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
     """The segmenter that split the training responses.
 
@@ -294,7 +303,8 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    baselines = segment_baselines(labelled_texts(rows, names), labelled_texts(dev_rows, names))
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
     return training.run_training(
         config, make_trainer, spec, error_calibration, start_messages=start_messages
     )

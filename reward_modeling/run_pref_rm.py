@@ -34,6 +34,7 @@ from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
+from reward_modeling.baselines import pair_baselines
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.training import (
     RMConfig,
@@ -66,13 +67,22 @@ def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[Example]:
     """Encode the rows that have pairs."""
-    rows = [row for row in rows if row.pairs]
-    texts = []
+    responses = texts_of(rows, prefix_fn, with_context)
+    read = iter(inputs.encode([text for texts, _ in responses for text in texts]))
+    return [([next(read) for _ in texts], pairs) for texts, pairs in responses]
+
+
+def texts_of(
+    rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
+) -> list[tuple[list[RMText], tuple[tuple[int, int], ...]]]:
+    """What the model reads of the responses of each row that has pairs, and the pairs."""
+    result = []
     for row in rows:
-        prefix = Prefix.of(prefix_fn(row.prompt, with_context))
-        texts += [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
-    read = iter(inputs.encode(texts))
-    return [([next(read) for _ in row.answers], row.pairs) for row in rows]
+        if row.pairs:
+            prefix = Prefix.of(prefix_fn(row.prompt, with_context))
+            texts = [RMText(prefix, (tuple(answer.text.split()),)) for answer in row.answers]
+            result.append((texts, row.pairs))
+    return result
 
 
 def with_features(
@@ -261,7 +271,11 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         " position bias)",
         inputs.cuts.describe(spec.max_length),
     ]
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    baselines = pair_baselines(
+        texts_of(rows, task.rm_prefix, config.data.with_context),
+        texts_of(dev_rows, task.rm_prefix, config.data.with_context),
+    )
+    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
     return training.run_training(
         config, make_trainer, spec, pair_calibration, moments, start_messages
     )

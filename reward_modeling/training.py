@@ -53,6 +53,7 @@ from fgrlhf.runs.hf_trainer import (
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
+from reward_modeling.baselines import comparison
 
 METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10
@@ -325,6 +326,7 @@ def run_training(
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
     Args:
+      spec: with `baselines` (reward_modeling/baselines.py) among its metrics.
       calibration_curve: (dev predictions, labels) -> their calibration.
       extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
       start_messages: lines to print when the stage starts.
@@ -370,6 +372,7 @@ def run_training(
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         say(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}")
+        say(f"{config.logging.run_name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
     trainer.accelerator.wait_for_everyone()
     return folder
 

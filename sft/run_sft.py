@@ -350,7 +350,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     )
     dev_prompts = [example.prompt for example in dev]
     metrics = [
-        *build_metrics(config.evaluation_metrics, str(arguments.device)),
+        *build_metrics(config.evaluation_metrics, str(arguments.device), prefix=task.rm_prefix),
         *task.metrics(dev_prompts),
     ]
     if is_main_rank():

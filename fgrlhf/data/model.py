@@ -207,6 +207,7 @@ def _hub_snapshot(model: PublishedModel) -> str:
             pass
         # asks once with a short limit, because a download tries again for minutes
         HfApi().model_info(model.repository, revision=model.revision, timeout=HUB_SECONDS)
+        print(f"downloading {model.repository} from the hub", flush=True)
         return snapshot_download(**which)
     except OfflineModeIsEnabled:
         reason = "HF_HUB_OFFLINE is set, and its cache does not hold the model"

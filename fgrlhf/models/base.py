@@ -91,8 +91,9 @@ class Policy(nn.Module):
         tokenizer = self.tokenizer
         end = tokenizer.eos_token
         if end is None:
-            eos_ids = self._own_eos_ids() or self.turn_end_ids
-            end = tokenizer.convert_ids_to_tokens(eos_ids[0]) if eos_ids else None
+            ids = [*self._own_eos_ids(), *self.turn_end_ids]
+            known = [i for i in ids if isinstance(i, int) and 0 <= i < len(tokenizer)]
+            end = tokenizer.convert_ids_to_tokens(known[0]) if known else None
         if end is None:
             raise UserError(
                 f"the tokenizer of {name_of(tokenizer)} has neither a padding token nor an"

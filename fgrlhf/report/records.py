@@ -93,6 +93,13 @@ class CalibrationBin(Record):
     count: int
 
 
+class BaselineMetrics(Record):
+    """A linear baseline of a reward model, on the same dev rows."""
+
+    accuracy: float | None = None
+    auc: float | None = None
+
+
 class RewardModelMetrics(Record):
     """A reward model's `metrics.json`."""
 
@@ -104,6 +111,7 @@ class RewardModelMetrics(Record):
     all_ok_accuracy: float | None = None
     first_accuracy: float | None = None
     calibration: list[CalibrationBin] | None = None
+    baselines: dict[str, BaselineMetrics] | None = None
 
 
 class RewardModel(Record):

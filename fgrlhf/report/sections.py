@@ -35,6 +35,12 @@ SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
     ("first response is better", "first_accuracy", ""),
 )
+# names of the baselines in reward_modeling/baselines.py
+BASELINES = {
+    "majority": "most frequent label",
+    "features": "linear model of ten hand-made features",
+    "tfidf": "linear model of TF-IDF weights",
+}
 
 
 class Naming:
@@ -334,15 +340,32 @@ def _model_card(
         "mean, std": moments,
     }
     dev = model.metrics or RewardModelMetrics()
+    facts["against baselines"] = against_baselines(dev)
     numbers = []
     shown = SEQUENCE_NUMBERS if model.kind == "sequence" else SEGMENT_NUMBERS
     for text, dev_key, truth_key in shown:
         if dev_key in dev.model_fields_set or truth_key in truth:
             on_dev = _number(getattr(dev, dev_key))
             numbers.append(ModelNumber(text, on_dev, _number(truth.get(truth_key))))
+    for name_of_baseline, baseline in (dev.baselines or {}).items():
+        text = f"accuracy of the {BASELINES.get(name_of_baseline, name_of_baseline)}"
+        numbers.append(ModelNumber(text, _number(baseline.accuracy), _number(None)))
     points = [(case.predicted, case.observed, case.count) for case in dev.calibration or []]
     plot = Markup(calibration(f"{name}: calibration", points, colour)) if points else None
     return ModelCard(name, facts, numbers, plot)
+
+
+def against_baselines(metrics: RewardModelMetrics) -> str | None:
+    """Whether a reward model is more accurate than its baselines; None if that is not known."""
+    accuracies = {}
+    for name, baseline in (metrics.baselines or {}).items():
+        if baseline.accuracy is not None:
+            accuracies[name] = baseline.accuracy
+    if metrics.accuracy is None or not accuracies:
+        return None
+    best = max(accuracies, key=lambda name: accuracies[name])
+    relation = "beats" if metrics.accuracy > accuracies[best] else "does NOT beat"
+    return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev"
 
 
 # ---- time and memory -----------------------------------------------------------------------------

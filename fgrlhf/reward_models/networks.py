@@ -47,7 +47,8 @@ class LanguageModelScorerConfig(PretrainedConfig):
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
       feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
-        layers are trained, it is the lowest of these.
+        layers are trained, it is the lowest of these. None in folders of earlier releases, which
+        used the embeddings.
     """
 
     model_type = "fgrlhf_language_model_scorer"
@@ -57,7 +58,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         trunk: dict | None = None,
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
-        feature_layer: int = 0,
+        feature_layer: int | None = None,
         **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
@@ -303,7 +304,7 @@ class LanguageModelScorer(PreTrainedModel):
             labels["id2label"] = id2label
             labels["label2id"] = {name: i for i, name in id2label.items()}
         config = LanguageModelScorerConfig(
-            trunk_config.to_dict(), kind, lm_logprob_feature, **labels
+            trunk_config.to_dict(), kind, lm_logprob_feature, feature_layer=0, **labels
         )
         with torch.device("meta"):  # trunk and language model get their weights below
             model = cls(config)
@@ -387,7 +388,8 @@ class LanguageModelScorer(PreTrainedModel):
         embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
-        if self.config.feature_layer == 0:
+        layer_number = self.config.feature_layer or 0
+        if layer_number == 0:
             return hidden_states(self.trunk, batch, embeddings_RLD + added_RLD)
 
         def add(_, arguments, keywords):
@@ -395,7 +397,7 @@ class LanguageModelScorer(PreTrainedModel):
                 return (arguments[0] + added_RLD, *arguments[1:]), keywords
             return (), {**keywords, "hidden_states": keywords["hidden_states"] + added_RLD}
 
-        layer = self._reading_layers()[self.config.feature_layer]
+        layer = self._reading_layers()[layer_number]
         hook = layer.register_forward_pre_hook(add, with_kwargs=True)
         try:
             return hidden_states(self.trunk, batch, embeddings_RLD)

@@ -541,6 +541,16 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
         problems.append(f"kind is {spec.kind}, but the network's is {shorten(config.kind, 60)}")
     if is_scorer and not isinstance(config.lm_logprob_feature, bool):
         problems.append("lm_logprob_feature of the network's config must be true or false")
+    elif (
+        is_scorer
+        and spec.shape == "causal"
+        and config.lm_logprob_feature
+        and config.feature_layer is None
+    ):
+        problems.append(
+            "its lm_logprob_feature is that of an earlier release, which read the prompt's"
+            " log-probabilities too: train it again"
+        )
     if spec.kind == "segment":
         problems += _label_problems(spec, config)
     _refuse_network(path, problems)

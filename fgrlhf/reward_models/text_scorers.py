@@ -9,20 +9,22 @@ reward `increment` turns it into a reward per segment, the metric `score` report
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Discriminator, Field, Tag
 
 from fgrlhf.config import Count, FilePath, StrictModel
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_object
-from fgrlhf.types import Prompt
+
+if TYPE_CHECKING:
+    from fgrlhf.types import Prompt
 
 
 class TextScorer(Protocol):
     """Gives texts numbers. To add your own, write a class with this method."""
 
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Sequence[float]:
+    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> Sequence[float]:
         """One number for each text, which responds to the prompt with the same index.
 
         A text may be empty.
@@ -131,12 +133,14 @@ class Standardized:
         self.mean = mean
         self.std = std
 
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
         scores = self.scorer.score(prompts, texts).tolist()
         return [(score - self.mean) / self.std for score in scores]
 
 
-def score_texts(scorer: TextScorer, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+def score_texts(
+    scorer: TextScorer, prompts: "Sequence[Prompt]", texts: Sequence[str]
+) -> list[float]:
     """The score of each text. Equal texts of one prompt are scored once, all texts in one call.
 
     Raises:

@@ -28,7 +28,13 @@ from fgrlhf.secrets import mask_tree
 
 LOCK = ".lock"
 
-WEIGHTS = ("config.json", "tokenizer.json", "*.safetensors", "reward_model.json")
+WEIGHTS = (
+    "config.json",
+    "tokenizer.json",
+    "*.safetensors",
+    "reward_model.json",
+    "linear_scorer.json",
+)
 
 
 # ---- one process per folder ----------------------------------------------------------------------

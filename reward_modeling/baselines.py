@@ -1,0 +1,254 @@
+"""Linear baselines of a reward model: what ten hand-made features predict without a network.
+
+A trained reward model should beat them on the rows that it is evaluated on. Three baselines are
+fitted on the training rows, in seconds:
+
+- majority: the most frequent label
+- features: logistic regression on `FEATURES`
+- tfidf: logistic regression on TF-IDF weights of words and pairs of words
+
+For comparisons, the input of the regression is the difference of two responses' features, without
+an intercept (Bradley and Terry 1952):
+
+    P(response 1 is better) = sigmoid(w . (x_1 - x_2))
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+
+from fgrlhf.reward_models.inputs import RMText
+from reward_modeling.metrics.span_errors import auc, precision_recall_f1
+
+FEATURES = (
+    "place of the segment, from 0 to 1",
+    "log(1 + words)",
+    "share of its words in the prompt without its context",
+    "share of its words in the context",
+    "share of its word pairs in the context",
+    "numbers that the prompt does not have",
+    "capitalised words that the prompt does not have",
+    "share of its words in earlier segments",
+    "share of its words that occur twice in it",
+    "ends without a punctuation mark",
+)
+NAMES = {
+    "majority": "the most frequent label",
+    "features": "a linear model of ten hand-made features",
+    "tfidf": "a linear model of TF-IDF weights",
+}
+MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
+
+Baselines = dict[str, dict[str, float]]
+
+
+def segment_features(text: RMText) -> list[list[float]]:
+    """`FEATURES` of every segment of a response."""
+    in_context = set()
+    for part in text.prefix.context:
+        in_context.update(part)
+    words = text.prefix.words
+    core = _Words([word for i, word in enumerate(words) if i not in in_context])
+    context = _Words([words[i] for i in sorted(in_context)])
+    in_prompt = core.all | context.all
+
+    rows = []
+    earlier: set[str] = set()
+    last_place = max(len(text.segments) - 1, 1)
+    for place, segment in enumerate(text.segments):
+        part = _Words(segment)
+        names = [_plain(word) for word in segment[1:] if word[:1].isupper()]
+        numbers = [word for word in part.list if any(c.isdigit() for c in word)]
+        rows.append(
+            [
+                place / last_place,
+                float(np.log1p(len(segment))),
+                _share(part.list, core.all),
+                _share(part.list, context.all),
+                _share(part.pairs, context.all_pairs),
+                float(sum(number not in in_prompt for number in numbers)),
+                float(sum(name not in in_prompt for name in names)),
+                _share(part.list, earlier),
+                1 - len(part.all) / max(len(part.list), 1),
+                float(not segment or segment[-1][-1:] not in ".,;:!?"),
+            ]
+        )
+        earlier |= part.all
+    return rows
+
+
+class _Words:
+    """Lower-case words without punctuation, and pairs of neighbours."""
+
+    def __init__(self, words: Sequence[str]):
+        self.list = [plain for plain in map(_plain, words) if plain]
+        self.pairs = list(zip(self.list, self.list[1:]))
+        self.all = set(self.list)
+        self.all_pairs = set(self.pairs)
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\W+", "", word.lower())
+
+
+def _share(items: Sequence[Any], among: set) -> float:
+    """The share of the items that are in `among`; 0 if there are no items."""
+    return sum(item in among for item in items) / max(len(items), 1)
+
+
+def segment_baselines(
+    train: Sequence[tuple[RMText, Sequence[bool | None]]],
+    dev: Sequence[tuple[RMText, Sequence[bool | None]]],
+) -> Baselines:
+    """Accuracy, AUC and F1 of errors of every baseline on the dev rows.
+
+    Args:
+      train, dev: responses, and for each of their segments whether it has an error; None if it is
+        not judged.
+    """
+    features, texts, wrong = _segments(train)
+    dev_features, dev_texts, dev_wrong = _segments(dev)
+    share = wrong.mean()
+    results = {"majority": _metrics(np.full(len(dev_wrong), float(share)), dev_wrong)}
+    if share in (0, 1):
+        return results
+    results["features"] = _metrics(_predict(features, wrong, dev_features), dev_wrong)
+    vectorizer = _vectorizer()
+    weights = vectorizer.fit_transform(texts)
+    dev_weights = vectorizer.transform(dev_texts)
+    results["tfidf"] = _metrics(_predict(weights, wrong, dev_weights), dev_wrong)
+    return results
+
+
+def pair_baselines(
+    train: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
+    dev: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
+) -> Baselines:
+    """Accuracy and AUC of every baseline on the dev pairs.
+
+    The positive class are pairs whose first response (in the order of the row) is better.
+
+    Args:
+      train, dev: the responses to a prompt, each a single segment, and (better, worse) indices.
+    """
+    left, right, texts, first_better = _pairs(train)
+    dev_left, dev_right, dev_texts, dev_first_better = _pairs(dev)
+    share = float(first_better.mean())
+    results = {"majority": _metrics(np.full(len(dev_first_better), share), dev_first_better)}
+    if share not in (0, 1):
+        features = _all_features(train)
+        dev_features = _all_features(dev)
+        predicted = _predict(
+            features[left] - features[right],
+            first_better,
+            dev_features[dev_left] - dev_features[dev_right],
+            intercept=False,
+        )
+        results["features"] = _metrics(predicted, dev_first_better)
+        vectorizer = _vectorizer()
+        weights = sparse.csr_array(vectorizer.fit_transform(texts))
+        dev_weights = sparse.csr_array(vectorizer.transform(dev_texts))
+        predicted = _predict(
+            weights[left] - weights[right],
+            first_better,
+            dev_weights[dev_left] - dev_weights[dev_right],
+            intercept=False,
+        )
+        results["tfidf"] = _metrics(predicted, dev_first_better)
+    for metrics in results.values():
+        del metrics["error_f1"]  # pairs have no error
+    return results
+
+
+def comparison(accuracy: float, baselines: Baselines) -> str:
+    """A line that compares a reward model with its baselines, in plain words."""
+    best = max(baselines, key=lambda name: baselines[name]["accuracy"])
+    others = ", ".join(
+        f"{name} accuracy {metrics['accuracy']:.3f}, AUC {metrics['auc']:.3f}"
+        for name, metrics in baselines.items()
+    )
+    line = f"baselines on dev: {others}"
+    difference = accuracy - baselines[best]["accuracy"]
+    if difference > 0:
+        return f"{line}; the model's accuracy is {difference:.3f} above the best of them"
+    return (
+        f"{line}. This reward model (accuracy {accuracy:.3f}) does NOT beat {NAMES[best]}: train"
+        " longer, on more rows, or from a better checkpoint before you use it as a reward"
+    )
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def _segments(
+    rows: Sequence[tuple[RMText, Sequence[bool | None]]],
+) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Features, text and label of every judged segment."""
+    features = []
+    texts = []
+    wrong = []
+    for text, labels in rows:
+        for segment, values, label in zip(text.segments, segment_features(text), labels):
+            if label is not None:
+                features.append(values)
+                texts.append(" ".join(segment))
+                wrong.append(label)
+    return np.array(features), texts, np.array(wrong)
+
+
+def _pairs(
+    rows: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
+) -> tuple[list[int], list[int], list[str], np.ndarray]:
+    """Indices of each pair's responses in the order of the row, all texts, and which is better."""
+    left: list[int] = []
+    right: list[int] = []
+    texts: list[str] = []
+    first_better: list[bool] = []
+    for responses, pairs in rows:
+        start = len(texts)
+        texts += [" ".join(word for part in x.segments for word in part) for x in responses]
+        for better, worse in pairs:
+            left.append(start + min(better, worse))
+            right.append(start + max(better, worse))
+            first_better.append(better < worse)
+    return left, right, texts, np.array(first_better)
+
+
+def _all_features(
+    rows: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
+) -> np.ndarray:
+    return np.array([segment_features(x)[0] for responses, _ in rows for x in responses])
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def _vectorizer() -> TfidfVectorizer:
+    # every sequence of characters between spaces is a word, so that any language has words
+    return TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\S+", sublinear_tf=True)
+
+
+def _predict(train: Any, positive: np.ndarray, dev: Any, intercept: bool = True) -> np.ndarray:
+    """P(positive) of the dev rows. The regression is deterministic."""
+    scaler: Any = MaxAbsScaler() if sparse.issparse(train) else StandardScaler(with_mean=intercept)
+    regression = LogisticRegression(fit_intercept=intercept, max_iter=MOST_STEPS)
+    model = make_pipeline(scaler, regression)
+    model.fit(train, positive)
+    return model.predict_proba(dev)[:, 1]
+
+
+def _metrics(probabilities: np.ndarray, positive: np.ndarray) -> dict[str, float]:
+    predicted = probabilities > 0.5
+    _, _, f1 = precision_recall_f1(predicted, positive)
+    return {
+        "accuracy": float((predicted == positive).mean()),
+        "auc": auc(probabilities, positive),
+        "error_f1": f1,
+    }
