@@ -74,7 +74,7 @@ SMALL = Scale(
     world="make_small",
     rows=("train", "dev", "test", "sft", "train_1k"),
     sft_outputs=("sft",),
-    feedback_questions=300,
+    feedback_questions=240,
     max_generated_len=200,
     evaluation=("do_sample=false",),
     best_of=(4, 100),
