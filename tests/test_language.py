@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.data.language import (
@@ -354,3 +355,17 @@ def test_hostile_texts_need_linear_time(text):
         language.read_claim(text)
         language.clause(text)
     language_of(text)
+
+
+@pytest.mark.small_model
+def test_prompts_have_the_promised_number_of_tokens(small_model):
+    """Nine of ten prompts have 200 to 301 tokens, the chat template included."""
+    tokenizer = load_tokenizer(small_model)
+    lengths = []
+    for i in range(200):
+        text = make_row(0, "train", i, language=ENGLISH)["text"]
+        messages = [{"role": "user", "content": text}]
+        prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        lengths.append(len(tokenizer(prompt, add_special_tokens=False).input_ids))
+    inside = [200 <= length <= 301 for length in lengths]
+    assert sum(inside) >= 0.9 * len(inside)
