@@ -38,8 +38,9 @@ test-slow: setup
 faults: setup
 	@$(RUN) python -m faults $(ARGS)
 
+# SCALE=small runs it with a pretrained language model, in hours.
 demo: setup
-	@$(RUN) python -m tasks.qa_feedback.demo $(ARGS)
+	@$(RUN) python -m tasks.qa_feedback.demo $(if $(SCALE),scale=$(SCALE)) $(ARGS)
 
 # RL on a real pretrained language model: fine-grained beside holistic rewards. ARGS="task=sentiment" selects the task.
 real: setup

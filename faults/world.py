@@ -13,6 +13,7 @@ from faults.child import Command, run
 from fgrlhf.files import read_json, write_json, write_text
 from tasks.qa_feedback.data import mini_model, mini_world
 from tasks.qa_feedback.data.annotator import annotate
+from tasks.qa_feedback.data.language import TOY, ErrorRates
 from tasks.qa_feedback.feedback import write_feedback
 from tasks.qa_feedback.reward_modeling import create_rm_files
 
@@ -130,7 +131,8 @@ def make(folder: Path) -> World:
 
 
 def _write_data(world: World) -> None:
-    mini_world.write_world(mini_world.Settings(data_dir=str(world.data), **ROWS))
+    settings = {"data_dir": str(world.data), **ROWS}
+    mini_world.write_world(mini_world.Settings.model_validate(settings))
     for split in ("train", "dev"):
         path = world.data / f"{split}.json"
         write_json(path, [with_odd_spaces(row) for row in read_json(path)])
@@ -155,8 +157,8 @@ def feedback_row(split: str, index: int):
     rng = random.Random(f"faults/{split}/{index}")
     item = mini_world.make_item(0, split, index % ROWS[split])
     row = mini_world.make_row(0, split, index % ROWS[split])
-    rates = mini_world.ErrorRates(wrong_value=0.5)
-    answers = [mini_world.compose(mini_world.demonstration(rng, item, rates)) for _ in range(4)]
+    rates = ErrorRates(wrong_value=0.5)
+    answers = [TOY.compose(mini_world.demonstration(rng, item, rates)) for _ in range(4)]
     return annotate(rng, row["question"], row["passages"], row["answer"][0], answers)
 
 

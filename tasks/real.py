@@ -10,8 +10,6 @@ runs if its data are there or can be fetched, else sentiment, which needs the pa
 Run it again to continue after an interruption; unchanged stages are reused.
 """
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Literal
 
@@ -19,16 +17,15 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
-from fgrlhf.errors import UserError, run_main
+from fgrlhf.errors import run_main
 from fgrlhf.files import read_jsonl, write_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.efficiency import episodes_to_reach
 from fgrlhf.pipeline.experiments import learning_curve
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
+from tasks.scripts import ROOT, run_script, small_model
 
-ROOT = Path(__file__).parents[1]
-MODEL = "outputs/models/smollm2"
 TaskName = Literal["detoxification", "sentiment"]
 # run -> its script
 RUNS = {"fine_grained": "train_finegrained", "holistic": "train_holistic"}
@@ -82,32 +79,6 @@ def out_folder(settings: RealConfig, task: str) -> Path:
 
 def data_folder(source: Path) -> dict[str, str]:
     return {"DATA_DIR": str(source.parent)}
-
-
-def run_script(path: str, variables: dict[str, str], *arguments: str) -> int:
-    """Run a script of the repository and return its exit status. Its output is shown."""
-    environment = {**os.environ, "SCALE": "small", **variables}
-    return subprocess.run(["bash", path, *arguments], cwd=ROOT, env=environment).returncode
-
-
-def model_folder(settings: RealConfig) -> Path:
-    """The folder of the language model, which is fetched if no folder is given.
-
-    Raises:
-      UserError: there is no such folder, or the model cannot be fetched.
-    """
-    if settings.model is None:
-        folder = ROOT / MODEL
-        if run_script("scripts/get_small_model.sh", {"FGRLHF_SMALL_MODEL": str(folder)}) != 0:
-            raise UserError(
-                "the language model could not be fetched; the reason is above. Run `make real`"
-                " again, or give the folder of any causal language model: model=FOLDER"
-            )
-        return folder
-    folder = Path(settings.model).absolute()
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not the folder of a language model: it has no config.json")
-    return folder
 
 
 # ---- stages --------------------------------------------------------------------------------------
@@ -238,7 +209,7 @@ def real(settings: RealConfig) -> None:
     """Run all stages, then print the summary and the path of the report."""
     task, reason = choose_task(settings)
     print(f"task: {task}, {reason}", flush=True)
-    model = model_folder(settings)
+    model = small_model(settings.model)
     out = out_folder(settings, task)
     environment = {
         "SCALE": "small",

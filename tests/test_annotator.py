@@ -9,9 +9,8 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
 from tasks.qa_feedback.data.collect_feedback import Settings, collect
+from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_world import (
-    ErrorRates,
-    compose,
     demonstration,
     make_item,
     make_row,
@@ -84,7 +83,7 @@ def samples(count):
     """Rows of the world with four imperfect answers each."""
     for i in range(count):
         item, row, rng = make_item(0, "train", i), make_row(0, "train", i), random.Random(i)
-        yield row, [compose(demonstration(rng, item, ErrorRates())) for _ in range(4)]
+        yield row, [TOY.compose(demonstration(rng, item, TOY.rates)) for _ in range(4)]
 
 
 def test_rate_of_noise_is_the_stated_one():

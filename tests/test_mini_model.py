@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.policy import load_policy
+from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_model import (
     Settings,
     make_model,
@@ -17,7 +18,7 @@ from tasks.qa_feedback.data.mini_model import (
     texts_of,
     write_model,
 )
-from tasks.qa_feedback.data.mini_world import PERSONS, PLACES, make_row
+from tasks.qa_feedback.data.mini_world import make_row
 
 ROWS = [make_row(0, split, i) for split in ("train", "pretrain", "sft") for i in range(150)]
 SYLLABLES = "ka lo mi nu pe ra so ti vu wo xa ye zo qui bre"
@@ -37,7 +38,11 @@ def test_texts_of_the_world_come_back_exactly(tokenizer):
 
 def test_every_value_is_one_token(tokenizer):
     vocabulary = set(tokenizer.get_vocab())
-    values = [value for value in PERSONS + PLACES if f"▁{value}" in vocabulary]
+    values = [
+        value
+        for value in TOY.pools["persons"].names + TOY.pools["places"].names
+        if f"▁{value}" in vocabulary
+    ]
     assert len(values) > 250 and all(len(tokenizer(value).input_ids) == 2 for value in values)
     assert len(tokenizer) < 650
 
@@ -90,7 +95,13 @@ def test_copying_starts_within_seconds(tokenizer):
     With T5's own initialisation, one of twenty is right.
     """
     vocabulary = tokenizer.get_vocab()
-    values = torch.tensor([vocabulary[f"▁{v}"] for v in PERSONS + PLACES if f"▁{v}" in vocabulary])
+    values = torch.tensor(
+        [
+            vocabulary[f"▁{v}"]
+            for v in TOY.pools["persons"].names + TOY.pools["places"].names
+            if f"▁{v}" in vocabulary
+        ]
+    )
 
     def batch(indices):
         rows = [make_row(0, "pretrain", i) for i in indices]

@@ -7,17 +7,13 @@ import pytest
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
+from tasks.qa_feedback.data.language import TOY, Claim, ErrorRates
 from tasks.qa_feedback.data.mini_world import (
-    VERBS,
-    Claim,
-    ErrorRates,
     Settings,
-    compose,
     demonstration,
     gold_sentences,
     make_item,
     make_row,
-    question,
     recital,
     write_world,
 )
@@ -33,13 +29,13 @@ def truth(row):
 def test_texts_by_hand():
     claims = [Claim("film", "created", "Borborbor"), Claim("film", "sold", "Axoaxoaxo")]
     assert (
-        compose([claims, claims[:1]])
+        TOY.compose([claims, claims[:1]])
         == "The film was created by Borborbor; the film was sold in Axoaxoaxo. The film was created"
         " by Borborbor."
     )
-    assert compose([]) == ""
+    assert TOY.compose([]) == ""
     assert (
-        question("Aa Bb", ("created", "sold", "made"))
+        TOY.question("Aa Bb", ("created", "sold", "made"), random.Random(0))
         == "Where or by whom was Aa Bb created, sold and made?"
     )
 
@@ -113,7 +109,7 @@ def test_recitals_state_every_fact_once():
     assert sorted(map(str, said)) == sorted(
         str(claim) for page in item.pages for claim in page.claims
     )
-    assert {claim.verb for claim in said} <= set(VERBS)
+    assert {claim.verb for claim in said} <= set(TOY.attributes)
 
 
 def test_write_world(tmp_path):

@@ -7,19 +7,20 @@ import pytest
 from fgrlhf.cli import tiny_model
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
-from tasks import real
+from tasks import real, scripts
 from tasks.real import RealConfig
 
-ROOT = Path(real.__file__).parents[1]
+ROOT = scripts.ROOT
 
 
 @pytest.fixture
 def fetched(monkeypatch):
     """Scripts are not run: their exit statuses come from this dict, by name."""
     statuses = {"download.sh": 1, "get_small_model.sh": 0}
-    monkeypatch.setattr(
-        real, "run_script", lambda path, variables, *arguments: statuses[Path(path).name]
-    )
+    for module in (real, scripts):
+        monkeypatch.setattr(
+            module, "run_script", lambda path, variables, *arguments: statuses[Path(path).name]
+        )
     return statuses
 
 
@@ -38,14 +39,14 @@ def test_the_task_depends_on_its_data(fetched, tmp_path):
 
 
 def test_the_model_is_fetched_or_given(fetched, tmp_path):
-    assert real.model_folder(RealConfig()) == ROOT / real.MODEL
+    assert scripts.small_model(None) == ROOT / scripts.MODEL
     fetched["get_small_model.sh"] = 2
     with pytest.raises(UserError, match="model=FOLDER"):
-        real.model_folder(RealConfig())
+        scripts.small_model(None)
     with pytest.raises(UserError, match="it has no config.json"):
-        real.model_folder(RealConfig(model=str(tmp_path)))
+        scripts.small_model(str(tmp_path))
     write_json(tmp_path / "config.json", {})
-    assert real.model_folder(RealConfig(model=str(tmp_path))) == tmp_path
+    assert scripts.small_model(str(tmp_path)) == tmp_path
 
 
 @pytest.mark.parametrize("task", ["sentiment", "detoxification"])

@@ -242,6 +242,7 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
         "training/generate.sh",
         "training/evaluate.sh",
         "data/make_mini.sh",
+        "data/make_small.sh",
         "reward_modeling/create_rm_train_files.sh",
     ]
     lines = [f'echo; bash "{ROOT}/tasks/qa_feedback/{script}"' for script in scripts]
@@ -250,7 +251,7 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
     folder = f"{tmp_path}/{name}"
     assert done.returncode == 0, done.stderr
     assert (
-        done.stdout.count(f"<data_dir={folder}>") == 4
+        done.stdout.count(f"<data_dir={folder}>") == 5
         and done.stdout.count(f"<output_dir={folder}/out>") == 2
     )
     assert f"<feedback={folder}/train_feedback.json>" in done.stdout

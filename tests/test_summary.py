@@ -16,6 +16,7 @@ from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
 from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
+from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.oracle import judge, oracle_metrics
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.summary import (
@@ -27,7 +28,7 @@ from tasks.qa_feedback.summary import (
 )
 from tasks.qa_feedback.summary_table import (
     ABOVE_ZERO,
-    TARGETS,
+    MINI_TARGETS,
     missed_targets,
     table,
     targets,
@@ -127,7 +128,7 @@ def test_truth_of_segments_is_the_oracles():
     row = mini_world.make_row(0, "test", 0)
     page = item.pages[0]
     other = next(claim for claim in page.claims if claim.verb not in item.asked)
-    text = mini_world.compose([[item.needed[0]], [other], [item.needed[0]]])
+    text = TOY.compose([[item.needed[0]], [other], [item.needed[0]]])
     truth = judge(row["question"], row["passages"], text)
     # irrelevant, repeated
     assert list(summary.relevance_errors(truth).values()) == [False, True, True]
@@ -146,7 +147,7 @@ def outputs(tmp_path, monkeypatch):
         for i, prompt in enumerate(prompts):
             gold = mini_world.gold_sentences(mini_world.make_item(0, "test", i))
             for k, n in enumerate(sentences):
-                text = mini_world.compose(gold[:n])
+                text = TOY.compose(gold[:n])
                 answers.append(
                     {
                         "id": prompt.id,
@@ -273,9 +274,10 @@ def test_the_table_says_what_was_reached(outputs):
 
 
 def test_targets_at_their_bounds():
-    paths = {what: (path, low, high) for what, path, low, high in TARGETS}
+    paths = {what: (path, low, high) for what, path, low, high in MINI_TARGETS}
     assert paths["R3 pair accuracy"] == ("reward_models.completeness.pair_accuracy", 0.72, None)
     tree = {
+        "scale": "mini",
         "stages": {"a": {"seconds": 1200.0, "peak_mb": 4096.5}},
         "gains": {"holistic_vs_sft": {"gold": {"low": 0.0}}},
     }
@@ -288,7 +290,9 @@ def test_targets_at_their_bounds():
     together = {**tree["stages"], "whole": whole}
     assert counted(together) == [whole]
     assert minutes(together) == 10.0 and minutes(tree["stages"]) == 20.0
-    measured = {what: value for what, value, _, _ in targets({"stages": together})}
+    measured = {
+        what: value for what, value, _, _ in targets({**tree, "gains": {}, "stages": together})
+    }
     assert measured == {"peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
 
@@ -322,7 +326,8 @@ def test_without_evaluations_there_is_nothing_to_sum_up(outputs):
     write_json(outputs / "dev.json", [mini_world.make_row(0, "dev", 0)])
     write_jsonl(outputs / "eval" / "mine-train" / "rows.jsonl", [])
     write_json(outputs / "train.json", [mini_world.make_row(0, "train", 0)])
-    with pytest.raises(UserError, match="has none of sft, holistic, baseline, fine_grained on tr"):
+    names = "sft, holistic, baseline, dpo, best_of_n, fine_grained"
+    with pytest.raises(UserError, match=f"has none of {names} on train"):
         summarise(settings(outputs, split="train"))
     with pytest.raises(UserError, match="has no evaluation on dev"):
         summarise(settings(outputs, split="dev"))
@@ -366,14 +371,29 @@ def test_a_summary_of_any_task(tmp_path, capsys):
 
 def reached_summary() -> dict:
     """A summary in which every value is at the bound of its target; it took ten days."""
-    tree: dict = {"stages": {"a": {"seconds": 864_000.0, "peak_mb": 1024.0}}}
-    for _, path, low, high in TARGETS:
+    tree: dict = {"scale": "mini", "stages": {"a": {"seconds": 864_000.0, "peak_mb": 1024.0}}}
+    for _, path, low, high in MINI_TARGETS:
         *parents, leaf = path.split(".")
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
         node[leaf] = high if low is None else low
     return tree
+
+
+def test_every_scale_has_its_targets():
+    """The same gain of .06 is enough at small scale only; scales without targets miss none."""
+    tree = reached_summary()
+    tree["gains"]["fine_grained_vs_sft"]["gold"]["mean"] = 0.06
+    assert missed_targets(tree) == [
+        "fine-grained over SFT, gold: 0.060, the target is at least 0.08"
+    ]
+    assert missed_targets({**tree, "scale": "small"}) == []
+    tree["reward_models"]["completeness"]["pair_accuracy"] = 0.71
+    assert missed_targets({**tree, "scale": "small"}) == [
+        "R3 pair accuracy: 0.710, the target is at least 0.72"
+    ]
+    assert missed_targets({**tree, "scale": "paper"}) == []
 
 
 @pytest.mark.parametrize("accuracy, code", [(0.85, 0), (0.84, 1), (None, 1)])

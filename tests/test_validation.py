@@ -17,9 +17,8 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import write_json, write_jsonl
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world, probe
+from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_world import (
-    ErrorRates,
-    compose,
     demonstration,
     make_item,
     make_row,
@@ -100,7 +99,7 @@ def sample(index: int) -> dict:
         make_row(0, "train", index),
         random.Random(index),
     )
-    answers = [compose(demonstration(rng, item, ErrorRates())) for _ in range(4)]
+    answers = [TOY.compose(demonstration(rng, item, TOY.rates)) for _ in range(4)]
     return {
         "id": str(index),
         "question": result["question"],

@@ -1,6 +1,10 @@
-"""`make demo`: the whole pipeline at mini scale, with the scripts that users run by hand.
+"""`make demo`: the whole pipeline on a world with known truth, by the scripts that users run.
 
-    python -m tasks.qa_feedback.demo [output_dir=outputs/qa_feedback/mini] [lanes=2]
+    python -m tasks.qa_feedback.demo [scale=small] [output_dir=outputs/qa_feedback/mini] [lanes=2]
+
+At mini scale, tiny models learn the toy language of the world in minutes. At small scale, a
+pretrained language model answers in English, which takes hours on two CPU cores; DPO and best-of-n
+are compared as well.
 
 Run it again to continue after an interruption or a changed setting; unchanged stages are reused.
 Exits with code 1 if a figure misses its target in `summary_table.TARGETS`, after all outputs and
@@ -8,31 +12,98 @@ the report are written.
 """
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from fgrlhf.cli.command_line import settings_from
-from fgrlhf.config import StrictModel
+from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.qa_feedback.summary_table import missed_targets
+from tasks.scripts import ROOT, small_model
 
-ROOT = Path(__file__).parents[2]
 TASK = "tasks/qa_feedback"
 TASK_MODULE = TASK.replace("/", ".")
 TRAINING = f"{TASK}/training"
 REWARD_MODELING = f"{TASK}/reward_modeling"
 DATA = f"{TASK}/data"
-FEEDBACK_QUESTIONS = 1500  # questions of the training set to annotate
-SAMPLES = 4  # answers per test question; intervals are over questions, with less noise in each
+SAMPLES = 4  # answers per test question at mini scale; intervals are over questions
+SAMPLED = "sft_samples"  # the evaluation from which best-of-n chooses
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What differs between the scales.
+
+    Args:
+      world: the script that writes the rows.
+      rows: the files that it writes.
+      sft_outputs: the folders of supervised fine-tuning.
+      feedback_questions: questions of the training set to annotate.
+      max_generated_len: tokens of an answer to annotate.
+      evaluation: arguments of the evaluation on test questions.
+      best_of: answers per question from which best-of-n chooses, and its number of questions.
+    """
+
+    name: Literal["mini", "small"]
+    world: str
+    rows: tuple[str, ...]
+    sft_outputs: tuple[str, ...]
+    feedback_questions: int
+    max_generated_len: int
+    evaluation: tuple[str, ...]
+    best_of: tuple[int, int] | None = None
+
+
+MINI = Scale(
+    name="mini",
+    world="make_mini",
+    rows=("train", "dev", "test", "pretrain", "sft", "train_1k"),
+    sft_outputs=("base_model_init", "base_model", "sft"),
+    feedback_questions=1500,
+    max_generated_len=128,
+    evaluation=("do_sample=true", f"num_samples={SAMPLES}"),
+)
+SMALL = Scale(
+    name="small",
+    world="make_small",
+    rows=("train", "dev", "test", "sft", "train_1k"),
+    sft_outputs=("sft",),
+    feedback_questions=240,
+    max_generated_len=200,
+    evaluation=("do_sample=false",),
+    best_of=(4, 100),
+)
+SCALES = {scale.name: scale for scale in (MINI, SMALL)}
 
 
 class DemoConfig(StrictModel):
-    output_dir: str = Field(default="outputs/qa_feedback/mini", description="folder of the results")
-    lanes: PositiveInt = Field(default=2, description="stages at the same time")
+    scale: Literal["mini", "small"] = Field(
+        default="mini", description="mini: tiny models, minutes; small: a pretrained model, hours"
+    )
+    output_dir: str | None = Field(
+        default=None, description="folder of the results; null: outputs/qa_feedback/<scale>"
+    )
+    model: FilePath | None = Field(
+        default=None,
+        description="small: folder of a causal language model; null: SmolLM2, fetched once",
+    )
+    lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
+
+    @model_validator(mode="after")
+    def _a_model_is_for_small_scale(self):
+        if self.scale == "mini" and self.model is not None:
+            refuse([("model", "is not used at mini scale: leave it out, or set scale=small")])
+        return self
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / self.scale).absolute()
 
 
 def script(
@@ -49,8 +120,8 @@ def script(
     return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules)
 
 
-def reward_model(name: str, module: str) -> Stage:
-    config = f"{REWARD_MODELING}/mini_{name}_config.yml"
+def reward_model(scale: Scale, name: str, module: str) -> Stage:
+    config = f"{REWARD_MODELING}/{scale.name}_{name}_config.yml"
     return script(
         f"train_{name}",
         f"{REWARD_MODELING}/train_{name}.sh",
@@ -61,42 +132,43 @@ def reward_model(name: str, module: str) -> Stage:
     )
 
 
-def rlhf(name: str, script_name: str, config: str, models: tuple[str, ...]) -> Stage:
+def rlhf(scale: Scale, name: str, script_name: str, models: tuple[str, ...]) -> Stage:
     return script(
         script_name,
         f"{TRAINING}/{script_name}.sh",
         modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
         needs=models,
         outputs=(name,),
-        reads=(f"{TRAINING}/{config}",),
+        reads=(f"{TRAINING}/{scale.name}_{name}_config.yml",),
     )
 
 
-def evaluation(policy: str, folder: Path, needs: str) -> Stage:
+def evaluation(
+    scale: Scale, policy: str, folder: Path, needs: str, arguments: tuple[str, ...] = ()
+) -> Stage:
     return script(
         f"evaluate_{policy}",
         f"{TRAINING}/evaluate.sh",
         f"policy={folder}",
         f"name={policy}",
         "split=test",
-        "do_sample=true",
-        f"num_samples={SAMPLES}",
+        *(arguments or scale.evaluation),
         modules=("fgrlhf.cli.evaluate", "tasks.qa_feedback.task"),
         needs=(needs, "train_rel_rm", "train_fact_rm", "train_comp_rm"),
         outputs=(f"eval/{policy}-test",),
-        reads=(f"{TRAINING}/mini_fine_grained_config.yml",),
+        reads=(f"{TRAINING}/{scale.name}_fine_grained_config.yml",),
     )
 
 
-def sampling(split: str, out: Path) -> Stage:
+def sampling(scale: Scale, split: str, out: Path) -> Stage:
     return script(
         f"generate_{split}",
         f"{TRAINING}/generate.sh",
         f"policy={out / 'sft'}",
         f"split={split}",
-        f"max_examples={FEEDBACK_QUESTIONS}",
+        f"max_examples={scale.feedback_questions}",
         "max_input_len=512",
-        "max_generated_len=128",
+        f"max_generated_len={scale.max_generated_len}",
         modules=("fgrlhf.cli.generate", "tasks.qa_feedback.task"),
         needs=("train_sft",),
         outputs=(f"generated/sft-{split}",),
@@ -145,11 +217,48 @@ def annotation_page(out: Path) -> Stage:
     )
 
 
-def stages(out: Path) -> list[Stage]:
-    """The stages of the pipeline, in an order that keeps two lanes busy."""
-    data = tuple(
-        f"data/{name}.json" for name in ("train", "dev", "test", "pretrain", "sft", "train_1k")
+def direct_preferences(scale: Scale) -> Stage:
+    """DPO on the preferences of the feedback file, without reward models."""
+    return script(
+        "train_dpo",
+        f"{TRAINING}/train_dpo.sh",
+        modules=("fgrlhf.cli.dpo", f"{TASK_MODULE}.task"),
+        needs=("annotate_train",),
+        outputs=("dpo",),
+        reads=(f"{TRAINING}/{scale.name}_dpo_config.yml",),
     )
+
+
+def best_of_n(out: Path) -> Stage:
+    """Choose the best of several answers of the SFT policy by the reward."""
+    module = "fgrlhf.pipeline.best_of_n"
+    command = (sys.executable, "-m", module, f"output_dir={out}", f"source={SAMPLED}")
+    return Stage(
+        "best_of_n",
+        command,
+        (f"evaluate_{SAMPLED}",),
+        ("eval/best_of_n-test",),
+        (),
+        (module,),
+    )
+
+
+def comparisons(scale: Scale, out: Path) -> list[Stage]:
+    """DPO and best-of-n, beside RL."""
+    if scale.best_of is None:
+        return []
+    samples, questions = scale.best_of
+    sampled = ("do_sample=true", f"num_samples={samples}", f"max_examples={questions}")
+    return [
+        direct_preferences(scale),
+        evaluation(scale, "dpo", out / "dpo" / "best", "train_dpo"),
+        evaluation(scale, SAMPLED, out / "sft", "train_sft", sampled),
+        best_of_n(out),
+    ]
+
+
+def stages(scale: Scale, out: Path) -> list[Stage]:
+    """The stages of the pipeline, in an order that keeps two lanes busy."""
     files = tuple(
         f"data/{name}" for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
     )
@@ -159,24 +268,30 @@ def stages(out: Path) -> list[Stage]:
         "tasks.qa_feedback.summary",
         f"output_dir={out}",
         f"data_dir={out / 'data'}",
+        f"scale={scale.name}",
     )
+    compared = comparisons(scale, out)
+    evaluated = ("evaluate_sft", "evaluate_baseline", "evaluate_fine_grained")
     return [
         script(
-            "make_mini",
-            f"{DATA}/make_mini.sh",
+            scale.world,
+            f"{DATA}/{scale.world}.sh",
             modules=("tasks.qa_feedback.data.mini_world",),
-            outputs=data,
+            outputs=tuple(f"data/{name}.json" for name in scale.rows),
         ),
         script(
             "train_sft",
             f"{TRAINING}/train_sft.sh",
             modules=("sft.run_sft", "tasks.qa_feedback.data.mini_model"),
-            needs=("make_mini",),
-            outputs=("base_model_init", "base_model", "sft"),
-            reads=(f"{TRAINING}/mini_pretrain_config.yml", f"{TRAINING}/mini_sft_config.yml"),
+            needs=(scale.world,),
+            outputs=scale.sft_outputs,
+            reads=(
+                f"{TRAINING}/mini_pretrain_config.yml",
+                f"{TRAINING}/{scale.name}_sft_config.yml",
+            ),
         ),
-        sampling("train", out),
-        sampling("dev", out),
+        sampling(scale, "train", out),
+        sampling(scale, "dev", out),
         annotation_page(out),
         annotation("train", out),
         annotation("dev", out),
@@ -187,24 +302,25 @@ def stages(out: Path) -> list[Stage]:
             needs=("annotate_train", "annotate_dev"),
             outputs=files,
         ),
-        reward_model("baseline_rm", "reward_modeling.run_pref_rm"),
-        reward_model("fact_rm", "reward_modeling.run_fg_rm"),
-        reward_model("rel_rm", "reward_modeling.run_fg_rm"),
-        reward_model("comp_rm", "reward_modeling.run_pref_rm"),
+        reward_model(scale, "baseline_rm", "reward_modeling.run_pref_rm"),
+        reward_model(scale, "fact_rm", "reward_modeling.run_fg_rm"),
+        reward_model(scale, "rel_rm", "reward_modeling.run_fg_rm"),
+        reward_model(scale, "comp_rm", "reward_modeling.run_pref_rm"),
         rlhf(
+            scale,
             "fine_grained",
             "train_finegrained",
-            "mini_fine_grained_config.yml",
             ("train_rel_rm", "train_fact_rm", "train_comp_rm"),
         ),
-        rlhf("baseline", "train_baseline", "mini_baseline_config.yml", ("train_baseline_rm",)),
-        evaluation("sft", out / "sft", "train_sft"),
-        evaluation("baseline", out / "baseline" / "best", "train_baseline"),
-        evaluation("fine_grained", out / "fine_grained" / "best", "train_finegrained"),
+        rlhf(scale, "baseline", "train_baseline", ("train_baseline_rm",)),
+        *compared,
+        evaluation(scale, "sft", out / "sft", "train_sft"),
+        evaluation(scale, "baseline", out / "baseline" / "best", "train_baseline"),
+        evaluation(scale, "fine_grained", out / "fine_grained" / "best", "train_finegrained"),
         Stage(
             "summary",
             summary,
-            ("evaluate_sft", "evaluate_baseline", "evaluate_fine_grained", "train_baseline_rm"),
+            (*evaluated, *(stage.name for stage in compared), "train_baseline_rm"),
             ("summary.json", "eval/reward_models"),
             (),
             ("tasks.qa_feedback.summary",),
@@ -226,14 +342,16 @@ def demo(config: DemoConfig) -> list[str]:
     Returns:
       A line for each missed target.
     """
-    out = Path(config.output_dir).absolute()
+    out = config.folder
     environment = {
-        "SCALE": "mini",
+        "SCALE": config.scale,
         "OUTPUT_DIR": str(out),
         "DATA_DIR": str(out / "data"),
         "OMP_NUM_THREADS": "1",
     }
-    pipeline = Pipeline(stages(out), ROOT, out, environment, config.lanes)
+    if config.scale == "small":
+        environment["FGRLHF_SMALL_MODEL"] = str(small_model(config.model))
+    pipeline = Pipeline(stages(SCALES[config.scale], out), ROOT, out, environment, config.lanes)
     pipeline.run()
     print("\n" + (out / "logs" / "summary.log").read_text(encoding="utf-8"))
     if pipeline.whole:

@@ -18,6 +18,9 @@ DISPLAY = Display(
         "sft_full": "SFT-full",
         "holistic": "Holistic RLHF",
         "baseline": "Holistic RLHF",
+        "dpo": "DPO",
+        "best_of_n": "Best of n",
+        "sft_samples": "SFT, sampled",
         "fine_grained": "Fine-grained RLHF",
         "rel_rm": "Relevance",
         "fact_rm": "Factuality",
@@ -31,7 +34,7 @@ DISPLAY = Display(
     metrics={"oracle/gold": "gold score", "kl": "KL from SFT"},
     headline=("oracle/gold", "reward", "rougeLsum", "kl"),
     order=(
-        *("sft", "sft_full", "holistic", "baseline", "fine_grained"),
+        *("sft", "sft_full", "holistic", "baseline", "dpo", "best_of_n", "fine_grained"),
         *("rel_rm", "fact_rm", "comp_rm", "baseline_rm"),
     ),
     colours={"sft": 0, "holistic": 1, "baseline": 1, "fine_grained": 2},

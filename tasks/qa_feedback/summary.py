@@ -48,9 +48,17 @@ from tasks.qa_feedback.task import oracle
 POLICIES = {
     "sft": ("sft",),
     "holistic": ("holistic", "baseline"),
+    "dpo": ("dpo",),
+    "best_of_n": ("best_of_n",),
     "fine_grained": ("fine_grained",),
 }
-COMPARED = (("fine_grained", "sft"), ("holistic", "sft"), ("fine_grained", "holistic"))
+COMPARED = (
+    ("fine_grained", "sft"),
+    ("holistic", "sft"),
+    ("dpo", "sft"),
+    ("best_of_n", "sft"),
+    ("fine_grained", "holistic"),
+)
 REWARD_MODELS = {
     "relevance": "rel_rm",
     "factuality": "fact_rm",

@@ -1,4 +1,4 @@
-"""The targets of `make demo`, and the table of `summary.json`."""
+"""The targets of `make demo` at both scales, and the table of `summary.json`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +10,14 @@ from tasks.qa_feedback.display import DISPLAY
 ABOVE_ZERO = 1e-9  # a lower bound that excludes zero
 
 # name, path in the summary, lowest and highest value
-TARGETS = (
+SFT_TARGETS = (
     ("SFT relevance", "policies.sft.oracle.relevance.mean", 0.5, 0.85),
     ("SFT factuality", "policies.sft.oracle.factuality.mean", 0.5, 0.85),
     ("SFT completeness", "policies.sft.oracle.completeness.mean", 0.5, 0.85),
     ("sub-sentences of gold answers", "gold_subsentences", 6, 10),
+)
+MINI_TARGETS = (
+    *SFT_TARGETS,
     ("R1 accuracy", "reward_models.relevance.accuracy", 0.85, None),
     ("R1 AUC", "reward_models.relevance.auc", 0.93, None),
     ("R2 accuracy", "reward_models.factuality.accuracy", 0.78, None),
@@ -49,6 +52,19 @@ TARGETS = (
     ("holistic over SFT, gold, lower end", "gains.holistic_vs_sft.gold.low", ABOVE_ZERO, None),
     ("peak memory in GB", "peak_gb", None, 4),
 )
+SMALL_TARGETS = (
+    *SFT_TARGETS,
+    ("R1 accuracy", "reward_models.relevance.accuracy", 0.85, None),
+    ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
+    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.05, None),
+    (
+        "fine-grained over SFT, gold, lower end",
+        "gains.fine_grained_vs_sft.gold.low",
+        ABOVE_ZERO,
+        None,
+    ),
+)
+TARGETS = {"mini": MINI_TARGETS, "small": SMALL_TARGETS}
 
 
 def look_up(tree: Any, path: str) -> Any:
@@ -59,7 +75,7 @@ def look_up(tree: Any, path: str) -> Any:
 
 
 def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
-    """(name, value, target, reached) of all `TARGETS` that were measured.
+    """(name, value, target, reached) of the scale's `TARGETS` that were measured.
 
     There is no target for time, which depends on the machine.
     """
@@ -67,7 +83,7 @@ def targets(summary: Mapping) -> list[tuple[str, float, str, bool]]:
         peak_mb = max(stage["peak_mb"] for stage in counted(summary["stages"]))
         summary = {**summary, "peak_gb": peak_mb / 1024}
     results = []
-    for name, path, low, high in TARGETS:
+    for name, path, low, high in TARGETS.get(summary["scale"], ()):
         value = look_up(summary, path)
         if value is not None:
             reached = (low is None or value >= low) and (high is None or value <= high)
@@ -79,7 +95,7 @@ def missed_targets(summary: Mapping) -> list[str]:
     """A line for each target that was not reached or not measured."""
     measured = {name: (value, reached) for name, value, _, reached in targets(summary)}
     lines = []
-    for name, _, low, high in TARGETS:
+    for name, _, low, high in TARGETS.get(summary["scale"], ()):
         target = _target_text(low, high)
         if name not in measured:
             lines.append(f"{name}: not measured, the target is {target}")

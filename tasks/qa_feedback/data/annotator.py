@@ -11,9 +11,9 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tasks.qa_feedback.data.mini_world import Claim, compose
+from tasks.qa_feedback.data.language import Claim
 from tasks.qa_feedback.data.oracle import Facts, Judgement, SubSentence, judge, page_sentences
 from tasks.qa_feedback.feedback import PAIRS, ErrorSpan, FeedbackRow, MissingInfo
 
@@ -105,10 +105,10 @@ def _corrected_part(
 ) -> Claim | str | None:
     """A sub-sentence in the corrected answer: as it is, with the true value, or None (left out)."""
     if error is None:
-        return part.claim or answer[part.start : part.end].rstrip(".;")
+        return part.claim or facts.language.clause(answer[part.start : part.end]) or None
     if error.type == "Wrong-Grounding" and part.claim is not None:
-        kind, verb = part.claim.kind, part.claim.verb
-        return Claim(kind, verb, facts.sources[kind, verb].value)
+        source = facts.sources[part.claim.kind, part.claim.verb]
+        return replace(part.claim, value=source.claim.value)
     return None
 
 
@@ -163,9 +163,9 @@ def annotate(
     truths = [judge(question, passages, text) for text in predictions]
     marks = _mark(rng, predictions[0], truths[0], facts, habits)
     missing = _missing(rng, marks, facts, habits)
-    added = [Claim(kind, verb, facts.sources[kind, verb].value) for kind, verb in missing]
+    added = [facts.sources[key].claim for key in missing]
     sentences = marks.corrected + [added[at : at + 2] for at in range(0, len(added), 2)]
-    corrected = compose(sentences) if marks.errors or added else predictions[0]
+    corrected = facts.language.compose(sentences) if marks.errors or added else predictions[0]
     sources = [facts.sources[key] for key in missing]
     return FeedbackRow.make(
         question=question,

@@ -1,20 +1,21 @@
 """A small world with known truth, written in the qa-feedback JSON format.
 
-A topic is an invented two-word title that names two or three works of different kinds, so that
-questions are ambiguous, as those of ASQA are. Every work has its own page, `TITLE (KIND)`, with one
-fact per sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attributes of
-the title, so the complete answer has them for every work. The other sentences of the pages, and
-sometimes a page about another title, are distractors. Four attributes share the pool of person
-names and four the pool of place names, so the type of a value does not reveal the attribute.
+A topic is an invented title that names two or three works of different kinds, so that questions are
+ambiguous, as those of ASQA are. Every work has its own page, `TITLE (KIND)`, with one fact per
+sentence: `The KIND was VERB by|in VALUE.` A question asks for two or three attributes of the title,
+so the complete answer has them for every work. The other sentences of the pages, and sometimes a
+page about another title, are distractors. Four attributes share the pool of person names and four
+the pool of place names, so the type of a value does not reveal the attribute. The words are those
+of a language (language.py): a toy language, or English for pretrained language models.
 
 Every row is a pure function of (seed, split, index).
 """
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,106 +23,41 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
+from tasks.qa_feedback.data.language import LANGUAGES, TOY, Claim, ErrorRates, Language
 
-# verb -> preposition: persons or places
-VERBS = {
-    "created": "by",
-    "revised": "by",
-    "financed": "by",
-    "praised": "by",
-    "made": "in",
-    "shown": "in",
-    "banned": "in",
-    "sold": "in",
-}
-KINDS = (
-    "film",
-    "novel",
-    "opera",
-    "album",
-    "poem",
-    "play",
-    "ballet",
-    "musical",
-    "painting",
-    "comic",
-    "game",
-    "essay",
-)
 # (works, requested attributes) and its share of the questions
 SHAPES = (
     ((2, 3), 0.4),
     ((3, 2), 0.3),
     ((3, 3), 0.3),
 )
-DISTRACTOR_PAGE = 0.2
 EVERYTHING = "What is known about {}?"  # the question of the pre-training rows
-
-
-def _names(
-    syllables: Sequence[str], lengths: Sequence[int], count: int, seed: str
-) -> tuple[str, ...]:
-    rng = random.Random(seed)
-    names = []
-    while len(names) < count:
-        name = "".join(rng.choice(syllables) for _ in range(rng.choice(lengths))).capitalize()
-        if name not in names:
-            names.append(name)
-    return tuple(names)
-
-
-# Names of nine letters and more: the published coverage rule compares texts by their letters, and a
-# clause with a wrong short name would still count as the same clause.
-PERSONS = _names(
-    ("bor", "dan", "fel", "gus", "hir", "jor", "kal", "lem", "mun", "nor", "pex", "tov"),
-    (3, 4),
-    140,
-    "persons",
-)
-PLACES = _names(
-    ("axo", "bri", "cul", "dwy", "ezu", "fro", "gha", "itz", "oku", "phe", "sla", "uvi"),
-    (3, 4),
-    140,
-    "places",
-)
-TITLES = (
-    _names(("al", "be", "co", "du", "ei", "fa", "go"), (3,), 60, "first words"),
-    _names(("mi", "no", "pa", "re", "su", "ty", "va"), (3,), 60, "second words"),
-)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One statement: the work of this kind has this value for this verb."""
-
-    kind: str
-    verb: str
-    value: str
-
-    def __str__(self) -> str:
-        return f"the {self.kind} was {self.verb} {VERBS[self.verb]} {self.value}"
 
 
 @dataclass(frozen=True)
 class Page:
+    """A page about one work: its claims, and sentences that state no fact."""
+
     title: str
     kind: str
-    claims: tuple[Claim, ...]
+    statements: tuple[Claim | str, ...]
 
     @property
     def name(self) -> str:
         return f"{self.title} ({self.kind})"
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        return tuple(compose([[claim]]) for claim in self.claims)
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(claim for claim in self.statements if isinstance(claim, Claim))
 
 
 @dataclass(frozen=True)
 class Item:
     """A question of the world. `pages` are about `title`; `distractors` are not."""
 
+    language: Language
     title: str
+    question: str
     asked: tuple[str, ...]
     pages: tuple[Page, ...]
     distractors: tuple[Page, ...]
@@ -137,65 +73,76 @@ class Item:
         )
 
 
-def compose(sentences: Sequence[Sequence[Claim | str]]) -> str:
-    """The text of sentences; the claims of a sentence are joined by semicolons."""
-    texts = ("; ".join(str(claim) for claim in claims) for claims in sentences if claims)
-    return " ".join(text[0].upper() + text[1:] + "." for text in texts)
-
-
-def question(title: str, asked: Sequence[str]) -> str:
-    """A question such as `Where or by whom was Xx Yy created, sold and banned?`."""
-    listed = ", ".join(asked[:-1]) + " and " + asked[-1] if len(asked) > 1 else asked[0]
-    return f"Where or by whom was {title} {listed}?"
-
-
-def in_order(verbs: Sequence[str]) -> list[str]:
-    """Sort verbs into the fixed order that pages, questions and answers use.
-
-    With this order, and with pages in alphabetical order, the next claim of an answer depends on
-    the previous one only, so a two-layer decoder can track its position. With a random order its
-    answers repeat themselves.
-    """
-    return sorted(verbs, key=list(VERBS).index)
-
-
 def _page(
-    rng: random.Random, title: str, kind: str, verbs: Sequence[str], values: dict[str, list[str]]
+    phrasing: random.Random,
+    language: Language,
+    title: str,
+    kind: str,
+    verbs: Sequence[str],
+    values: dict[str, list[str]],
 ) -> Page:
-    claims = tuple(Claim(kind, verb, values[VERBS[verb]].pop()) for verb in in_order(verbs))
-    return Page(title, kind, claims)
+    claims = []
+    for verb in language.in_order(verbs):
+        form = phrasing.randrange(len(language.attributes[verb].statements))
+        claims.append(Claim(kind, verb, values[language.pool_of(verb)].pop(), form))
+    return Page(title, kind, tuple(claims))
 
 
-def make_item(seed: int, split: str, index: int) -> Item:
+def _with_fillers(
+    phrasing: random.Random, language: Language, pages: Sequence[Page]
+) -> tuple[Page, ...]:
+    """The pages with as many fillers, at random places, as the language's least number asks for."""
+    statements = [list(page.statements) for page in pages]
+    missing = language.least_sentences - sum(map(len, statements))
+    for filler in phrasing.sample(language.fillers, max(missing, 0)):
+        number = phrasing.randrange(len(pages))
+        place = phrasing.randint(0, len(statements[number]))
+        statements[number].insert(place, filler.format(kind=pages[number].kind))
+    return tuple(
+        replace(page, statements=tuple(sentences)) for page, sentences in zip(pages, statements)
+    )
+
+
+def make_item(seed: int, split: str, index: int, language: Language = TOY) -> Item:
     """The item at `index` of a split.
 
     No value occurs twice in an item, so a value in the wrong place is an error.
     """
     rng = random.Random(f"{seed}/{split}/{index}")
+    # draws of its own, so that the forms of statements do not change the facts
+    phrasing = random.Random(f"{seed}/{split}/{index}/phrasing")
+    verbs = list(language.attributes)
     shapes = [shape for shape, _ in SHAPES]
     shares = [share for _, share in SHAPES]
     works, attributes = rng.choices(shapes, shares)[0]
-    title = " ".join(rng.choice(words) for words in TITLES)
-    kinds = rng.sample(KINDS, works + 1)
-    asked = tuple(in_order(rng.sample(list(VERBS), attributes)))
-    values = {"by": rng.sample(PERSONS, 20), "in": rng.sample(PLACES, 20)}
+    title = language.title.format(*(rng.choice(words) for words in language.title_words))
+    kinds = rng.sample(language.kinds, works + 1)
+    asked = tuple(language.in_order(rng.sample(verbs, attributes)))
+    values = {name: rng.sample(pool.names, 20) for name, pool in language.pools.items()}
     pages = []
     for kind in kinds[:works]:
-        extra = rng.sample([verb for verb in VERBS if verb not in asked], rng.randint(1, 3))
-        pages.append(_page(rng, title, kind, (*asked, *extra), values))
+        extra = rng.sample([verb for verb in verbs if verb not in asked], rng.randint(1, 3))
+        pages.append(_page(phrasing, language, title, kind, (*asked, *extra), values))
     distractors = ()
-    if rng.random() < DISTRACTOR_PAGE:
-        other = " ".join(
-            rng.choice([word for word in words if word not in title]) for words in TITLES
+    if rng.random() < language.distractor_page:
+        other = language.title.format(
+            *(
+                rng.choice([word for word in words if word not in title])
+                for words in language.title_words
+            )
         )
-        distractors = (_page(rng, other, kinds[works], rng.sample(list(VERBS), 2), values),)
-    order = sorted([*pages, *distractors], key=lambda page: page.kind)
+        about = rng.sample(verbs, 2)
+        distractors = (_page(phrasing, language, other, kinds[works], about, values),)
+    in_order = sorted([*pages, *distractors], key=lambda page: page.kind)
+    order = _with_fillers(phrasing, language, in_order)
     return Item(
+        language,
         title,
+        language.question(title, asked, phrasing),
         asked,
         tuple(page for page in order if page.title == title),
-        distractors,
-        tuple(order),
+        tuple(page for page in order if page.title != title),
+        order,
     )
 
 
@@ -211,17 +158,6 @@ def gold_sentences(item: Item) -> list[list[Claim]]:
 # ---- imperfect demonstrations --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ErrorRates:
-    """Probabilities of independent local errors in a demonstration."""
-
-    drop_work: float = 0.12  # a work is left out; at least one work stays
-    drop_claim: float = 0.15
-    irrelevant: float = 0.45  # a fact that the question does not ask for is added to a sentence
-    wrong_value: float = 0.32  # a value of the same pool from elsewhere on the pages
-    repeat: float = 0.04  # an earlier sentence is repeated
-
-
 def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
     """The claim with the value of a fact that is easily confused with it.
 
@@ -230,10 +166,11 @@ def _wrong(rng: random.Random, item: Item, claim: Claim) -> Claim:
     facts = []
     for page in item.pages:
         for fact in page.claims:
-            if fact.value != claim.value and VERBS[fact.verb] == VERBS[claim.verb]:
+            same_pool = item.language.pool_of(fact.verb) == item.language.pool_of(claim.verb)
+            if fact.value != claim.value and same_pool:
                 facts.append(fact)
     similar = [fact for fact in facts if (fact.verb == claim.verb) != (fact.kind == claim.kind)]
-    return Claim(claim.kind, claim.verb, rng.choice(similar or facts or [claim]).value)
+    return replace(claim, value=rng.choice(similar or facts or [claim]).value)
 
 
 def demonstration(rng: random.Random, item: Item, rates: ErrorRates) -> list[list[Claim]]:
@@ -277,28 +214,40 @@ def recital(rng: random.Random, item: Item) -> list[list[Claim]]:
 
 def to_row(item: Item, asked: str, sentences: Sequence[Sequence[Claim]]) -> dict:
     """A row of the qa-feedback format."""
-    passages = [{"content": " ".join(page.sentences), "wikipage": page.name} for page in item.order]
+    passages = []
+    for page in item.order:
+        content = item.language.compose([[statement] for statement in page.statements])
+        passages.append({"content": content, "wikipage": page.name})
     context = " | ".join(f"wikipage: {p['wikipage']} text: {p['content']}" for p in passages)
     return {
         "text": f"question: {asked} context: {context}",
-        "answer": [compose(sentences)],
+        "answer": [item.language.compose(sentences)],
         "passages": passages,
         "question": asked,
     }
 
 
-def make_row(seed: int, split: str, index: int, rates: ErrorRates = ErrorRates()) -> dict:
+def make_row(
+    seed: int,
+    split: str,
+    index: int,
+    rates: ErrorRates | None = None,
+    language: Language = TOY,
+) -> dict:
     """Row `index` of a split.
 
-    The answers of `pretrain` are recitals, those of `sft` imperfect demonstrations, and those of
-    all other splits gold answers.
+    The answers of `pretrain` are recitals, those of `sft` imperfect demonstrations with the errors
+    of `rates` (default: the language's), and those of all other splits gold answers.
     """
-    item = make_item(seed, split, index)
+    item = make_item(seed, split, index, language)
     rng = random.Random(f"{seed}/{split}/{index}/answer")
     if split == "pretrain":
         return to_row(item, EVERYTHING.format(item.title), recital(rng, item))
-    sentences = demonstration(rng, item, rates) if split == "sft" else gold_sentences(item)
-    return to_row(item, question(item.title, item.asked), sentences)
+    if split == "sft":
+        sentences = demonstration(rng, item, rates or language.rates)
+    else:
+        sentences = gold_sentences(item)
+    return to_row(item, item.question, sentences)
 
 
 # Index of the first test row. Rows 0 to 399 were evaluated while settings were still being chosen.
@@ -312,11 +261,17 @@ class Settings(StrictModel):
     """The output folder and the number of rows per file."""
 
     data_dir: str = Field(description="folder of the rows")
+    language: Literal["toy", "english"] = Field(
+        default="toy",
+        description="toy: invented words, for models from scratch; english: for pretrained models",
+    )
     seed: int = Field(default=0, description="of everything random")
     train: Rows = Field(default=4000, description="rows of train.json")
     dev: Rows = Field(default=300, description="rows of dev.json")
     test: Rows = Field(default=400, description="rows of test.json")
-    pretrain: Rows = Field(default=2400, description="rows of pretrain.json")
+    pretrain: int = Field(
+        default=2400, ge=0, le=1_000_000, description="rows of pretrain.json; 0: no such file"
+    )
     sft: Rows = Field(default=9600, description="rows of sft.json")
 
 
@@ -326,12 +281,15 @@ def write_world(settings: Settings) -> None:
     `train_1k` has the first thousand rows of `sft`.
     """
     folder = Path(settings.data_dir)
+    language = LANGUAGES[settings.language]
     for split in ("train", "dev", "test", "pretrain", "sft"):
         first = FIRST_TEST_ROW if split == "test" else 0
         rows = [
-            make_row(settings.seed, split, first + index)
+            make_row(settings.seed, split, first + index, language=language)
             for index in range(getattr(settings, split))
         ]
+        if not rows:
+            continue
         write_json(folder / f"{split}.json", rows)
         if split == "sft":
             write_json(folder / "train_1k.json", rows[:1000])

@@ -12,25 +12,12 @@ from typing import Any, Literal
 
 from fgrlhf.reward_utils import BLANK, Segmenter, load_segmenter
 from fgrlhf.types import Prompt
-from tasks.qa_feedback.data.mini_world import KINDS, VERBS, Claim
+from tasks.qa_feedback.data.language import TOY, Claim, Language, language_of
 
 Label = Literal["ok", "irrelevant", "repeated", "incoherent"]
 
-_CLAIM = re.compile(
-    rf"[Tt]he ({'|'.join(KINDS)}) was ({'|'.join(VERBS)}) (by|in) ([A-Z][a-z]+)[.;]?"
-)
-# `title_and_asked` first excludes texts on which this expression is slow
-_QUESTION = re.compile(r"Where or by whom was (.+?) ([a-z].*)\?")
 _SENTENCE = re.compile(r"\S[^.]*\.")
-_PAGE = re.compile(rf"(.+) \(({'|'.join(KINDS)})\)")
-
-
-def read_claim(text: str) -> Claim | None:
-    """The claim of a sub-sentence; None unless it is exactly one well-formed claim."""
-    match = _CLAIM.fullmatch(text.strip())
-    if not match or VERBS[match[2]] != match[3]:
-        return None
-    return Claim(match[1], match[2], match[4])
+_PAGE = re.compile(r"(.+) \(([a-z]+)\)")
 
 
 def page_sentences(passage: Any) -> tuple[str, tuple[str, ...]]:
@@ -52,22 +39,14 @@ def full_sentences(text: str) -> tuple[str, ...]:
     return tuple(_SENTENCE.findall(text[: text.rfind(".") + 1]))
 
 
-def title_and_asked(question: str) -> tuple[str, str] | None:
-    """The title of a question of the world and the text after it; None for any other text."""
-    if "\n" in question or not question.endswith("?"):
-        return None  # it cannot match, and the expression would take quadratic time to find out
-    match = _QUESTION.fullmatch(question)
-    return (match[1], match[2]) if match else None
-
-
 @dataclass(frozen=True)
 class Source:
-    """The value of a fact and its place.
+    """The claim that states a fact, and its place.
 
     Passages and sentences are counted from 1, as in the feedback format; sentence 0 is the title.
     """
 
-    value: str
+    claim: Claim
     passage_id: int
     sentence_id: int
 
@@ -76,43 +55,44 @@ class Source:
 class Facts:
     """The facts of a row. A fact is named by (kind, verb)."""
 
+    language: Language
     sources: Mapping[tuple[str, str], Source]
     topic: frozenset[str]  # kinds of the works that the question is about
     needed: tuple[tuple[str, str], ...]  # facts of the complete answer
+    fillers: frozenset[str]  # the other sentences of the pages, as clauses in lower case
 
     @classmethod
     def read(cls, question: Any, passages: Any) -> "Facts":
         """Parse a row. Rows that are not of the world give no facts. Never raises."""
-        question = question if isinstance(question, str) else ""
-        title, asked_words = title_and_asked(question) or (None, "")
-        words = dict.fromkeys(re.findall(r"[a-z]+", asked_words))
-        asked = [word for word in words if word in VERBS]
+        language, title, asked = language_of(question) or (TOY, None, ())
         sources: dict[tuple[str, str], Source] = {}
         topic = []
+        fillers = set()
         if not isinstance(passages, Sequence) or isinstance(passages, str):
             passages = ()
         for passage_id, passage in enumerate(passages, 1):
             name, sentences = page_sentences(passage)
             page = _PAGE.fullmatch(name)
-            if page and page[1] == title:
+            if page and page[1] == title and page[2] in language.kinds:
                 topic.append(page[2])
             for sentence_id, sentence in enumerate(sentences, 1):
-                claim = read_claim(sentence)
+                claim = language.read_claim(sentence)
                 if claim:
-                    sources.setdefault(
-                        (claim.kind, claim.verb), Source(claim.value, passage_id, sentence_id)
-                    )
+                    key = (claim.kind, claim.verb)
+                    sources.setdefault(key, Source(claim, passage_id, sentence_id))
+                else:
+                    fillers.add(language.clause(sentence).lower())
         needed = tuple(
             (kind, verb)
             for kind in dict.fromkeys(topic)
             for verb in asked
             if (kind, verb) in sources
         )
-        return cls(sources, frozenset(topic), needed)
+        return cls(language, sources, frozenset(topic), needed, frozenset(fillers))
 
     def supports(self, claim: Claim) -> bool:
         source = self.sources.get((claim.kind, claim.verb))
-        return source is not None and source.value == claim.value
+        return source is not None and source.claim == claim
 
 
 @dataclass(frozen=True)
@@ -185,6 +165,9 @@ def _segmenter() -> Segmenter:
 def judge(question: Any, passages: Any, answer: str) -> Judgement:
     """The truth about `answer`, which can be any text. Never raises.
 
+    The language is that of the question. A claim is supported in whatever form it is stated. A
+    sentence of the pages that states no fact is supported and irrelevant.
+
     A second claim about the same (kind, verb) counts as repeated, whatever its value. Listing
     guesses is therefore not rewarded.
     """
@@ -193,9 +176,11 @@ def judge(question: Any, passages: Any, answer: str) -> Judgement:
     covered: set[tuple[str, str]] = set()
     subsentences = []
     for start, end in _segmenter().segments(answer, "subsentence"):
-        claim = read_claim(answer[start:end])
-        label = _label(claim, facts, stated)
-        supported = claim is not None and facts.supports(claim)
+        text = answer[start:end]
+        claim = facts.language.read_claim(text)
+        is_filler = claim is None and facts.language.clause(text).lower() in facts.fillers
+        label = "irrelevant" if is_filler else _label(claim, facts, stated)
+        supported = is_filler or (claim is not None and facts.supports(claim))
         if claim is not None:
             key = (claim.kind, claim.verb)
             stated.add(key)

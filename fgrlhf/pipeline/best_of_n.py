@@ -1,0 +1,92 @@
+"""Best-of-n: of several evaluated responses to a prompt, keep the one with the highest reward.
+
+    python -m fgrlhf.pipeline.best_of_n output_dir=DIR source=sft_samples [split=test]
+
+It reads the evaluation of a policy with `num_samples` responses per prompt, and writes an
+evaluation of the chosen responses, as if they were those of another policy. Nothing is trained or
+sampled. The rewards choose, so all other metrics, such as an oracle's, judge the choice.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.evaluate import table
+from fgrlhf.config import StrictModel
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.evaluation import summarize
+from fgrlhf.files import read_jsonl, write_json, write_jsonl
+from fgrlhf.runs.runlog import RunLog
+from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+
+
+class Settings(StrictModel):
+    """The evaluation to choose from."""
+
+    output_dir: str = Field(description="folder of the results")
+    source: str = Field(description="name of the evaluation with several responses per prompt")
+    split: str = Field(default="test", description="the evaluation is eval/<source>-<split>")
+    name: str = Field(default="best_of_n", description="the result is eval/<name>-<split>")
+    metric: str = Field(default="reward", description="column that chooses, higher is better")
+
+
+def best_rows(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Mapping[str, Any]]:
+    """For each prompt, the row with the highest `metric`, in the order of the prompts.
+
+    Of equal rows it is the first. Rows without a value are not chosen.
+
+    Raises:
+      UserError: no row has a value.
+    """
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        value = row.get(metric)
+        if value is None:
+            continue
+        chosen = best.get(row["id"])
+        if chosen is None or value > chosen[metric]:
+            best[row["id"]] = row
+    if not best:
+        known = ", ".join(sorted({name for row in rows for name in row}))
+        raise UserError(
+            f"no response has a value of `{metric}`, so none can be chosen. The columns are {known}"
+        )
+    return list(best.values())
+
+
+def choose(settings: Settings) -> Path:
+    """Write the evaluation of the chosen responses and return its folder.
+
+    Raises:
+      UserError: the evaluation is missing or broken, or has no such metric.
+    """
+    source = Path(settings.output_dir) / "eval" / f"{settings.source}-{settings.split}"
+    if not (source / "rows.jsonl").is_file():
+        raise UserError(
+            f"{source} has no rows.jsonl: evaluate a policy with"
+            f" `fgrlhf evaluate ... name={settings.source} do_sample=true num_samples=4` first, or"
+            " set another source=..."
+        )
+    folder = folder_of(settings.output_dir, "eval", f"{settings.name}-{settings.split}")
+    inputs = [source / "rows.jsonl"]
+    with hold(folder):
+        if finished(folder, settings, inputs, redo=True) is not None:
+            print(f"{settings.name}: chosen before, reusing {folder}", flush=True)
+            return folder
+        begin(folder, settings, inputs)
+        rows = read_jsonl(source / "rows.jsonl")
+        with RunLog(folder, settings) as log, log.stage(f"choose {settings.name}"):
+            chosen = best_rows(rows, settings.metric)
+            summary = {name: interval.as_dict() for name, interval in summarize(chosen).items()}
+            write_jsonl(folder / "rows.jsonl", chosen)
+            write_json(folder / "summary.json", summary)
+        finish(folder, {"prompts": len(chosen), "responses": len(rows)})
+    print(table(summary), flush=True)
+    return folder
+
+
+if __name__ == "__main__":
+    run_main(lambda: choose(settings_from(Settings)))

@@ -1,0 +1,44 @@
+"""Best-of-n: chosen responses by hand, and the program on an evaluation's files."""
+
+import pytest
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, read_jsonl, write_jsonl
+from fgrlhf.pipeline.best_of_n import Settings, best_rows, choose
+
+ROWS = [
+    {"id": "a", "sample": 0, "response": "x", "reward": 0.1, "gold": 1.0},
+    {"id": "b", "sample": 0, "response": "y", "reward": 0.5, "gold": 0.2},
+    {"id": "a", "sample": 1, "response": "z", "reward": 0.3, "gold": 0.0},
+    {"id": "b", "sample": 1, "response": "v", "reward": 0.5, "gold": 0.8},
+    {"id": "c", "sample": 0, "response": "w", "reward": None, "gold": 0.5},
+]
+
+
+def test_the_best_response_by_hand():
+    assert [row["response"] for row in best_rows(ROWS, "reward")] == ["z", "y"]
+    assert [row["response"] for row in best_rows(ROWS, "gold")] == ["x", "v", "w"]
+
+
+def test_a_metric_that_no_response_has():
+    with pytest.raises(UserError, match="no response has a value of `rewards`.*gold, id, response"):
+        best_rows(ROWS, "rewards")
+
+
+def test_the_result_is_an_evaluation(tmp_path, capsys):
+    write_jsonl(tmp_path / "eval" / "sft_samples-test" / "rows.jsonl", ROWS)
+    settings = Settings(output_dir=str(tmp_path), source="sft_samples")
+    folder = choose(settings)
+    assert [row["response"] for row in read_jsonl(folder / "rows.jsonl")] == ["z", "y"]
+    summary = read_json(folder / "summary.json")
+    assert summary["reward"]["mean"] == pytest.approx(0.4)
+    assert summary["gold"]["mean"] == pytest.approx(0.1)
+    choose(settings)
+    assert "chosen before" in capsys.readouterr().out
+    write_jsonl(tmp_path / "eval" / "sft_samples-test" / "rows.jsonl", ROWS[:1])
+    assert len(read_jsonl(choose(settings) / "rows.jsonl")) == 1
+
+
+def test_a_missing_evaluation_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match="has no rows.jsonl.*num_samples=4"):
+        choose(Settings(output_dir=str(tmp_path), source="sft"))

@@ -1,0 +1,121 @@
+"""The stages of `make demo` at both scales."""
+
+import glob
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import load_config
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
+from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.task import rl_config
+from reward_modeling.run_fg_rm import SegmentRMConfig
+from reward_modeling.run_pref_rm import PreferenceRMConfig
+from sft.run_sft import SFTConfig
+from tasks import scripts
+from tasks.qa_feedback import demo
+from tasks.qa_feedback.demo import MINI, SCALES, SMALL, DemoConfig, stages
+from tasks.qa_feedback.task import TASK
+from tasks.scripts import ROOT
+
+BOTH = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+
+
+@BOTH
+def test_stages_name_scripts_and_files_that_exist(scale, tmp_path):
+    listed = stages(scale, tmp_path)
+    names = [stage.name for stage in listed]
+    assert names[-1] == "report" and len(set(names)) == len(names)
+    for place, stage in enumerate(listed):
+        assert set(stage.needs) <= set(names[:place]), stage.name
+        if stage.command[0] == "bash":
+            assert (ROOT / stage.command[1]).is_file()
+        for pattern in stage.reads:
+            assert glob.glob(str(ROOT / pattern)), pattern
+    outputs = [output for stage in listed for output in stage.outputs]
+    assert len(set(outputs)) == len(outputs)
+
+
+def test_only_small_scale_compares_dpo_and_best_of_n(tmp_path):
+    mini = {stage.name for stage in stages(MINI, tmp_path)}
+    small = {stage.name for stage in stages(SMALL, tmp_path)}
+    assert small - mini == {
+        "make_small",
+        "train_dpo",
+        "evaluate_dpo",
+        "evaluate_sft_samples",
+        "best_of_n",
+    }
+    assert mini - small == {"make_mini"}
+    needs = {stage.name: stage.needs for stage in stages(SMALL, tmp_path)}
+    assert {"evaluate_dpo", "best_of_n"} <= set(needs["summary"])
+    assert needs["best_of_n"] == ("evaluate_sft_samples",)
+
+
+def test_every_stage_reads_the_configs_of_its_scale(tmp_path):
+    for scale, other in ((MINI, SMALL), (SMALL, MINI)):
+        for stage in stages(scale, tmp_path):
+            configs = [Path(read).name for read in stage.reads if read.endswith(".yml")]
+            foreign = [name for name in configs if name.startswith(f"{other.name}_")]
+            # train_sft.sh names the pre-training config of mini scale at every scale
+            assert set(foreign) <= {"mini_pretrain_config.yml"}, stage.name
+
+
+RL = rl_config(TASK)
+CONFIGS = {
+    "training/small_fine_grained_config.yml": RL,
+    "training/small_baseline_config.yml": RL,
+    "training/small_sft_config.yml": SFTConfig,
+    "training/small_dpo_config.yml": DPOConfig,
+    "reward_modeling/small_rel_rm_config.yml": SegmentRMConfig,
+    "reward_modeling/small_fact_rm_config.yml": SegmentRMConfig,
+    "reward_modeling/small_comp_rm_config.yml": PreferenceRMConfig,
+    "reward_modeling/small_baseline_rm_config.yml": PreferenceRMConfig,
+}
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_the_configs_of_small_scale_are_valid(path, monkeypatch):
+    for variable in ("OUTPUT_DIR", "DATA_DIR", "FGRLHF_SMALL_MODEL"):
+        monkeypatch.setenv(variable, variable.lower())
+    load_config(CONFIGS[path], ROOT / "tasks" / "qa_feedback" / path)
+
+
+class Line:
+    """A pipeline that runs nothing."""
+
+    environments: list[dict] = []
+    whole = None
+
+    def __init__(self, stages, root, folder, environment, lanes):
+        Line.environments.append(environment)
+        self.folder = folder
+
+    def run(self):
+        write_json(self.folder / "summary.json", {"stages": {}, "scale": "paper"})
+        (self.folder / "logs").mkdir()
+        (self.folder / "logs" / "summary.log").write_text("the table")
+
+
+def test_small_scale_fetches_its_model_before_the_stages(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "Pipeline", Line)
+    fetched = []
+    monkeypatch.setattr(scripts, "run_script", lambda path, variables: fetched.append(path) or 0)
+    assert demo.demo(DemoConfig(output_dir=str(tmp_path / "mini"))) == []
+    assert not fetched and "FGRLHF_SMALL_MODEL" not in Line.environments[-1]
+    demo.demo(DemoConfig(scale="small", output_dir=str(tmp_path / "small")))
+    assert fetched == ["scripts/get_small_model.sh"]
+    assert Line.environments[-1]["SCALE"] == "small"
+    assert Line.environments[-1]["FGRLHF_SMALL_MODEL"] == str(ROOT / scripts.MODEL)
+    assert read_json(tmp_path / "small" / "summary.json")["scale"] == "paper"
+
+
+def test_folders_and_mistakes():
+    assert DemoConfig().folder == ROOT / "outputs" / "qa_feedback" / "mini"
+    assert settings_from(DemoConfig, ["scale=small"]).folder.name == "small"
+    with pytest.raises(UserError, match="model: is not used at mini scale"):
+        settings_from(DemoConfig, ["model=somewhere"])
+    with pytest.raises(UserError, match="scale"):
+        settings_from(DemoConfig, ["scale=huge"])
