@@ -77,7 +77,7 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
     losses = [line["loss"] for line in lines if "loss" in line]
     assert list(scores) == [40, 80, 120] and scores[120] > 95
     assert losses[0] > 3 and losses[-1] < 0.8  # .49 to .66 over eight seeds
-    assert {"step", "epoch", "loss", "lr", "grad_norm"} == set(lines[0])
+    assert {"step", "epoch", "loss", "lr", "grad_norm", "padding"} == set(lines[0])
     assert {"step", "epoch", "eval/loss", "eval/rougeLsum", "eval/length"} == {
         key for key in lines[-1]
     }
