@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, gains, minutes, policy_summary
@@ -295,6 +295,18 @@ def test_targets_at_their_bounds():
     }
     assert measured == {"peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
+
+
+def test_reward_models_are_judged_on_sampled_answers_if_there_are_any(outputs):
+    """Answers to a single question, beside those to all questions."""
+    rows = read_jsonl(outputs / "eval" / "sft-test" / "rows.jsonl")
+    greedy = summarise(settings(outputs))["reward_models"]["relevance"]["segments"]
+    first = [row for row in rows if row["id"] == rows[0]["id"]]
+    write_jsonl(outputs / "eval" / "sft_samples-test" / "rows.jsonl", first)
+    sampled = summarise(settings(outputs))["reward_models"]["relevance"]["segments"]
+    assert 0 < sampled < greedy
+    chosen = summarise(settings(outputs, judged="sft"))["reward_models"]["relevance"]["segments"]
+    assert chosen == greedy
 
 
 def test_real_rows_have_no_oracle(outputs):

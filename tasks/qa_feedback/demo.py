@@ -24,6 +24,7 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import read_json
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from tasks.qa_feedback.summary import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets
 from tasks.scripts import ROOT, small_model
 
@@ -33,7 +34,6 @@ TRAINING = f"{TASK}/training"
 REWARD_MODELING = f"{TASK}/reward_modeling"
 DATA = f"{TASK}/data"
 SAMPLES = 4  # answers per test question at mini scale; intervals are over questions
-SAMPLED = "sft_samples"  # the evaluation from which best-of-n chooses
 
 
 @dataclass(frozen=True)

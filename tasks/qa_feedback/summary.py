@@ -59,6 +59,9 @@ COMPARED = (
     ("best_of_n", "sft"),
     ("fine_grained", "holistic"),
 )
+# The evaluation of several sampled answers of the SFT policy to a question. A greedy evaluation has
+# no pairs of answers.
+SAMPLED = "sft_samples"
 REWARD_MODELS = {
     "relevance": "rel_rm",
     "factuality": "fact_rm",
@@ -77,6 +80,13 @@ class Settings(StrictModel):
         default="test", description="the evaluations that count: eval/<policy>-<split>"
     )
     scale: str = Field(default="mini", description="scale of the run, shown in the report")
+    judged: str | None = Field(
+        default=None,
+        description=(
+            "evaluation whose answers the reward models and the oracle judge; null: sft_samples if"
+            " there is one, else sft"
+        ),
+    )
 
 
 # ---- policies ------------------------------------------------------------------------------------
@@ -202,25 +212,28 @@ def reward_models_against_oracle(
     return result
 
 
-def reward_models(
-    settings: Settings, prompts: Sequence[Prompt], rows: Sequence[Mapping] | None
-) -> dict[str, dict]:
+def reward_models(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, dict]:
     """Metrics of the existing reward models, stored in eval/reward_models until a model changes."""
     output = Path(settings.output_dir)
+    evaluated = evaluated_policies(output, settings.split, DISPLAY)
+    judged = settings.judged or (SAMPLED if SAMPLED in evaluated else "sft")
+    # the choice is one of the recorded settings, so other answers are judged anew
+    settings = settings.model_copy(update={"judged": judged})
     folders = {}
     for name, folder in REWARD_MODELS.items():
         if (output / folder / SPEC_FILE).exists():
             folders[name] = output / folder
-    if not oracle(prompts) or rows is None:
+    if not oracle(prompts) or judged not in evaluated:
         return reward_models_on_dev(folders)
     folder = output / "eval" / "reward_models"
-    answers = output / "eval" / f"sft-{settings.split}" / "rows.jsonl"
+    answers = output / "eval" / f"{judged}-{settings.split}" / "rows.jsonl"
     inputs = [answers, *folders.values()]
     with hold(folder):
         metrics = finished(folder, settings, inputs, redo=True)
         if metrics is None:
             begin(folder, settings, inputs)
             with RunLog(folder, settings) as log, log.stage("reward models against the oracle"):
+                rows = evaluation_rows(output, judged, settings.split)
                 metrics = reward_models_against_oracle(folders, prompts, rows)
             finish(folder, metrics)
     return metrics
@@ -243,7 +256,7 @@ def summarise(settings: Settings) -> dict:
         "task": TASK_NAME,
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
         "gains": gains(rows, COMPARED, DISPLAY.headline),
-        "reward_models": reward_models(settings, prompts, rows.get("sft")),
+        "reward_models": reward_models(settings, prompts),
         "stages": stages(output),
         "versions": versions(),
         "processor": processor_name(),
