@@ -82,7 +82,7 @@ def test_the_episodes_to_the_holistic_level(tmp_path):
 @pytest.mark.slow
 def test_the_whole_pipeline_with_a_tiny_model(tmp_path, capsys):
     model = tmp_path / "model"
-    arguments = ["tasks.sentiment", f"output_dir={model}", "width=16", "heads=2"]
+    arguments = ["tasks.sentiment", f"output_dir={model}", "width=16", "heads=2", "layers=12"]
     tiny_model.main([*arguments, "words=good bad lovely awful ."])
     settings = RealConfig(
         task="sentiment", model=str(model), output_dir=str(tmp_path / "out"), episodes=96

@@ -255,6 +255,7 @@ def test_every_stage_runs(environment, source):
     model = ["tasks.detoxification", f"output_dir={environment}/model", "width=16", "heads=2"]
     tiny_model.main([*model, f"train_file={data}/train.json", "words=kind friend day ."])
     short = [
+        "model.policy_model.train_top_layers=1",
         "train.total_episodes=8",
         "train.sampling_batch_size_per_card=2",
         "env.train_num_samples_per_input=2",
