@@ -190,3 +190,16 @@ def test_block_mask_by_hand():
         [1, 0, 0, 0, 1],
     ]
     assert mask.shape == (1, 1, 5, 5) and mask[0, 0].int().tolist() == expected
+
+
+@pytest.mark.parametrize("feature", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_loaded_model_shares_prompts_too(tmp_path, family, feature):
+    trained = network(tmp_path, family, "sequence", feature)
+    trained.save_pretrained(tmp_path / "saved")
+    weights = LanguageModelScorer.from_pretrained(tmp_path / "saved")
+    loaded = speed_up_network(weights).eval()
+    inputs, read = read_texts(loaded, family, "sequence", (9, 9, 9))  # several rows per prompt
+    batch = inputs.collate(read)
+    torch.testing.assert_close(loaded(**batch).logits, trained(**batch).logits)

@@ -267,7 +267,9 @@ class LanguageModelScorer(PreTrainedModel):
         self.feature_in = None
         hidden_size: int = trunk_config.hidden_size
         if config.lm_logprob_feature:
-            self.lm = _lm_class(trunk_config).from_config(trunk_config, trust_remote_code=False)
+            # a config of its own: `share_prompts` changes the attention of one model at a time
+            lm_config = config.trunk_config()
+            self.lm = _lm_class(lm_config).from_config(lm_config, trust_remote_code=False)
             self.feature_in = nn.Linear(LM_FEATURES, hidden_size, bias=False)
         if config.kind == "segment":
             self.head = nn.Linear(hidden_size, config.num_labels or 0)
