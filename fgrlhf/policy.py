@@ -96,7 +96,7 @@ def load_policy(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} Give a folder that"
             " an earlier stage wrote, or a hub name while online."
         ) from None
-    if top_layers is not None:
+    if top_layers is not None:  # before the adapters, which are put on these layers
         check_top_layers(model, top_layers, "train_top_layers")
     if lora is not None:
         add_adapters(model, lora, top_layers)

@@ -66,9 +66,9 @@ def wait_passively() -> None:
     """Let threads sleep while they wait for each other; by default, they spin.
 
     PyTorch divides every operation among its threads. If another process needs one of the cores, a
-    spinning thread uses up its time and is then not scheduled when there is work, so everything
-    waits for it: with two threads and one other process on two cores, small operations take five
-    times as long. OpenMP reads the variable when it is loaded, so PyTorch must not be loaded yet.
+    spinning thread uses up its time slice and is not scheduled when there is work, so the other
+    threads wait for it, and small operations take several times as long. OpenMP reads the variable
+    when it is loaded, so PyTorch must not be loaded yet.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

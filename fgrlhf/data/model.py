@@ -308,13 +308,9 @@ def convert(gguf: Path) -> tuple[PreTrainedModel, Any]:
             " the packages that the project is tested with (`make setup`) and run the same command"
             " again"
         ) from None
-    config = type(loaded.config).from_dict(
-        {
-            key: value
-            for key, value in loaded.config.to_dict().items()
-            if key != "quantization_config"
-        }
-    )
+    settings = loaded.config.to_dict()
+    settings.pop("quantization_config", None)  # `save_pretrained` refuses a model that has one
+    config = type(loaded.config).from_dict(settings)
     network = type(loaded)(config)
     network.load_state_dict(loaded.state_dict())
     network.generation_config = loaded.generation_config

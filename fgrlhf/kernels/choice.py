@@ -167,13 +167,13 @@ def slow_bf16_note(device_type: str, setting: str) -> str | None:
     """A note for the user if bf16 is emulated here, else None.
 
     Args:
-      setting: the setting that requests bf16, and how to turn it off.
+      setting: the override that selects fp32, e.g. "model.dtype=fp32".
     """
     if device_type != "cpu" or not _lacks_bf16():
         return None
     return (
-        "note: this processor has no instructions for bf16, which is slower than fp32 here (three"
-        f" times on an Intel Cascade Lake): set {setting}"
+        "note: this processor has no instructions for bf16, so bf16 is slower than fp32 here: set"
+        f" {setting}"
     )
 
 

@@ -17,7 +17,7 @@ from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
-from fgrlhf.models.top_layers import check_top_layers, train_top_layers
+from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.types import PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
@@ -154,21 +154,17 @@ class Policy(nn.Module):
 
     # ---- frozen layers ---------------------------------------------------------------------------
 
-    def train_top_layers(self, n: int, key: str = "train_top_layers") -> None:
+    def train_top_layers(self, n: int) -> None:
         """Freeze the embeddings and all but the top n layers.
 
         With adapters, which are on the top n layers only, everything else is frozen already.
 
-        Args:
-          key: the name of the setting, for messages.
-
         Raises:
           UserError: the model has fewer than n layers.
         """
-        total = check_top_layers(self.model, n, key)
         if not has_adapters(self.model):
-            train_top_layers(self.model, n, key)
-        if n < total and self._can_split:
+            train_top_layers(self.model, n, "train_top_layers")
+        if n < count_layers(self.model) and self._can_split:
             self.frozen = FrozenLayers(n)
 
     def copy_sharing_frozen(self) -> Self:

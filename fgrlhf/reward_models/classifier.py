@@ -82,14 +82,10 @@ class LabelScorer:
 
     def _batch(self, inputs: Sequence[str | tuple[str, str]]):
         """Padded token ids. An empty text without special tokens becomes one end token."""
-        rows = [
-            self.tokenizer(
-                *(text if isinstance(text, tuple) else (text,)),
-                truncation=True,
-                max_length=self.max_length,
-            )
-            for text in inputs
-        ]
+        rows = []
+        for text in inputs:
+            texts = text if isinstance(text, tuple) else (text,)
+            rows.append(self.tokenizer(*texts, truncation=True, max_length=self.max_length))
         for row in rows:
             if not row["input_ids"]:
                 row["input_ids"] = [self.end_id]

@@ -203,11 +203,10 @@ class Language:
         if not match:
             return None
         words = question[: match.start("title")] + question[match.end("title") :]
-        asked = [
-            self._verb_of_word[word]
-            for word in re.findall(r"[a-z]+", words)
-            if word in self._verb_of_word
-        ]
+        asked = []
+        for word in re.findall(r"[a-z]+", words):
+            if word in self._verb_of_word:
+                asked.append(self._verb_of_word[word])
         return (match["title"], tuple(dict.fromkeys(asked))) if asked else None
 
     @cached_property
