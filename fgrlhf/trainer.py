@@ -147,6 +147,9 @@ class OnPolicyTrainer(BaseTrainer):
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
+        for module in self.actor_critic.modules():
+            if isinstance(module, Policy) and module.frozen is not None:
+                module.frozen.forget()
         batch = self.batch(self.step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         places = share_of(range(len(batch)), rank, world)

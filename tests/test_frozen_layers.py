@@ -220,6 +220,28 @@ def test_the_oldest_states_are_forgotten(monkeypatch):
     assert computed == [1, 2, 3, 4, 2]
 
 
+def test_states_of_the_latest_batch_replace_earlier_ones():
+    memory = FrozenLayers(1)
+    mask_13 = torch.ones(1, 3, dtype=torch.long)
+    mask_112 = torch.ones(1, 1, 2, dtype=torch.long)
+
+    def look_up(response: int, value: float) -> torch.Tensor:
+        prompt, _ = memory.states(
+            torch.ones(1, 3, dtype=torch.long),
+            mask_13,
+            torch.full((1, 1, 2), response),
+            mask_112,
+            lambda: (torch.full((1, 3, 4), value), torch.full((1, 1, 2, 4), value)),
+        )
+        return prompt
+
+    assert look_up(1, 0.5).unique().tolist() == [0.5]
+    assert look_up(2, 0.25).unique().tolist() == [0.25]  # computed again, for the new response
+    assert look_up(2, 9.0).unique().tolist() == [0.25]  # known
+    memory.forget()
+    assert look_up(2, 9.0).unique().tolist() == [9.0]
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_a_run_trains_the_top_layers_only(kind, algorithm, tmp_path):
@@ -244,7 +266,13 @@ def test_a_run_trains_the_top_layers_only(kind, algorithm, tmp_path):
         Accelerator(cpu=True),
     )
     before = {name: p.clone() for name, p in policy.named_parameters()}
+    forgotten = []
+    if kind == "llama":
+        forget = policy.frozen.forget
+        policy.frozen.forget = lambda: (forgotten.append(1), forget())
     trainer.train()
+    # two steps; policy and critic share the states, and each of them asks to forget them
+    assert len(forgotten) == (0 if kind == "t5" else 2 * (1 + cfg.needs_values))
     assert rl_helpers.metrics(tmp_path / "run")[0]["kl"] == pytest.approx(0, abs=1e-5)
     changed = {name for name, p in policy.named_parameters() if not p.equal(before[name])}
     last = "layers.1." if kind == "llama" else "decoder.block.1."

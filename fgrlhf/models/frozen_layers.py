@@ -43,6 +43,15 @@ class FrozenLayers:
         """Copies of a policy (its reference, its critic) share the states."""
         return self
 
+    def forget(self) -> None:
+        """Forget all states.
+
+        The same tokens in another batch give states that differ by rounding. A trainer forgets them
+        before each rollout, so that a resumed run, which begins without any, continues bit for bit.
+        """
+        self._states.clear()
+        self._bytes = 0
+
     def states(
         self,
         prompt_ids_GP: Tensor,
@@ -51,7 +60,7 @@ class FrozenLayers:
         response_mask_GKT: Tensor,
         compute: Callable[[], tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, Tensor]:
-        """Lower states (prompt_GPD, response_GKTD), zero on padding.
+        """Lower states (prompt_GPD, response_GKTD). Those of padding have no meaning.
 
         Args:
           compute: computes them for the whole batch; called if one of them is not known.
@@ -74,8 +83,9 @@ class FrozenLayers:
 
     def _remember(self, keys: Sequence[bytes], states_RLD: Tensor, mask_RL: Tensor) -> None:
         for key, states_LD, mask_L in zip(keys, states_RLD, mask_RL.bool()):
-            if key in self._states:
-                continue
+            earlier = self._states.pop(key, None)
+            if earlier is not None:
+                self._bytes -= earlier.nbytes
             real_LD = states_LD[mask_L]
             self._states[key] = real_LD
             self._bytes += real_LD.nbytes
