@@ -4,7 +4,7 @@ A trained reward model should beat them on the rows that it is evaluated on. Thr
 fitted on the training rows, in seconds:
 
 - majority: the most frequent label
-- features: logistic regression on `FEATURES`
+- features: logistic regression on the ten features of fgrlhf/reward_models/text_features.py
 - tfidf: logistic regression on TF-IDF weights of words and pairs of words
 
 For comparisons, the input of the regression is the difference of two responses' features, without
@@ -13,7 +13,6 @@ an intercept (Bradley and Terry 1952):
     P(response 1 is better) = sigmoid(w . (x_1 - x_2))
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,21 +23,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
-from fgrlhf.reward_models.inputs import RMText
+from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.text_features import segment_features
 from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 
-FEATURES = (
-    "place of the segment, from 0 to 1",
-    "log(1 + words)",
-    "share of its words in the prompt without its context",
-    "share of its words in the context",
-    "share of its word pairs in the context",
-    "numbers that the prompt does not have",
-    "capitalised words that the prompt does not have",
-    "share of its words in earlier segments",
-    "share of its words that occur twice in it",
-    "ends without a punctuation mark",
-)
 NAMES = {
     "majority": "the most frequent label",
     "features": "a linear model of ten hand-made features",
@@ -47,60 +35,6 @@ NAMES = {
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 
 Baselines = dict[str, dict[str, float]]
-
-
-def segment_features(text: RMText) -> list[list[float]]:
-    """`FEATURES` of every segment of a response."""
-    in_context = set()
-    for part in text.prefix.context:
-        in_context.update(part)
-    words = text.prefix.words
-    core = _Words([word for i, word in enumerate(words) if i not in in_context])
-    context = _Words([words[i] for i in sorted(in_context)])
-    in_prompt = core.all | context.all
-
-    rows = []
-    earlier: set[str] = set()
-    last_place = max(len(text.segments) - 1, 1)
-    for place, segment in enumerate(text.segments):
-        part = _Words(segment)
-        names = [_plain(word) for word in segment[1:] if word[:1].isupper()]
-        numbers = [word for word in part.list if any(c.isdigit() for c in word)]
-        rows.append(
-            [
-                place / last_place,
-                float(np.log1p(len(segment))),
-                _share(part.list, core.all),
-                _share(part.list, context.all),
-                _share(part.pairs, context.all_pairs),
-                float(sum(number not in in_prompt for number in numbers)),
-                float(sum(name not in in_prompt for name in names)),
-                _share(part.list, earlier),
-                1 - len(part.all) / max(len(part.list), 1),
-                float(not segment or segment[-1][-1:] not in ".,;:!?"),
-            ]
-        )
-        earlier |= part.all
-    return rows
-
-
-class _Words:
-    """Lower-case words without punctuation, and pairs of neighbours."""
-
-    def __init__(self, words: Sequence[str]):
-        self.list = [plain for plain in map(_plain, words) if plain]
-        self.pairs = list(zip(self.list, self.list[1:]))
-        self.all = set(self.list)
-        self.all_pairs = set(self.pairs)
-
-
-def _plain(word: str) -> str:
-    return re.sub(r"\W+", "", word.lower())
-
-
-def _share(items: Sequence[Any], among: set) -> float:
-    """The share of the items that are in `among`; 0 if there are no items."""
-    return sum(item in among for item in items) / max(len(items), 1)
 
 
 def segment_baselines(

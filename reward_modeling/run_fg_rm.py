@@ -23,9 +23,9 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
 from fgrlhf.reward_models.networks import lm_features
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
@@ -35,6 +35,7 @@ from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.baselines import segment_baselines
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
+from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.training import (
     RMConfig,
@@ -293,6 +294,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         # the trainer has moved the network to its device
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)
+        start_with_segments(network, inputs, trainer.train_dataset)
         return trainer
 
     labels = [label for _, labels in examples for label in labels if label != IGNORED]

@@ -24,9 +24,9 @@ from transformers import EvalPrediction, PreTrainedModel
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs, RMText
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
 from fgrlhf.reward_models.networks import lm_features
-from fgrlhf.reward_models.prefix import Prefix, PrefixFn
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
@@ -36,6 +36,7 @@ from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.baselines import pair_baselines
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.training import (
     RMConfig,
     calibration,
@@ -256,6 +257,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         # the trainer has moved the network to its device
         trainer.train_dataset = with_features(network, inputs, examples)
         trainer.eval_dataset = with_features(network, inputs, dev_examples)
+        start_with_pairs(network, inputs, trainer.train_dataset)
         return trainer
 
     def moments(trainer: StageTrainer) -> dict[str, Any]:

@@ -77,6 +77,20 @@ class ModelSection(StrictModel):
         default=False,
         description="read each token's log-probability under a frozen copy of the model",
     )
+    text_features: bool = Field(
+        default=False,
+        description=(
+            "start as a linear model of hand-made features of the segments and, with"
+            " lm_logprob_feature, of their log-probabilities"
+        ),
+    )
+    layers: Count | None = Field(
+        default=None,
+        description=(
+            "causal: use only the lowest layers of ckpt, this many; middle layers of small models"
+            " often judge better than the last ones; null: all"
+        ),
+    )
     train_top_layers: Count | None = Field(
         default=None,
         description=(
@@ -150,12 +164,13 @@ class RMConfig(StrictModel):
     logging: LoggingConfig
 
     @model_validator(mode="after")
-    def _feature_needs_language_model(self):
-        if self.model.lm_logprob_feature and self.model.shape == "encoder":
-            raise ValueError(
-                "model.lm_logprob_feature=true needs a language model: set model.shape to seq2seq"
-                " or causal, or lm_logprob_feature=false"
-            )
+    def _features_need_language_model(self):
+        for key in ("lm_logprob_feature", "text_features"):
+            if getattr(self.model, key) and self.model.shape == "encoder":
+                raise ValueError(
+                    f"model.{key}=true needs a language model: set model.shape to seq2seq or"
+                    f" causal, or {key}=false"
+                )
         return self
 
     @property
@@ -193,7 +208,13 @@ def load_network(
         tokenizer = load_tokenizer(model.ckpt, shape)
         if shape != "encoder":
             scorer: Any = LanguageModelScorer.start_from(
-                model.ckpt, shape, kind, id2label, model.lm_logprob_feature
+                model.ckpt,
+                shape,
+                kind,
+                id2label,
+                model.lm_logprob_feature,
+                model.layers,
+                model.text_features,
             )
             if model.train_top_layers is not None:
                 scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)
@@ -227,10 +248,16 @@ def load_network(
 
 def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape) -> None:
     """Raise `UserError` for settings that the checkpoint does not support."""
-    if model.lm_logprob_feature and shape == "encoder":
+    for key in ("lm_logprob_feature", "text_features"):
+        if getattr(model, key) and shape == "encoder":
+            raise UserError(
+                f"model.{key}=true needs a language model, and `{model.ckpt}` is an encoder: set"
+                f" {key}=false"
+            )
+    if model.layers is not None and shape != "causal":
         raise UserError(
-            f"model.lm_logprob_feature=true needs a language model, and `{model.ckpt}` is an"
-            " encoder: set lm_logprob_feature=false"
+            f"model.layers={model.layers} needs a decoder-only model, and `{model.ckpt}` is of"
+            f" shape {shape}: leave it out"
         )
     limit = longest_input(config, shape)
     if limit is not None and model.max_length > limit:

@@ -6,13 +6,12 @@ import random
 import pytest
 import rm_helpers as rm
 
-from fgrlhf.reward_models.inputs import RMText
+from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
 from reward_modeling.baselines import (
-    FEATURES,
     comparison,
     pair_baselines,
     segment_baselines,
-    segment_features,
 )
 
 
@@ -20,12 +19,12 @@ def test_features_by_hand():
     prefix = rm.prefix("question: who sees Anna ?", "context: Anna sees 3 dogs in Rome .")
     segments = (rm.words("The dogs in Rome,"), rm.words("in Paris 7 dogs dogs."), ())
     first, second, blank = segment_features(RMText(prefix, segments))
-    assert len(first) == len(second) == len(blank) == len(FEATURES)
-    assert first == [0, pytest.approx(math.log(5)), 0, 3 / 4, 2 / 3, 0, 0, 0, 0, 0]
+    assert len(first) == len(second) == len(blank) == len(TEXT_FEATURES)
+    assert first == (0, pytest.approx(math.log(5)), 0, 3 / 4, 2 / 3, 0, 0, 0, 0, 0)
     # `paris` and 7 are new, `in` and `dogs` (twice) are in the context and in the first segment
-    expected = [1 / 2, pytest.approx(math.log(6)), 0, 3 / 5, 0, 1, 1, 3 / 5, 1 - 4 / 5, 0]
+    expected = (1 / 2, pytest.approx(math.log(6)), 0, 3 / 5, 0, 1, 1, 3 / 5, 1 - 4 / 5, 0)
     assert second == expected
-    assert blank == [1, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert blank == (1, 0, 0, 0, 0, 0, 0, 0, 1, 1)
 
 
 def test_words_of_the_question_are_not_words_of_the_context():

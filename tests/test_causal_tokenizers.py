@@ -22,7 +22,8 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, load_policy
-from fgrlhf.reward_models.inputs import RMInputs, RMText
+from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.rollout import finished_responses
 from fgrlhf.types import Prompt, SegmentScore
 from sft.data import IGNORED, Collator, encode

@@ -13,7 +13,8 @@ from transformers import Qwen3Config as Qwen3
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.policy import load_policy
-from fgrlhf.reward_models.inputs import RMInputs, RMText
+from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.task import load_task
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "real_models.md"

@@ -14,7 +14,6 @@ from fgrlhf.errors import UserError
 from fgrlhf.models.logprobs import logprobs_and_margins
 from fgrlhf.reward_models.inputs import (
     RMInputs,
-    RMText,
     batches_by_prompt,
     join_segments,
     last_tokens,
@@ -28,6 +27,7 @@ from fgrlhf.reward_models.networks import (
     scaled_features,
     scorer_batch,
 )
+from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
     SegmentLabels,

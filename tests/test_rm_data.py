@@ -6,8 +6,7 @@ import pytest
 import rm_helpers as rm
 
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.inputs import RMText
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.prefix import Prefix, RMText
 from reward_modeling.data import (
     PairCollator,
     first_position_share,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from fgrlhf.reward_models.inputs import Cuts, RMInputs, RMText, lengths_that_fit
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.inputs import Cuts, RMInputs, lengths_that_fit
+from fgrlhf.reward_models.prefix import Prefix, RMText
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.feedback import rm_prefix_of_words
 

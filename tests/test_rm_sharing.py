@@ -9,9 +9,11 @@ import tiny
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from fgrlhf.kernels.shared_rows import RaggedRows
 from fgrlhf.models.shared_rows import block_mask
-from fgrlhf.reward_models.inputs import RMInput, RMInputs, RMText
+from fgrlhf.reward_models.inputs import RMInput, RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, speed_up_network
+from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.scoring import decoder_start
 
 FAMILIES = {"t5": "seq2seq", "bart": "seq2seq", "gpt2": "causal", "llama": "causal"}
@@ -141,6 +143,24 @@ def test_features_computed_before_give_the_same_scores(tmp_path, family):
     assert all(x.features_TF.shape == (len(x.output_ids), 2) for x in read)
     model.lm = None  # it is not used again
     torch.testing.assert_close(model(**inputs.collate(read)).logits, expected)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_causal_models_attend_part_by_part(tmp_path, family, monkeypatch):
+    model = network(tmp_path, family, "sequence", feature=True)
+    inputs, read = read_texts(model, family, "sequence", (3, 2))
+    layouts = []
+
+    def attend(rows, *arguments):
+        layouts.append(rows)
+        return original(rows, *arguments)
+
+    original = RaggedRows.attend
+    monkeypatch.setattr(RaggedRows, "attend", attend)
+    model(**inputs.collate(read))
+    assert len(layouts) == 2 * model.trunk.config.num_hidden_layers  # trunk and language model
+    lengths = [[len(x.prompt), len(x.input_ids) - len(x.prompt)] for x in read]
+    assert layouts[0].lengths[0][:2] == tuple(lengths[0])
 
 
 def test_a_prompt_is_read_once(tmp_path):

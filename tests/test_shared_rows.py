@@ -5,8 +5,7 @@ import tiny
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from fgrlhf.kernels import shared_cache
-from fgrlhf.kernels.shared_rows import SharedRows, attend_in_shared_rows
+from fgrlhf.kernels.shared_rows import RaggedRows, SharedRows
 from fgrlhf.models import causal
 from fgrlhf.models.shared_rows import block_mask
 
@@ -32,7 +31,7 @@ def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads):
     query, key, value = tensors
     rows = SharedRows.of(prompt_mask_GP, K, T)
     assert (rows.prompt_sees_G1PP is None) == (not padded)
-    out = attend_in_shared_rows(query, key, value, rows, dropout=0.0, scale=0.3)
+    out = rows.attend(query, key, value, dropout=0.0, scale=0.3)
     expected = scaled_dot_product_attention(
         query,
         key.repeat_interleave(heads // 2, 1),
@@ -62,13 +61,47 @@ def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch):
     batch = (prompt_ids.repeat_interleave(3, 0), prompt_mask.repeat_interleave(3, 0), ids, mask)
     layers = []
 
-    def attend(*arguments):
-        layers.append(arguments)
-        return attend_in_shared_rows(*arguments)
+    def attend(rows, *arguments):
+        layers.append(rows)
+        return original(rows, *arguments)
 
-    monkeypatch.setattr(shared_cache, "attend_in_shared_rows", attend)
+    original = SharedRows.attend
+    monkeypatch.setattr(SharedRows, "attend", attend)
     result = policy(*batch)[0].logprobs_BT
     assert len(layers) == policy.model.config.num_hidden_layers
     monkeypatch.setattr(causal, "shares_cache", lambda _: False)
     expected = policy(*batch)[0].logprobs_BT
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_ragged_rows_equal_the_dense_mask(heads):
+    """Rows of a prompt with two responses, with one, without responses, and without a prompt."""
+    torch.manual_seed(0)
+    lengths = [(3, 2, 4), (5, 1), (2,), (0, 3, 2)]
+    parts = []
+    for row in lengths:
+        numbers = [part for part, length in enumerate(row) for _ in range(length)]
+        parts.append(numbers + [-1] * (9 - len(numbers)))
+    part_GL = torch.tensor(parts)
+    real_GL = part_GL >= 0
+    shapes = [(4, heads, 9, D), (4, 2, 9, D), (4, 2, 9, D)]
+    tensors = [torch.randn(*shape, requires_grad=True) for shape in shapes]
+    query, key, value = tensors
+    rows = RaggedRows.of(lengths, query.device)
+    out = rows.attend(query, key, value, dropout=0.0, scale=None)
+    expected = scaled_dot_product_attention(
+        query,
+        key.repeat_interleave(heads // 2, 1),
+        value.repeat_interleave(heads // 2, 1),
+        attn_mask=block_mask(part_GL, real_GL),
+    )
+    real_G1L1 = real_GL[:, None, :, None]
+    assert not out[~real_G1L1.expand_as(out)].any()
+    torch.testing.assert_close(out, expected * real_G1L1)
+    weights = torch.randn_like(out) * real_G1L1
+    gradients = torch.autograd.grad((out * weights).sum(), tensors)
+    for gradient, dense in zip(
+        gradients, torch.autograd.grad((expected * weights).sum(), tensors), strict=True
+    ):
+        torch.testing.assert_close(gradient, dense)

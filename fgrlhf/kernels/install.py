@@ -44,15 +44,19 @@ def shares_prompts(model: PreTrainedModel) -> bool:
     return model.config._attn_implementation == SHARED_PROMPT
 
 
-def share_cache(model: PreTrainedModel) -> None:
+def share_cache(model: PreTrainedModel, setting: str = "auto") -> None:
     """Let the responses of a decoder-only model share the keys and values of their prompt.
 
-    See shared_cache.py. With `off` the model is unchanged, and `shares_cache` is False.
+    See shared_cache.py and shared_rows.py. With `off` the model is unchanged, and `shares_cache`
+    is False.
+
+    Args:
+      setting: as in `speed_up`.
     """
-    if not kernels_off():
+    if not kernels_off(setting):
         use_shared_cache(model)
 
 
 def shares_cache(model: PreTrainedModel) -> bool:
-    """Whether the decoder reads a `SharedCache`."""
+    """Whether the decoder reads a `SharedCache` and the layout of shared rows."""
     return model.config._attn_implementation == SHARED_CACHE

@@ -29,7 +29,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreT
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from fgrlhf.kernels.shared_rows import SharedRows, attend_in_shared_rows
+from fgrlhf.kernels.shared_rows import RaggedRows, SharedRows
 
 SHARED_CACHE = "shared_cache"
 
@@ -140,7 +140,7 @@ def shared_cache_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    shared_rows: SharedRows | None = None,
+    shared_rows: SharedRows | RaggedRows | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """The attention function for transformers: decoding with a `SharedCache`, and shared rows.
@@ -157,7 +157,7 @@ def shared_cache_attention(
     if not isinstance(key, LayerCache):
         assert isinstance(value, Tensor)
         if shared_rows is not None:
-            out = attend_in_shared_rows(query, key, value, shared_rows, dropout, scaling)
+            out = shared_rows.attend(query, key, value, dropout, scaling)
             return out.transpose(1, 2), None
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

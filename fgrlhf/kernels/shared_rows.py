@@ -9,9 +9,14 @@ pairs of tokens, although no response sees another. Here prompt and responses at
 which takes P^2 / 2 + K T (P + T) pairs: half of them for 4 responses of 100 tokens to a prompt
 of 700. The keys of the prompt are copied for each response: PyTorch's attention reads one tensor.
 
+- `SharedRows`: prompts of P tokens with K responses of T tokens each, padding included. Policies.
+- `RaggedRows`: every part has a length of its own, and padding is at the end of a row. Reward
+  models, on a CPU.
+
 Axes here: G rows, N query heads, H key-value heads, L = P + K T tokens, D numbers per head.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,48 +63,120 @@ class SharedRows:
         prompt_sees_GPP = (causal_PP & real_GP[:, None]) | itself_PP
         return cls(num_responses, prompt_sees_GPP[:, None], response_sees_GTS[:, None])
 
+    def attend(
+        self,
+        query_GNLD: Tensor,
+        key_GHLD: Tensor,
+        value_GHLD: Tensor,
+        dropout: float,
+        scale: float | None,
+    ) -> Tensor:
+        """out_GNLD: prompt and responses of each row attend separately."""
+        if query_GNLD.device.type != "cpu":  # where a mask and grouped queries exclude fast kernels
+            queries_per_head = query_GNLD.shape[1] // key_GHLD.shape[1]
+            key_GHLD = key_GHLD.repeat_interleave(queries_per_head, 1)
+            value_GHLD = value_GHLD.repeat_interleave(queries_per_head, 1)
+        K = self.num_responses
+        T, S = self.response_sees_G1TS.shape[2:]
+        P = S - T
+        options = {
+            "dropout_p": dropout,
+            "scale": scale,
+            "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
+        }
+        prompt_out_GNPD = scaled_dot_product_attention(
+            query_GNLD[:, :, :P],
+            key_GHLD[:, :, :P],
+            value_GHLD[:, :, :P],
+            attn_mask=self.prompt_sees_G1PP,
+            is_causal=self.prompt_sees_G1PP is None,
+            **options,
+        )
+        sees_B1TS = self.response_sees_G1TS
+        if len(sees_B1TS) > 1:
+            sees_B1TS = sees_B1TS.repeat_interleave(K, 0)
+        response_out_BNTD = scaled_dot_product_attention(
+            _responses(query_GNLD[:, :, P:], K),
+            _with_prompt(key_GHLD, P, K),
+            _with_prompt(value_GHLD, P, K),
+            attn_mask=sees_B1TS,
+            **options,
+        )
+        responses_GNRD = response_out_BNTD.unflatten(0, (-1, K)).transpose(1, 2).flatten(2, 3)
+        return torch.cat([prompt_out_GNPD, responses_GNRD], 2)
 
-def attend_in_shared_rows(
-    query_GNLD: Tensor,
-    key_GHLD: Tensor,
-    value_GHLD: Tensor,
-    rows: SharedRows,
-    dropout: float,
-    scale: float | None,
-) -> Tensor:
-    """out_GNLD: prompt and responses of each row attend separately."""
-    if query_GNLD.device.type != "cpu":  # where a mask and grouped queries exclude fast kernels
-        queries_per_head = query_GNLD.shape[1] // key_GHLD.shape[1]
-        key_GHLD = key_GHLD.repeat_interleave(queries_per_head, 1)
-        value_GHLD = value_GHLD.repeat_interleave(queries_per_head, 1)
-    K = rows.num_responses
-    T, S = rows.response_sees_G1TS.shape[2:]
-    P = S - T
-    options = {
-        "dropout_p": dropout,
-        "scale": scale,
-        "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
-    }
-    prompt_out_GNPD = scaled_dot_product_attention(
-        query_GNLD[:, :, :P],
-        key_GHLD[:, :, :P],
-        value_GHLD[:, :, :P],
-        attn_mask=rows.prompt_sees_G1PP,
-        is_causal=rows.prompt_sees_G1PP is None,
-        **options,
-    )
-    sees_B1TS = rows.response_sees_G1TS
-    if len(sees_B1TS) > 1:
-        sees_B1TS = sees_B1TS.repeat_interleave(K, 0)
-    response_out_BNTD = scaled_dot_product_attention(
-        _responses(query_GNLD[:, :, P:], K),
-        _with_prompt(key_GHLD, P, K),
-        _with_prompt(value_GHLD, P, K),
-        attn_mask=sees_B1TS,
-        **options,
-    )
-    responses_GNRD = response_out_BNTD.unflatten(0, (-1, K)).transpose(1, 2).flatten(2, 3)
-    return torch.cat([prompt_out_GNPD, responses_GNRD], 2)
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """Rows with a prompt and responses of any lengths; padding is at the end of a row.
+
+    Attributes:
+      lengths: tokens of the prompt and of each response, for every row. A prompt may have none.
+      sees_TS: of each pair of lengths (prompt, response), which of the S tokens of the prompt and
+        of its own response a response's token sees.
+    """
+
+    lengths: tuple[tuple[int, ...], ...]
+    sees_TS: dict[tuple[int, int], Tensor]
+
+    @classmethod
+    def of(cls, lengths: Sequence[Sequence[int]], device: torch.device) -> "RaggedRows":
+        sees_TS = {}
+        for prompt, *responses in lengths:
+            for T in responses:
+                all_TS = torch.ones(T, prompt + T, dtype=torch.bool, device=device)
+                sees_TS[prompt, T] = all_TS.tril(prompt)
+        return cls(tuple(tuple(parts) for parts in lengths), sees_TS)
+
+    def attend(
+        self,
+        query_GNLD: Tensor,
+        key_GHLD: Tensor,
+        value_GHLD: Tensor,
+        dropout: float,
+        scale: float | None,
+    ) -> Tensor:
+        """out_GNLD: prompt and responses of each row attend separately. Padding gets zeros."""
+        L = query_GNLD.shape[2]
+        rows = []
+        for g, (P, *responses) in enumerate(self.lengths):
+            query_1NLD = query_GNLD[g : g + 1]
+            key_1HLD = key_GHLD[g : g + 1]
+            value_1HLD = value_GHLD[g : g + 1]
+            options = {
+                "dropout_p": dropout,
+                "scale": scale,
+                "enable_gqa": query_1NLD.shape[1] != key_1HLD.shape[1],
+            }
+            parts = []
+            if P > 0:
+                parts.append(
+                    scaled_dot_product_attention(
+                        query_1NLD[:, :, :P],
+                        key_1HLD[:, :, :P],
+                        value_1HLD[:, :, :P],
+                        is_causal=True,
+                        **options,
+                    )
+                )
+            begin = P
+            for T in responses:
+                end = begin + T
+                parts.append(
+                    scaled_dot_product_attention(
+                        query_1NLD[:, :, begin:end],
+                        torch.cat([key_1HLD[:, :, :P], key_1HLD[:, :, begin:end]], 2),
+                        torch.cat([value_1HLD[:, :, :P], value_1HLD[:, :, begin:end]], 2),
+                        attn_mask=self.sees_TS[P, T],
+                        **options,
+                    )
+                )
+                begin = end
+            padding = L - begin
+            if padding > 0:
+                parts.append(parts[0].new_zeros(*parts[0].shape[:2], padding, parts[0].shape[3]))
+            rows.append(torch.cat(parts, 2))
+        return torch.cat(rows)
 
 
 def _responses(x_GHRD: Tensor, K: int) -> Tensor:

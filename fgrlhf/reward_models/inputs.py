@@ -19,7 +19,7 @@ response, and the rest of the prompt last (`lengths_that_fit`).
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -30,24 +30,14 @@ from transformers import PretrainedConfig
 from fgrlhf.errors import UserError
 from fgrlhf.models.packing import ROW_LENGTH, pack_responses
 from fgrlhf.models.shared_rows import sharing_pays
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
 from fgrlhf.reward_utils import SEGMENT_MARK
 
 Shape = Literal["encoder", "seq2seq", "causal"]
 Kind = Literal["segment", "sequence"]
 
 IGNORED = -100  # the label that the losses of transformers ignore
-
-
-@dataclass(frozen=True)
-class RMText:
-    """A response with its prefix, in words.
-
-    A sequence scorer reads a response of one segment. A segment may have no words.
-    """
-
-    prefix: Prefix
-    segments: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -68,6 +58,8 @@ class RMInput:
       unread_segments: segments that are not judged because their last token was cut off.
       features_TF: what a frozen language model computes of every token that has an output, if it
         was computed before (`LanguageModelScorer.features`).
+      text_features: hand-made features of every segment (text_features.py), if the network reads
+        them.
     """
 
     input_ids: list[int]
@@ -79,6 +71,7 @@ class RMInput:
     cut_core: int = 0
     unread_segments: int = 0
     features_TF: Tensor | None = None
+    text_features: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def length(self) -> int:
@@ -100,6 +93,20 @@ class RMInput:
     def judged_outputs(self) -> list[int]:
         """The indices of the outputs that judge segments."""
         return [p - self.first_output for p in self.positions if p is not None]
+
+    @property
+    def segments_of_outputs(self) -> list[int]:
+        """The judged segment that each token with an output belongs to, from 1; 0 if none.
+
+        The first output has none: its token precedes the response.
+        """
+        numbers = [0] * len(self.output_ids)
+        begin = 1
+        for number, last in enumerate(self.judged_outputs, 1):
+            for output in range(begin, last + 1):
+                numbers[output] = number
+            begin = last + 1
+        return numbers
 
     @property
     def output_ids(self) -> list[int]:
@@ -195,6 +202,7 @@ class RMInputs:
       decoder_start_id: the token an encoder-decoder's decoder starts with.
       shared_width: width of a language model whose rows can hold several responses to a prompt;
         None: every response has its own row.
+      text_features: whether the network reads hand-made features of the segments.
 
     Attributes:
       cuts: counts over everything encoded so far.
@@ -211,6 +219,7 @@ class RMInputs:
         max_length: int,
         decoder_start_id: int | None = None,
         shared_width: int | None = None,
+        text_features: bool = False,
     ):
         if not tokenizer.is_fast:
             raise UserError(
@@ -223,6 +232,7 @@ class RMInputs:
         self.max_length = max_length
         self.decoder_start_id = decoder_start_id
         self.shared_width = shared_width
+        self.text_features = text_features
         has_marks = shape == "encoder" and kind == "segment"
         self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
         self.cuts = Cuts()
@@ -235,6 +245,11 @@ class RMInputs:
             inputs = self._encode_for_encoder(texts)
         else:
             inputs = self._encode_for_language_model(texts)
+        if self.text_features:
+            inputs = [
+                replace(read, text_features=segment_features(text))
+                for read, text in zip(inputs, texts)
+            ]
         self.cuts += Cuts.count(inputs)
         return inputs
 
@@ -436,6 +451,8 @@ class RMInputs:
         A language model also gets `places` and `response_mask` (B, T): where the tokens of
         `RMInput.output_ids` are in its rows (row * width + column), and which of them are real. The
         network's logits have their shape. `parts` numbers the responses of rows that hold several.
+        `segments` (B, T) numbers the segments of a response, and `text_features` (B, T, F) has
+        their features at the outputs that judge them, if the network reads them.
         """
         if self.shape == "encoder":
             return self._padded([x.input_ids for x in inputs], "")
@@ -446,6 +463,9 @@ class RMInputs:
         if all(x.features_TF is not None for x in inputs):
             features = [x.features_TF for x in inputs if x.features_TF is not None]
             batch["features"] = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+        if self.text_features:
+            batch["text_features"] = _features_of_segments(inputs)
+            batch["segments"] = _padded([x.segments_of_outputs for x in inputs], 0)
         return batch
 
     def _encoder_decoder_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
@@ -532,6 +552,18 @@ def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:
     """Rows of numbers as a tensor, filled up on the right."""
     width = max(len(row) for row in rows)
     return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
+def _features_of_segments(inputs: Sequence[RMInput]) -> Tensor:
+    """The features of each segment at the output that judges it, 0 elsewhere."""
+    width = max(len(x.output_ids) for x in inputs)
+    features_BTF = torch.zeros(len(inputs), width, len(TEXT_FEATURES))
+    for b, x in enumerate(inputs):
+        assert x.text_features is not None  # `encode` has computed them
+        for position, features in zip(x.positions, x.text_features, strict=True):
+            if position is not None:
+                features_BTF[b, position - x.first_output] = torch.tensor(features)
+    return features_BTF
 
 
 def batches_by_prompt(inputs: Sequence[RMInput], batch_tokens: int) -> list[list[int]]:

@@ -21,19 +21,29 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.kernels.install import share_prompts, shares_prompts, speed_up
+from fgrlhf.kernels.install import (
+    share_cache,
+    share_prompts,
+    shares_cache,
+    shares_prompts,
+    speed_up,
+)
+from fgrlhf.kernels.shared_rows import RaggedRows
 from fgrlhf.models.encoder_decoder import can_pack, encode_prompts
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import block_mask, can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, train_top_layers
+from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.inputs import Kind, RMInput, RMInputs, Shape, batches_by_prompt
 from fgrlhf.reward_models.shapes import check_direction, check_stacks
+from fgrlhf.reward_models.text_features import TEXT_FEATURES
 from fgrlhf.utils import check_same_shape
 
 LM_FEATURES = 2
 HEAD_STD = 0.02  # of new weights
 FEATURE_TOKENS = 8_192
+LINEAR_INPUTS = ("text_features", "segments")  # tensors of a batch for the feature head alone
 _FEATURE_FLOOR = -10.0  # nats
 
 
@@ -46,6 +56,9 @@ class LanguageModelScorerConfig(PretrainedConfig):
         weights that are loaded into it.
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
+      layers: the trunk has the lowest layers of the language model, this many; None: all of them.
+      text_features: whether a linear model of hand-made features is added to the head
+        (feature_head.py).
       feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
         layers are trained, it is the lowest of these. None in folders of earlier releases, which
         used the embeddings.
@@ -59,17 +72,45 @@ class LanguageModelScorerConfig(PretrainedConfig):
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
         feature_layer: int | None = None,
+        layers: int | None = None,
+        text_features: bool = False,
         **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
         self.kind = kind
         self.lm_logprob_feature = lm_logprob_feature
         self.feature_layer = feature_layer
+        self.layers = layers
+        self.text_features = text_features
         super().__init__(**kwargs)
 
-    def trunk_config(self) -> PretrainedConfig:
+    def lm_config(self) -> PretrainedConfig:
+        """The config of the whole language model."""
         settings = dict(self.trunk or {})
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
+
+    def trunk_config(self) -> PretrainedConfig:
+        config = self.lm_config()
+        return config if self.layers is None else with_layers(config, self.layers)
+
+
+def with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
+    """The config of a decoder-only model's lowest layers. It is changed in place.
+
+    Raises:
+      ValueError: the model is not decoder-only, or has fewer layers.
+    """
+    if config.is_encoder_decoder:
+        raise ValueError("model.layers needs a decoder-only model: leave it out")
+    if layers > config.num_hidden_layers:
+        raise ValueError(
+            f"model.layers={layers}, but it has only {config.num_hidden_layers} layers: set it to"
+            f" {config.num_hidden_layers} or less"
+        )
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    return config
 
 
 def _without_dtype(config: dict) -> dict:
@@ -142,6 +183,22 @@ class ScorerBatch:
             return self.mask_RL
         return block_mask(self.parts_RL, self.mask_RL.bool())
 
+    def layout(self) -> RaggedRows | None:
+        """The parts of rows that hold several responses, for attention on a CPU.
+
+        A GPU is faster with one mask for all rows than with many small products.
+        """
+        if self.parts_RL is None or self.parts_RL.device.type != "cpu":
+            return None
+        lengths = []
+        for parts in self.parts_RL.tolist():
+            counts = [0] * (max(parts) + 1)
+            for part in parts:
+                if part >= 0:
+                    counts[part] += 1
+            lengths.append(counts)
+        return RaggedRows.of(lengths, self.parts_RL.device)
+
     def of_responses(self, rows: Tensor) -> Tensor:
         """Numbers of the rows (R, L, ...) -> those of the responses (B, T, ...)."""
         flat = rows.flatten(0, 1).index_select(0, self.places_BT.flatten())
@@ -210,10 +267,13 @@ def hidden_states(model: Any, batch: ScorerBatch, embeddings_RLD: Tensor | None 
     if embeddings_RLD is not None:
         read = {"inputs_embeds": embeddings_RLD}
     if not model.config.is_encoder_decoder:
+        layout = {}
         if batch.positions_RL is not None:
             read["position_ids"] = batch.positions_RL
+            if shares_cache(model):  # its attention reads the layout instead of the mask
+                layout["shared_rows"] = batch.layout()
         return model.base_model(
-            **read, attention_mask=batch.attention_mask(), use_cache=False
+            **read, **layout, attention_mask=batch.attention_mask(), use_cache=False
         ).last_hidden_state
 
     prompt_ids_GP, prompt_mask_GP = batch.prompt_ids_GP, batch.prompt_mask_GP
@@ -257,6 +317,7 @@ class LanguageModelScorer(PreTrainedModel):
     trunk: Any
     lm: Any  # None without the feature
     feature_in: nn.Linear | None
+    feature_head: FeatureHead | None  # None without text features
 
     def __init__(self, config: LanguageModelScorerConfig):
         super().__init__(config)
@@ -268,7 +329,7 @@ class LanguageModelScorer(PreTrainedModel):
         hidden_size: int = trunk_config.hidden_size
         if config.lm_logprob_feature:
             # a config of its own: `share_prompts` changes the attention of one model at a time
-            lm_config = config.trunk_config()
+            lm_config = config.lm_config()
             self.lm = _lm_class(lm_config).from_config(lm_config, trust_remote_code=False)
             self.feature_in = nn.Linear(LM_FEATURES, hidden_size, bias=False)
         if config.kind == "segment":
@@ -277,6 +338,11 @@ class LanguageModelScorer(PreTrainedModel):
             pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0  # see `pooled_features`
             # only differences of scores are trained, so a bias would learn nothing
             self.head = nn.Linear(hidden_size + pooled, 1, bias=False)
+        self.feature_head = None
+        if config.text_features:
+            pooled = 3 * LM_FEATURES if config.lm_logprob_feature else 0
+            outputs = self.head.out_features
+            self.feature_head = FeatureHead(len(TEXT_FEATURES) + pooled, outputs)
         self.post_init()
 
     @classmethod
@@ -287,10 +353,12 @@ class LanguageModelScorer(PreTrainedModel):
         kind: Kind,
         id2label: dict[int, str] | None = None,
         lm_logprob_feature: bool = False,
+        layers: int | None = None,
+        text_features: bool = False,
     ) -> "LanguageModelScorer":
         """A scorer whose trunk (and frozen language model) have the weights of `ckpt`.
 
-        Its head is random.
+        Its head is random; with `text_features` it is 0 (`start_as`).
 
         Raises:
           ValueError: the checkpoint is not of that shape, or cannot be read.
@@ -306,11 +374,19 @@ class LanguageModelScorer(PreTrainedModel):
             labels["id2label"] = id2label
             labels["label2id"] = {name: i for i, name in id2label.items()}
         config = LanguageModelScorerConfig(
-            trunk_config.to_dict(), kind, lm_logprob_feature, feature_layer=0, **labels
+            trunk_config.to_dict(),
+            kind,
+            lm_logprob_feature,
+            feature_layer=0,
+            layers=layers,
+            text_features=text_features,
+            **labels,
         )
         with torch.device("meta"):  # trunk and language model get their weights below
             model = cls(config)
-        model.trunk = load_weights(AutoModel, ckpt, dtype=torch.float32)
+        model.trunk = load_weights(
+            AutoModel, ckpt, config=config.trunk_config(), dtype=torch.float32
+        )
         check_direction(model.trunk, shape)
         _initialise(model.head, HEAD_STD)
         if model.feature_in is not None:
@@ -318,8 +394,26 @@ class LanguageModelScorer(PreTrainedModel):
             # on the scale of token embeddings, so that the first layers do not ignore it
             embeddings = model.trunk.get_input_embeddings().weight.detach()
             _initialise(model.feature_in, float(embeddings.std()))
+        if model.feature_head is not None:
+            model.feature_head = FeatureHead(
+                model.feature_head.linear.in_features, model.head.out_features
+            )
+            model.start_as(None)
         model.freeze_lm()
         return model
+
+    @torch.no_grad()
+    def start_as(self, model: LinearModel | None) -> None:
+        """Let the network compute what a linear model of its features does; None: 0."""
+        assert self.feature_head is not None  # it has `text_features`
+        nn.init.zeros_(self.head.weight)
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+        if model is None:
+            nn.init.zeros_(self.feature_head.linear.weight)
+            nn.init.zeros_(self.feature_head.linear.bias)
+        else:
+            self.feature_head.start_as(model)
 
     def freeze_lm(self) -> None:
         """Exclude the language model of the feature from training."""
@@ -350,6 +444,8 @@ class LanguageModelScorer(PreTrainedModel):
         parts: Tensor | None = None,
         position_ids: Tensor | None = None,
         features: Tensor | None = None,
+        text_features: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
@@ -375,15 +471,34 @@ class LanguageModelScorer(PreTrainedModel):
             added_RLD = self.feature_in(features_RLF)
         hidden_RLD = self._hidden(read, added_RLD)
         hidden_BTD = read.of_responses(hidden_RLD)
+        linear_BTL = None
+        if self.feature_head is not None and text_features is not None and segments is not None:
+            linear_BTL = self.feature_head(self.linear_inputs(text_features, segments, features))
         if self.config.kind == "segment":
-            return TokenClassifierOutput(logits=self.head(hidden_BTD))
+            logits = self.head(hidden_BTD)
+            return TokenClassifierOutput(
+                logits=logits if linear_BTL is None else logits + linear_BTL
+            )
 
         rows_B = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
-        last_BD = hidden_BTD[rows_B, read.response_mask_BT.sum(1) - 1]
+        last_B = read.response_mask_BT.sum(1) - 1
+        last_BD = hidden_BTD[rows_B, last_B]
         if features is not None and self.feature_in is not None:
             pooled = pooled_features(features, read.response_mask_BT)
             last_BD = torch.cat([last_BD, pooled.to(last_BD.dtype)], -1)
-        return TokenClassifierOutput(logits=self.head(last_BD))
+        scores = self.head(last_BD)
+        if linear_BTL is not None:
+            scores = scores + linear_BTL[rows_B, last_B]
+        return TokenClassifierOutput(logits=scores)
+
+    def linear_inputs(
+        self, text_features_BTF: Tensor, segments_BT: Tensor, features_BTF: Tensor | None
+    ) -> Tensor:
+        """What `feature_head` reads of each output, (B, T, F)."""
+        if features_BTF is None:
+            return text_features_BTF
+        pooled = pooled_by_segment(features_BTF, segments_BT)
+        return torch.cat([text_features_BTF, pooled.to(text_features_BTF.dtype)], -1)
 
     def _hidden(self, batch: ScorerBatch, added_RLD: Tensor | None) -> Tensor:
         """hidden_RLD of the trunk, with `added_RLD` added to the input of `feature_layer`."""
@@ -462,10 +577,14 @@ NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)
 
 def speed_up_network(network: NetworkT, setting: str = "auto") -> NetworkT:
     """`kernels.install.speed_up`, and shared prompts in the stacks of a `LanguageModelScorer`."""
-    if isinstance(network, LanguageModelScorer) and network.is_encoder_decoder:
-        share_prompts(network.trunk, setting)
-        if network.lm is not None:
-            share_prompts(network.lm, setting)
+    if isinstance(network, LanguageModelScorer):
+        for model in (network.trunk, network.lm):
+            if model is None:
+                continue
+            if network.is_encoder_decoder:
+                share_prompts(model, setting)
+            elif can_share(model) and model._supports_attention_backend:
+                share_cache(model, setting)
     return speed_up(network, setting)
 
 
@@ -490,7 +609,10 @@ def lm_features(
     batches = batches_by_prompt(read, batch_tokens)
     for rows in tqdm(batches, "log-probabilities", disable=not sys.stderr.isatty()):
         batch = inputs.collate([read[i] for i in rows])
-        on_device = {name: tensor.to(device) for name, tensor in batch.items()}
+        on_device = {}
+        for name, tensor in batch.items():
+            if name not in LINEAR_INPUTS:
+                on_device[name] = tensor.to(device)
         features_BTF = network.features(scorer_batch(**on_device)).cpu()
         for i, features_TF in zip(rows, features_BTF):
             length = len(read[i].output_ids)

@@ -1,4 +1,4 @@
-"""The words that a reward model reads before a response, and which of them may be cut."""
+"""The words that a reward model reads: those before a response, and the response in segments."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +41,17 @@ class Prefix:
     def all_words(self) -> list[str]:
         """The words and the mark of the response: what an encoder reads."""
         return [*self.words, *self.response_mark]
+
+
+@dataclass(frozen=True)
+class RMText:
+    """A response with its prefix, in words.
+
+    A sequence scorer reads a response of one segment. A segment may have no words.
+    """
+
+    prefix: Prefix
+    segments: tuple[tuple[str, ...], ...]
 
 
 # (prompt, with_context) -> the words before the response; a task's `rm_prefix`

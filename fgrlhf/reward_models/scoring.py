@@ -42,7 +42,6 @@ from fgrlhf.reward_models.inputs import (
     Kind,
     RMInput,
     RMInputs,
-    RMText,
     Shape,
     batches_by_prompt,
     longest_input,
@@ -52,7 +51,7 @@ from fgrlhf.reward_models.networks import (
     LanguageModelScorerConfig,
     speed_up_network,
 )
-from fgrlhf.reward_models.prefix import Prefix, PrefixFn
+from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems, with_current_names
 from fgrlhf.reward_utils import Span, load_segmenter
@@ -342,14 +341,15 @@ class SequenceScorer(_Scorer):
 
 def inputs_of(model: nn.Module, tokenizer, spec: RewardModelSpec) -> RMInputs:
     """How a network reads texts, in training and in use."""
-    shared_width = model.shared_width if isinstance(model, LanguageModelScorer) else None
+    is_scorer = isinstance(model, LanguageModelScorer)
     return RMInputs(
         tokenizer,
         spec.shape,
         spec.kind,
         spec.max_length,
         decoder_start(model),
-        shared_width,
+        shared_width=model.shared_width if is_scorer else None,
+        text_features=model.config.text_features if is_scorer else False,
     )
 
 

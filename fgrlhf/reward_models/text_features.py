@@ -1,0 +1,81 @@
+"""Ten hand-made features of every segment of a response, from its words and those of its prompt.
+
+They need no network. Linear models of them are baselines of every reward model
+(reward_modeling/baselines.py), and a reward model based on a language model can read them beside
+the text (`text_features`).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fgrlhf.reward_models.prefix import RMText
+
+TEXT_FEATURES = (
+    "place of the segment, from 0 to 1",
+    "log(1 + words)",
+    "share of its words in the prompt without its context",
+    "share of its words in the context",
+    "share of its word pairs in the context",
+    "numbers that the prompt does not have",
+    "capitalised words that the prompt does not have",
+    "share of its words in earlier segments",
+    "share of its words that occur twice in it",
+    "ends without a punctuation mark",
+)
+
+
+def segment_features(text: RMText) -> tuple[tuple[float, ...], ...]:
+    """`TEXT_FEATURES` of every segment of a response."""
+    in_context = set()
+    for part in text.prefix.context:
+        in_context.update(part)
+    words = text.prefix.words
+    core = _Words([word for i, word in enumerate(words) if i not in in_context])
+    context = _Words([words[i] for i in sorted(in_context)])
+    in_prompt = core.all | context.all
+
+    rows = []
+    earlier: set[str] = set()
+    last_place = max(len(text.segments) - 1, 1)
+    for place, segment in enumerate(text.segments):
+        part = _Words(segment)
+        names = [_plain(word) for word in segment[1:] if word[:1].isupper()]
+        numbers = [word for word in part.list if any(c.isdigit() for c in word)]
+        rows.append(
+            (
+                place / last_place,
+                float(np.log1p(len(segment))),
+                _share(part.list, core.all),
+                _share(part.list, context.all),
+                _share(part.pairs, context.all_pairs),
+                float(sum(number not in in_prompt for number in numbers)),
+                float(sum(name not in in_prompt for name in names)),
+                _share(part.list, earlier),
+                1 - len(part.all) / max(len(part.list), 1),
+                float(not segment or segment[-1][-1:] not in ".,;:!?"),
+            )
+        )
+        earlier |= part.all
+    return tuple(rows)
+
+
+class _Words:
+    """Lower-case words without punctuation, and pairs of neighbours."""
+
+    def __init__(self, words: Sequence[str]):
+        self.list = [plain for plain in map(_plain, words) if plain]
+        self.pairs = list(zip(self.list, self.list[1:]))
+        self.all = set(self.list)
+        self.all_pairs = set(self.pairs)
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"\W+", "", word.lower())
+
+
+def _share(items: Sequence[Any], among: set) -> float:
+    """The share of the items that are in `among`; 0 if there are no items."""
+    return sum(item in among for item in items) / max(len(items), 1)

@@ -1,0 +1,119 @@
+"""Starts a reward model as the logistic regression of its hand-made features (`text_features`).
+
+See fgrlhf/reward_models/feature_head.py. The regression is that of the baselines: standardised
+features and scikit-learn's default penalty. It is deterministic and takes less than a second.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+
+from fgrlhf.reward_models.feature_head import LinearModel
+from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.networks import LanguageModelScorer
+
+MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
+BATCH = 64  # inputs
+
+
+def linear_inputs(
+    network: LanguageModelScorer, inputs: RMInputs, read: Sequence[RMInput]
+) -> list[Tensor]:
+    """x_SF of each input's judged segments."""
+    results = []
+    for begin in range(0, len(read), BATCH):
+        part = read[begin : begin + BATCH]
+        batch = inputs.collate(part)
+        x_BTF = network.linear_inputs(
+            batch["text_features"], batch["segments"], batch.get("features")
+        )
+        results += [x_TF[x.judged_outputs] for x, x_TF in zip(part, x_BTF)]
+    return results
+
+
+def start_with_segments(
+    network: nn.Module, inputs: RMInputs, examples: Sequence[tuple[RMInput, Sequence[int]]]
+) -> None:
+    """Start a network that labels segments. A network without `text_features` stays as it is.
+
+    Args:
+      examples: inputs with a label, or IGNORED, for each of their outputs.
+    """
+    if not isinstance(network, LanguageModelScorer) or network.feature_head is None:
+        return
+    segments = linear_inputs(network, inputs, [read for read, _ in examples])
+    x: list[np.ndarray] = []
+    y: list[int] = []
+    for (read, labels), x_SF in zip(examples, segments):
+        for output, x_F in zip(read.judged_outputs, x_SF):
+            if labels[output] != IGNORED:
+                x.append(x_F.numpy())
+                y.append(labels[output])
+    network.start_as(_fit_labels(np.array(x), np.array(y), network.config.num_labels or 0))
+
+
+def start_with_pairs(
+    network: nn.Module,
+    inputs: RMInputs,
+    examples: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]],
+) -> None:
+    """Start a network that scores responses. A network without `text_features` stays as it is.
+
+    Args:
+      examples: inputs of a prompt's responses, and (better, worse) indices of them.
+    """
+    if not isinstance(network, LanguageModelScorer) or network.feature_head is None:
+        return
+    read = [x for responses, _ in examples for x in responses]
+    x_NF = torch.cat(linear_inputs(network, inputs, read)).numpy()
+    better = []
+    worse = []
+    first = 0
+    for responses, pairs in examples:
+        better += [first + winner for winner, _ in pairs]
+        worse += [first + loser for _, loser in pairs]
+        first += len(responses)
+    network.start_as(_fit_pairs(x_NF, better, worse))
+
+
+def _fit_labels(x_NF: np.ndarray, labels_N: np.ndarray, num_labels: int) -> LinearModel:
+    """p(label) = softmax(logits). Labels that do not occur keep weights of 0."""
+    mean_F, std_F = _moments(x_NF)
+    weights_LF = np.zeros((num_labels, x_NF.shape[1]))
+    bias_L = np.zeros(num_labels)
+    present = np.unique(labels_N)
+    if len(present) > 1:
+        regression: Any = LogisticRegression(max_iter=MOST_STEPS)
+        regression.fit((x_NF - mean_F) / std_F, labels_N)
+        if len(present) == 2:  # scikit-learn gives the log-odds of the second class
+            weights_LF[present[1]] = regression.coef_[0]
+            bias_L[present[1]] = regression.intercept_[0]
+        else:
+            weights_LF[present] = regression.coef_
+            bias_L[present] = regression.intercept_
+    return _linear_model(mean_F, std_F, weights_LF, bias_L)
+
+
+def _fit_pairs(x_NF: np.ndarray, better: Sequence[int], worse: Sequence[int]) -> LinearModel:
+    """P(a is better than b) = sigmoid(w . (x_a - x_b)) (Bradley and Terry 1952)."""
+    mean_F, std_F = _moments(x_NF)
+    difference_QF = (x_NF[list(better)] - x_NF[list(worse)]) / std_F
+    both_ways = np.concatenate([difference_QF, -difference_QF])
+    won = np.repeat([1, 0], len(difference_QF))
+    # every pair counts twice, so the penalty has to count twice as well
+    regression: Any = LogisticRegression(C=0.5, fit_intercept=False, max_iter=MOST_STEPS)
+    regression.fit(both_ways, won)
+    return _linear_model(mean_F, std_F, regression.coef_, np.zeros(1))
+
+
+def _moments(x_NF: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    std_F = x_NF.std(0)
+    return x_NF.mean(0), np.where(std_F > 0, std_F, 1.0)
+
+
+def _linear_model(*arrays: np.ndarray) -> LinearModel:
+    return LinearModel(*(torch.tensor(array, dtype=torch.float32) for array in arrays))
