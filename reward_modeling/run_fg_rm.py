@@ -24,7 +24,7 @@ from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
-from fgrlhf.reward_models.networks import lm_features
+from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
@@ -115,8 +115,8 @@ def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> list[Example]:
 def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
 ) -> list[Example]:
-    """The examples with the features of the frozen language model, if the network reads them."""
-    read = lm_features(network, inputs, [read for read, _ in examples])
+    """The examples with what frozen layers compute of them (precompute.py)."""
+    read = precompute(network, inputs, [read for read, _ in examples])
     return [(x, labels) for x, (_, labels) in zip(read, examples)]
 
 

@@ -25,7 +25,7 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
-from fgrlhf.reward_models.networks import lm_features
+from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
 from fgrlhf.runs.distributed import share_of
@@ -89,8 +89,8 @@ def texts_of(
 def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
 ) -> list[Example]:
-    """The examples with the features of the frozen language model, if the network reads them."""
-    read = iter(lm_features(network, inputs, [x for responses, _ in examples for x in responses]))
+    """The examples with what frozen layers compute of them (precompute.py)."""
+    read = iter(precompute(network, inputs, [x for responses, _ in examples for x in responses]))
     return [([next(read) for _ in responses], pairs) for responses, pairs in examples]
 
 

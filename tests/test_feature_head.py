@@ -16,7 +16,8 @@ from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.inputs import IGNORED
-from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, speed_up_network
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
+from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
@@ -94,7 +95,7 @@ def texts(n, segments=2):
 def test_a_segment_model_starts_as_the_regression_of_its_features(tmp_path, family, feature):
     model, inputs, _ = network(tmp_path, family, feature=feature)
     responses = texts(30)
-    read = lm_features(model, inputs, inputs.encode(responses))
+    read = precompute(model, inputs, inputs.encode(responses))
     draw = random.Random(1)
     labels = [[draw.choice([0, 1, IGNORED]) for _ in text.segments] for text in responses]
     examples = [(x, label_positions(x, row)) for x, row in zip(read, labels)]
@@ -122,7 +123,7 @@ def test_a_segment_model_starts_as_the_regression_of_its_features(tmp_path, fami
 
 def test_a_pair_model_starts_as_the_regression_of_differences(tmp_path):
     model, inputs, _ = network(tmp_path, kind="sequence")
-    read = lm_features(model, inputs, inputs.encode(texts(24, segments=1)))
+    read = precompute(model, inputs, inputs.encode(texts(24, segments=1)))
     draw = random.Random(1)
     examples = []
     for i in range(0, 24, 2):

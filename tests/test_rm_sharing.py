@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from fgrlhf.kernels.shared_rows import RaggedRows
 from fgrlhf.models.shared_rows import block_mask
 from fgrlhf.reward_models.inputs import RMInput, RMInputs
-from fgrlhf.reward_models.networks import LanguageModelScorer, lm_features, speed_up_network
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
+from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.scoring import decoder_start
 
@@ -139,7 +140,7 @@ def test_features_computed_before_give_the_same_scores(tmp_path, family):
     model = network(tmp_path, family, "sequence", feature=True)
     inputs, read = read_texts(model, family, "sequence", (3, 2))
     expected = model(**inputs.collate(read)).logits
-    read = lm_features(model, inputs, read)
+    read = precompute(model, inputs, read)
     assert all(x.features_TF.shape == (len(x.output_ids), 2) for x in read)
     model.lm = None  # it is not used again
     torch.testing.assert_close(model(**inputs.collate(read)).logits, expected)

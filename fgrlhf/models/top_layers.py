@@ -146,6 +146,16 @@ def _below(model: PreTrainedModel, n: int) -> list[nn.Parameter]:
     return [parameter for parameter in unique.values() if parameter.requires_grad]
 
 
+def names_below(model: PreTrainedModel, n: int) -> list[str]:
+    """Names of all parameters on which the input of the top n layers depends, trained or not."""
+    trained = {name: p.requires_grad for name, p in model.named_parameters()}
+    model.requires_grad_(True)
+    below = {id(parameter) for parameter in _below(model, n)}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trained[name])
+    return [name for name, parameter in model.named_parameters() if id(parameter) in below]
+
+
 def _inputs_of(model: PreTrainedModel, layers: Iterable[nn.Module]) -> list[Tensor]:
     """The hidden state that enters each layer when the model reads one token."""
     states: list[Tensor] = []

@@ -40,6 +40,13 @@ Kind = Literal["segment", "sequence"]
 IGNORED = -100  # the label that the losses of transformers ignore
 
 
+class LowerStates(NamedTuple):
+    """What frozen layers compute of the tokens of a decoder-only input: prompt, then response."""
+
+    prompt_PD: Tensor
+    response_TD: Tensor
+
+
 @dataclass(frozen=True)
 class RMInput:
     """Ids that the network reads, and the position whose output judges each segment.
@@ -57,7 +64,8 @@ class RMInput:
         prompt without its context.
       unread_segments: segments that are not judged because their last token was cut off.
       features_TF: what a frozen language model computes of every token that has an output, if it
-        was computed before (`LanguageModelScorer.features`).
+        was computed before (precompute.py).
+      lower: what the frozen layers compute of every token, if it was computed before.
       text_features: hand-made features of every segment (text_features.py), if the network reads
         them.
     """
@@ -71,6 +79,7 @@ class RMInput:
     cut_core: int = 0
     unread_segments: int = 0
     features_TF: Tensor | None = None
+    lower: LowerStates | None = None
     text_features: tuple[tuple[float, ...], ...] | None = None
 
     @property
@@ -500,17 +509,7 @@ class RMInputs:
 
     def _causal_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
         """One row per response, or per prompt where that is cheaper (models/shared_rows.py)."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for b, x in enumerate(inputs):
-            groups.setdefault(x.prompt, []).append(b)
-        shares = self.shared_width is not None and sharing_pays(
-            P=max(len(prompt) for prompt in groups),
-            T=max(len(x.output_ids) for x in inputs),
-            K=len(inputs) // len(groups),
-            D=self.shared_width,
-        )
-        rows = list(groups.values()) if shares else [[b] for b in range(len(inputs))]
-
+        rows, shares = self._causal_rows(inputs)
         ids: list[list[int]] = []
         parts: list[list[int]] = []
         positions: list[list[int]] = []
@@ -539,7 +538,39 @@ class RMInputs:
         if shares:
             batch["parts"] = _padded(parts, -1)
             batch["position_ids"] = _padded(positions, 0)
+        if all(x.lower is not None for x in inputs):
+            batch["lower"] = _rows_of_states(inputs, rows)
         return batch
+
+    def _causal_rows(self, inputs: Sequence[RMInput]) -> tuple[list[list[int]], bool]:
+        """The responses of each row, and whether responses to a prompt share a row."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for b, x in enumerate(inputs):
+            groups.setdefault(x.prompt, []).append(b)
+        shares = self.shared_width is not None and sharing_pays(
+            P=max(len(prompt) for prompt in groups),
+            T=max(len(x.output_ids) for x in inputs),
+            K=len(inputs) // len(groups),
+            D=self.shared_width,
+        )
+        rows = list(groups.values()) if shares else [[b] for b in range(len(inputs))]
+        return rows, shares
+
+    def split_rows(self, inputs: Sequence[RMInput], states_RLD: Tensor) -> list[LowerStates]:
+        """States of the rows of `collate` -> those of each decoder-only input.
+
+        Responses in a row share the tensor of their prompt.
+        """
+        results: dict[int, LowerStates] = {}
+        rows, _ = self._causal_rows(inputs)
+        for members, states_LD in zip(rows, states_RLD):
+            begin = len(inputs[members[0]].prompt)
+            prompt_PD = states_LD[:begin].clone()
+            for b in members:
+                end = begin + inputs[b].length - len(inputs[b].prompt)
+                results[b] = LowerStates(prompt_PD, states_LD[begin:end].clone())
+                begin = end
+        return [results[b] for b in range(len(inputs))]
 
     def _padded(self, rows: Sequence[list[int]], name: str) -> dict[str, Tensor]:
         return {
@@ -552,6 +583,21 @@ def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:
     """Rows of numbers as a tensor, filled up on the right."""
     width = max(len(row) for row in rows)
     return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
+def _rows_of_states(inputs: Sequence[RMInput], rows: Sequence[Sequence[int]]) -> Tensor:
+    """lower_RLD of the rows of a batch, padded with zeros."""
+    states = []
+    for members in rows:
+        parts: list[Tensor] = []
+        for b in members:
+            lower = inputs[b].lower
+            assert lower is not None  # the caller has checked it
+            if not parts:
+                parts.append(lower.prompt_PD)
+            parts.append(lower.response_TD)
+        states.append(torch.cat(parts))
+    return torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
 
 
 def _features_of_segments(inputs: Sequence[RMInput]) -> Tensor:

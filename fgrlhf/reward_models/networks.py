@@ -3,14 +3,12 @@
 Reward models of shape `encoder` are transformers' own token and sequence classifiers.
 """
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -24,25 +22,27 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.kernels.install import (
     share_cache,
     share_prompts,
-    shares_cache,
-    shares_prompts,
     speed_up,
 )
-from fgrlhf.kernels.shared_rows import RaggedRows
-from fgrlhf.models.encoder_decoder import can_pack, encode_prompts
+from fgrlhf.models.encoder_decoder import can_pack
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
-from fgrlhf.models.shared_rows import block_mask, can_share
-from fgrlhf.models.top_layers import TopLayers, layers_of, train_top_layers
+from fgrlhf.models.shared_rows import can_share
+from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
-from fgrlhf.reward_models.inputs import Kind, RMInput, RMInputs, Shape, batches_by_prompt
+from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.reward_models.scorer_batch import (
+    ScorerBatch,
+    hidden_states,
+    lower_states,
+    scorer_batch,
+    upper_states,
+)
 from fgrlhf.reward_models.shapes import check_direction, check_stacks
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
-from fgrlhf.utils import check_same_shape
 
 LM_FEATURES = 2
 HEAD_STD = 0.02  # of new weights
-FEATURE_TOKENS = 8_192
 LINEAR_INPUTS = ("text_features", "segments")  # tensors of a batch for the feature head alone
 _FEATURE_FLOOR = -10.0  # nats
 
@@ -56,6 +56,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         weights that are loaded into it.
       kind: "segment" for labels at every position, "sequence" for one score.
       lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
+      trained_layers: number of the top layers of the trunk that are trained; None: all of them.
       layers: the trunk has the lowest layers of the language model, this many; None: all of them.
       text_features: whether a linear model of hand-made features is added to the head
         (feature_head.py).
@@ -72,6 +73,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
         feature_layer: int | None = None,
+        trained_layers: int | None = None,
         layers: int | None = None,
         text_features: bool = False,
         **kwargs,
@@ -80,6 +82,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         self.kind = kind
         self.lm_logprob_feature = lm_logprob_feature
         self.feature_layer = feature_layer
+        self.trained_layers = trained_layers
         self.layers = layers
         self.text_features = text_features
         super().__init__(**kwargs)
@@ -144,160 +147,6 @@ def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
     nats_BTF = features_BTF * mask_BT[..., None] * -_FEATURE_FLOOR
     mean_BF = nats_BTF.sum(1) / mask_BT.sum(1, keepdim=True)
     return torch.cat([nats_BTF.amin(1), mean_BF], -1)
-
-
-@dataclass(frozen=True)
-class ScorerBatch:
-    """The rows that a language model reads, as `RMInputs.collate` arranges them.
-
-    G prompts (encoder-decoders only), R rows of L tokens, B responses of at most T tokens.
-
-    Attributes:
-      prompt_ids_GP, prompt_mask_GP: what the encoder reads; None in a decoder-only model.
-      prompt_rows_R: the prompt of each row; None in a decoder-only model.
-      ids_RL, mask_RL: tokens of the rows, and 1 on real ones.
-      parts_RL: number of the response that a token belongs to, 0 in a prompt, -1 on padding; None
-        if no row holds several responses.
-      positions_RL: of the tokens, if `parts_RL` is given and the model is decoder-only.
-      places_BT, response_mask_BT: place (row * L + column) of the tokens that have an output, and 1
-        on real ones.
-    """
-
-    prompt_ids_GP: Tensor | None
-    prompt_mask_GP: Tensor | None
-    prompt_rows_R: Tensor | None
-    ids_RL: Tensor
-    mask_RL: Tensor
-    parts_RL: Tensor | None
-    positions_RL: Tensor | None
-    places_BT: Tensor
-    response_mask_BT: Tensor
-
-    def __post_init__(self):
-        check_same_shape(ids_RL=self.ids_RL, mask_RL=self.mask_RL)
-        check_same_shape(places_BT=self.places_BT, response_mask_BT=self.response_mask_BT)
-
-    def attention_mask(self) -> Tensor:
-        """The mask of the rows: (R, L) if every row has one response, else (R, 1, L, L)."""
-        if self.parts_RL is None:
-            return self.mask_RL
-        return block_mask(self.parts_RL, self.mask_RL.bool())
-
-    def layout(self) -> RaggedRows | None:
-        """The parts of rows that hold several responses, for attention on a CPU.
-
-        A GPU is faster with one mask for all rows than with many small products.
-        """
-        if self.parts_RL is None or self.parts_RL.device.type != "cpu":
-            return None
-        lengths = []
-        for parts in self.parts_RL.tolist():
-            counts = [0] * (max(parts) + 1)
-            for part in parts:
-                if part >= 0:
-                    counts[part] += 1
-            lengths.append(counts)
-        return RaggedRows.of(lengths, self.parts_RL.device)
-
-    def of_responses(self, rows: Tensor) -> Tensor:
-        """Numbers of the rows (R, L, ...) -> those of the responses (B, T, ...)."""
-        flat = rows.flatten(0, 1).index_select(0, self.places_BT.flatten())
-        return flat.view(*self.places_BT.shape, *rows.shape[2:])
-
-    def into_rows(self, features_BTF: Tensor) -> Tensor:
-        """features_RLF: features of the responses, 0 elsewhere.
-
-        The first token of a response is left out: nothing predicts a decoder's start token, and the
-        last token of a prompt is common to its responses.
-        """
-        real_BT = self.response_mask_BT[:, 1:].bool()
-        flat = features_BTF.new_zeros(self.ids_RL.numel(), features_BTF.shape[-1])
-        flat = flat.index_copy(0, self.places_BT[:, 1:][real_BT], features_BTF[:, 1:][real_BT])
-        return flat.view(*self.ids_RL.shape, -1)
-
-
-def scorer_batch(
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    places: Tensor,
-    response_mask: Tensor,
-    decoder_input_ids: Tensor | None = None,
-    decoder_attention_mask: Tensor | None = None,
-    prompt_rows: Tensor | None = None,
-    parts: Tensor | None = None,
-    position_ids: Tensor | None = None,
-) -> ScorerBatch:
-    """The output of `RMInputs.collate` as a `ScorerBatch`."""
-    if decoder_input_ids is None or decoder_attention_mask is None:
-        return ScorerBatch(
-            prompt_ids_GP=None,
-            prompt_mask_GP=None,
-            prompt_rows_R=None,
-            ids_RL=input_ids,
-            mask_RL=attention_mask,
-            parts_RL=parts,
-            positions_RL=position_ids,
-            places_BT=places,
-            response_mask_BT=response_mask,
-        )
-    return ScorerBatch(
-        prompt_ids_GP=input_ids,
-        prompt_mask_GP=attention_mask,
-        prompt_rows_R=prompt_rows,
-        ids_RL=decoder_input_ids,
-        mask_RL=decoder_attention_mask,
-        parts_RL=parts,
-        positions_RL=None,
-        places_BT=places,
-        response_mask_BT=response_mask,
-    )
-
-
-def hidden_states(model: Any, batch: ScorerBatch, embeddings_RLD: Tensor | None = None) -> Tensor:
-    """hidden_RLD, the last hidden states of the rows.
-
-    An encoder reads each prompt once. Its states, and the keys and values that the decoder's
-    cross-attention computes from them, are shared by the rows of a prompt where the model's
-    attention can do that (kernels/attention.py).
-
-    Args:
-      embeddings_RLD: read in place of the tokens' embeddings.
-    """
-    read: dict[str, Tensor] = {"input_ids": batch.ids_RL}
-    if embeddings_RLD is not None:
-        read = {"inputs_embeds": embeddings_RLD}
-    if not model.config.is_encoder_decoder:
-        layout = {}
-        if batch.positions_RL is not None:
-            read["position_ids"] = batch.positions_RL
-            if shares_cache(model):  # its attention reads the layout instead of the mask
-                layout["shared_rows"] = batch.layout()
-        return model.base_model(
-            **read, **layout, attention_mask=batch.attention_mask(), use_cache=False
-        ).last_hidden_state
-
-    prompt_ids_GP, prompt_mask_GP = batch.prompt_ids_GP, batch.prompt_mask_GP
-    rows_R = batch.prompt_rows_R
-    assert prompt_ids_GP is not None and prompt_mask_GP is not None and rows_R is not None
-    encoded = encode_prompts(model, prompt_ids_GP, prompt_mask_GP)
-    encoded_mask = prompt_mask_GP
-    if not (shares_prompts(model) and _in_equal_groups(rows_R, len(encoded))):
-        encoded = encoded[rows_R]
-        encoded_mask = encoded_mask[rows_R]
-    return model.get_decoder()(
-        **read,
-        attention_mask=batch.attention_mask(),
-        encoder_hidden_states=encoded,
-        encoder_attention_mask=encoded_mask,
-        use_cache=False,
-    ).last_hidden_state
-
-
-def _in_equal_groups(prompt_rows_R: Tensor, num_prompts: int) -> bool:
-    """Whether the rows are 0 .. 0 1 .. 1 2 .. 2 ..., equally many of each prompt."""
-    rows_per_prompt = len(prompt_rows_R) // num_prompts
-    prompts = torch.arange(num_prompts, device=prompt_rows_R.device)
-    return torch.equal(prompts.repeat_interleave(rows_per_prompt), prompt_rows_R)
 
 
 class LanguageModelScorer(PreTrainedModel):
@@ -446,11 +295,12 @@ class LanguageModelScorer(PreTrainedModel):
         features: Tensor | None = None,
         text_features: Tensor | None = None,
         segments: Tensor | None = None,
+        lower: Tensor | None = None,
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
-        The arguments are the output of `RMInputs.collate`. Without `features` (B, T, F), they are
-        computed if the network reads them.
+        The arguments are the output of `RMInputs.collate`. Without `features` (B, T, F) and `lower`
+        (R, L, D), they are computed if the network reads them.
         """
         read = scorer_batch(
             input_ids,
@@ -462,7 +312,10 @@ class LanguageModelScorer(PreTrainedModel):
             prompt_rows,
             parts,
             position_ids,
+            lower,
         )
+        if self.has_frozen_layers and read.lower_RLD is None:
+            read = replace(read, lower_RLD=self.lower_states(read))
         added_RLD = None
         if self.feature_in is not None:
             if features is None:
@@ -500,8 +353,22 @@ class LanguageModelScorer(PreTrainedModel):
         pooled = pooled_by_segment(features_BTF, segments_BT)
         return torch.cat([text_features_BTF, pooled.to(text_features_BTF.dtype)], -1)
 
+    @property
+    def has_frozen_layers(self) -> bool:
+        """Whether the trunk is decoder-only and its lower layers are frozen."""
+        return self.config.trained_layers is not None and not self.is_encoder_decoder
+
+    def lower_states(self, batch: ScorerBatch) -> Tensor:
+        """lower_RLD: what the frozen layers compute of the rows."""
+        return lower_states(self.trunk, self.config.trained_layers or 0, batch)
+
     def _hidden(self, batch: ScorerBatch, added_RLD: Tensor | None) -> Tensor:
         """hidden_RLD of the trunk, with `added_RLD` added to the input of `feature_layer`."""
+        if batch.lower_RLD is not None:
+            lower_RLD = batch.lower_RLD
+            if added_RLD is not None:
+                lower_RLD = lower_RLD + added_RLD
+            return upper_states(self.trunk, self.config.trained_layers or 0, batch, lower_RLD)
         embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
@@ -534,6 +401,8 @@ class LanguageModelScorer(PreTrainedModel):
           UserError: the trunk has fewer than n layers.
         """
         result = train_top_layers(self.trunk, n, key)
+        if n < result.total:
+            self.config.trained_layers = n
         if self.feature_in is not None:
             self.config.feature_layer = max(len(self._reading_layers()) - n, 0)
         return result
@@ -545,7 +414,7 @@ class LanguageModelScorer(PreTrainedModel):
         The first token of each response, and padding, have zeros. Logits are computed for the
         tokens of the responses only, block by block.
         """
-        hidden_BTD = batch.of_responses(hidden_states(self.lm, batch))
+        hidden_BTD = batch.of_responses(self._lm_states(batch))
         ids_BT = batch.of_responses(batch.ids_RL)
         predicted_BT = batch.response_mask_BT.clone().bool()
         predicted_BT[:, 0] = False
@@ -558,6 +427,25 @@ class LanguageModelScorer(PreTrainedModel):
         features_BTF = hidden_BTD.new_zeros(*ids_BT.shape, LM_FEATURES, dtype=torch.float32)
         features_BTF[predicted_BT] = scaled_features(logprobs_N, margins_N)
         return features_BTF
+
+    def _lm_states(self, batch: ScorerBatch) -> Tensor:
+        """hidden_RLD of the frozen language model, from `lower_RLD` where that is known."""
+        if batch.lower_RLD is None or not self._lm_has_same_lower_layers:
+            return hidden_states(self.lm, batch)
+        n_frozen = len(self._reading_layers()) - (self.config.trained_layers or 0)
+        n_upper = len(layers_of(self.lm.base_model)) - n_frozen
+        return upper_states(self.lm, n_upper, batch, batch.lower_RLD)
+
+    @cached_property
+    def _lm_has_same_lower_layers(self) -> bool:
+        """Whether the frozen layers of the trunk are those of the language model.
+
+        They are in every folder that training wrote, because both started as the same checkpoint.
+        """
+        of_trunk = dict(self.trunk.named_parameters())
+        of_lm = dict(self.lm.base_model.named_parameters())
+        names = names_below(self.trunk, self.config.trained_layers or 0)
+        return all(torch.equal(of_trunk[name], of_lm[name]) for name in names)
 
 
 def _lm_class(config: PretrainedConfig):
@@ -586,35 +474,3 @@ def speed_up_network(network: NetworkT, setting: str = "auto") -> NetworkT:
             elif can_share(model) and model._supports_attention_backend:
                 share_cache(model, setting)
     return speed_up(network, setting)
-
-
-def lm_features(
-    network: nn.Module,
-    inputs: RMInputs,
-    read: Sequence[RMInput],
-    batch_tokens: int = FEATURE_TOKENS,
-) -> list[RMInput]:
-    """The inputs with the features of the frozen language model.
-
-    They never change, so training computes them once, reads them in every epoch and does not run
-    the language model again. Inputs of a network without `lm_logprob_feature` stay as they are.
-
-    Args:
-      batch_tokens: padded tokens that are read together.
-    """
-    result = list(read)
-    if not isinstance(network, LanguageModelScorer) or network.feature_in is None:
-        return result
-    device = network.head.weight.device
-    batches = batches_by_prompt(read, batch_tokens)
-    for rows in tqdm(batches, "log-probabilities", disable=not sys.stderr.isatty()):
-        batch = inputs.collate([read[i] for i in rows])
-        on_device = {}
-        for name, tensor in batch.items():
-            if name not in LINEAR_INPUTS:
-                on_device[name] = tensor.to(device)
-        features_BTF = network.features(scorer_batch(**on_device)).cpu()
-        for i, features_TF in zip(rows, features_BTF):
-            length = len(read[i].output_ids)
-            result[i] = replace(read[i], features_TF=features_TF[:length].clone())
-    return result

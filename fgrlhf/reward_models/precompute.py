@@ -1,0 +1,72 @@
+"""What frozen layers compute of a reward model's inputs: once before training, not every epoch.
+
+- the features of the frozen language model (`lm_logprob_feature`)
+- the states below the trained layers of a decoder-only trunk (`train_top_layers`), unless they take
+  more than `CAPACITY`. Then every forward pass computes them.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from fgrlhf.reward_models.inputs import RMInput, RMInputs, batches_by_prompt
+from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
+from fgrlhf.reward_models.scorer_batch import scorer_batch
+
+BATCH_TOKENS = 8_192
+CAPACITY = 4 * 2**30  # bytes of states
+
+
+@torch.no_grad()
+def precompute(
+    network: nn.Module,
+    inputs: RMInputs,
+    read: Sequence[RMInput],
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[RMInput]:
+    """The inputs with all that frozen layers compute of them, on the CPU.
+
+    Inputs of a network without frozen layers stay as they are.
+
+    Args:
+      batch_tokens: padded tokens that are read together.
+    """
+    result = list(read)
+    if not isinstance(network, LanguageModelScorer):
+        return result
+    keeps_features = network.feature_in is not None
+    keeps_states = network.has_frozen_layers and bytes_of_states(network, read) <= CAPACITY
+    if not (keeps_features or keeps_states):
+        return result
+    device = network.head.weight.device
+    batches = batches_by_prompt(read, batch_tokens)
+    for rows in tqdm(batches, "frozen layers", disable=not sys.stderr.isatty()):
+        tensors = inputs.collate([read[i] for i in rows])
+        on_device = {}
+        for name, tensor in tensors.items():
+            if name not in LINEAR_INPUTS:
+                on_device[name] = tensor.to(device)
+        batch = scorer_batch(**on_device)
+        if network.has_frozen_layers:
+            batch = replace(batch, lower_RLD=network.lower_states(batch))
+        if keeps_features:
+            features_BTF = network.features(batch).cpu()
+            for i, features_TF in zip(rows, features_BTF):
+                length = len(read[i].output_ids)
+                result[i] = replace(result[i], features_TF=features_TF[:length].clone())
+        if keeps_states and batch.lower_RLD is not None:
+            states = inputs.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
+            for i, lower in zip(rows, states):
+                result[i] = replace(result[i], lower=lower)
+    return result
+
+
+def bytes_of_states(network: LanguageModelScorer, read: Sequence[RMInput]) -> int:
+    """Memory of the states of all inputs, in which a prompt counts once."""
+    prompts = {x.prompt for x in read}
+    tokens = sum(map(len, prompts)) + sum(x.length - len(x.prompt) for x in read)
+    return tokens * network.trunk.config.hidden_size * network.head.weight.element_size()
