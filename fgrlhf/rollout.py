@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from fgrlhf.alignment import decode
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import Policy
-from fgrlhf.runs.progress import progress_bar
 from fgrlhf.types import Prompt, Response, Rollout
 from fgrlhf.utils import derive_seed
 from fgrlhf.value import ActorCritic
@@ -185,16 +185,18 @@ def generate_texts(
     num_samples: int = 1,
     seed: int = 0,
     batch_size: int = 32,
-    progress: bool = True,
+    bar: tqdm | None = None,
 ) -> list[list[str]]:
     """`num_samples` texts per prompt, in the order of the prompts.
 
     Random numbers are a pure function of (seed, prompt id, sample), so the texts do not depend on
     `batch_size`. Prompts of similar length share a batch, which reduces padding.
+
+    Args:
+      bar: a progress bar that counts prompts.
     """
     shortest_first = sorted(range(len(prompts)), key=lambda i: len(prompts[i].text))
     texts_by_prompt: list[list[str]] = [[] for _ in prompts]
-    bar = progress_bar(len(prompts), "generating", "prompt", enabled=progress)
     for start in range(0, len(shortest_first), batch_size):
         batch = shortest_first[start : start + batch_size]
         seeds = []
@@ -208,6 +210,6 @@ def generate_texts(
         texts = policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
         for place, i in enumerate(batch):
             texts_by_prompt[i] = texts[place * num_samples : (place + 1) * num_samples]
-        bar.update(len(batch))
-    bar.close()
+        if bar is not None:
+            bar.update(len(batch))
     return texts_by_prompt

@@ -55,6 +55,7 @@ from fgrlhf.runs.hf_trainer import (
     model_to_install,
     use_run_log,
 )
+from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
@@ -253,13 +254,15 @@ class SFTTrainer(StageTrainer, Seq2SeqTrainer):
                 f"{self.config.logging.run_name}: step {self.state.global_step}, answering"
                 f" {len(self.dev)} dev prompts"
             )
-        with self.accelerator.autocast():
+        is_first = self.args.process_index == 0
+        bar = progress_bar(len(prompts), "answering", "prompt", enabled=is_first)
+        with bar, self.accelerator.autocast():
             texts = generate_texts(
                 self.policy,
                 prompts,
                 sampling,
                 batch_size=self.config.evaluation.batch_size,
-                progress=self.args.process_index == 0,
+                bar=bar,
             )
         rows: list[dict] = []
         for prompt, (text,) in zip(prompts, texts):

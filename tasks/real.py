@@ -49,7 +49,7 @@ class RealConfig(StrictModel):
         description=f"detoxification: folder with {RATED_FILE} and {SPANS_FILE}; null: fetch them",
     )
     lanes: PositiveInt = Field(default=2, description="stages at the same time, a thread each")
-    episodes: PositiveInt = Field(default=672, description="responses sampled in each run")
+    episodes: PositiveInt = Field(default=1344, description="responses sampled in each run")
 
 
 # ---- what to run ---------------------------------------------------------------------------------

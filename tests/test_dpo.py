@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from accelerate import Accelerator
 from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
 from rl_helpers import metrics
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.cli import dpo as dpo_command
 from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
@@ -422,6 +426,26 @@ def test_the_policy_still_answers(tmp_path):
         load_policy(tmp_path / "final"),
         [Prompt("0", "the cat")],
         Sampling(4, do_sample=False),
-        progress=False,
     )
     assert len(texts) == 1 and tiny.policy("t5").tokenizer(texts[0])["input_ids"] is not None
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_only_the_top_layers_are_trained(kind, tmp_path):
+    ckpt = tmp_path / "start"
+    tiny.policy(kind).save(ckpt)
+    cfg = config(tmp_path / "run", model__policy_model={"ckpt": str(ckpt), "train_top_layers": 1})
+    policy = dpo_command._load_policy(cfg)
+    before = {name: p.clone() for name, p in policy.model.named_parameters()}
+    encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
+    run = DPOTrainer(cfg, policy, encoded, None, Accelerator(cpu=True))
+    run.train()
+    rows = metrics(tmp_path / "run")
+    assert rows[-1]["loss/total"] < rows[0]["loss/total"]
+    changed = set()
+    for name, p in policy.model.named_parameters():
+        assert p.requires_grad or torch.equal(p, before[name])
+        if not torch.equal(p, before[name]):
+            changed.add(name)
+    assert changed
+    assert not any("wte" in name or "shared" in name or "h.0." in name for name in changed)

@@ -180,7 +180,7 @@ def test_shares_and_batches_change_nothing(kind):
     ]
     assert together == apart
     assert len({row["response"] for row in together}) > 4
-    texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3, progress=False)
+    texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3)
     assert [row["response"] for row in together] == [
         text for texts_of_one in texts for text in texts_of_one
     ]

@@ -123,6 +123,7 @@ def changed_spec(**changes):
     "change, message",
     [
         (without_spec, "has no linear_scorer.json"),
+        (changed_spec(texts="many"), "texts: Input should be a valid integer"),
         (with_pickle, "cannot be read"),
         (changed_tensors(idf=np.ones(2)), "`idf` has the shape (2,), expected (3,)"),
         (changed_tensors(weights=np.ones(3, np.float32)), "has the type float32"),
@@ -130,7 +131,7 @@ def changed_spec(**changes):
         (changed_spec(vocabulary=["cat", "cat", "dog"]), "has a word twice"),
         (changed_spec(vocabulary=[]), "its vocabulary is empty"),
         (changed_spec(vocabulary=3), "vocabulary"),
-        (changed_spec(more=3), "more: unknown key"),
+        (changed_spec(more=3), "more: Extra inputs are not permitted"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path, change, message):

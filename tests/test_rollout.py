@@ -207,22 +207,18 @@ def test_generated_texts_do_not_depend_on_batches(kind):
         Prompt(str(i), text)
         for i, text in enumerate(["one two three and a bird", "cat", "the red dog", "a"])
     ]
-    texts = generate_texts(
-        policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4, progress=False
-    )
+    texts = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=4)
     assert [len(t) for t in texts] == [2] * 4 and len({t for row in texts for t in row}) > 4
     for size in (1, 3):
         in_batches = generate_texts(
-            policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size, progress=False
+            policy, prompts, Sampling(5), num_samples=2, seed=1, batch_size=size
         )
         assert in_batches == texts
-    other_seed = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2, progress=False)
+    other_seed = generate_texts(policy, prompts, Sampling(5), num_samples=2, seed=2)
     assert other_seed != texts
-    first_two = generate_texts(
-        policy, prompts[:2], Sampling(5), num_samples=2, seed=1, progress=False
-    )
+    first_two = generate_texts(policy, prompts[:2], Sampling(5), num_samples=2, seed=1)
     assert first_two == texts[:2]
-    assert generate_texts(policy, [], Sampling(5), progress=False) == []
+    assert generate_texts(policy, [], Sampling(5)) == []
 
 
 # ---- scoring in parts ----------------------------------------------------------------------------
@@ -309,6 +305,6 @@ def test_a_model_that_gives_nan_is_named(kind, which, reason):
         collect(model, reference, PROMPTS, Sampling(4), 2, list(range(6)), 1.0)
     if which == "policy":
         with pytest.raises(UserError, match=reason):
-            generate_texts(model.policy, PROMPTS, Sampling(4), progress=False)
+            generate_texts(model.policy, PROMPTS, Sampling(4))
         with pytest.raises(UserError, match=reason):
             evaluate_rows(model.policy, PROMPTS, None, Sampling(4, do_sample=False), progress=False)

@@ -87,7 +87,7 @@ def test_learns_and_leaves_a_loadable_model(world, capsys):
 
     policy = load_policy(folder)
     prompts = [Prompt("0", row["text"]) for row in rows(12)]
-    texts = generate_texts(policy, prompts, Sampling(16, do_sample=False), progress=False)
+    texts = generate_texts(policy, prompts, Sampling(16, do_sample=False))
     assert sum(text == ANSWERS[list(ANSWERS)[i % 3]] for i, (text,) in enumerate(texts)) >= 11
     sample = read_jsonl(folder / "samples" / "step-120.jsonl")[0]
     assert sample["response"] == ANSWERS["red"] and sample["rougeLsum"] == pytest.approx(100)

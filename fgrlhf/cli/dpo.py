@@ -60,7 +60,15 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
 
 def _load_policy(config: DPOConfig) -> Policy:
     settings = config.model.policy_model
-    return load_policy(settings.ckpt, "fp32", config.env.max_input_len, settings.input_padding_side)
+    policy = load_policy(
+        settings.ckpt,
+        "fp32",
+        config.env.max_input_len,
+        settings.input_padding_side,
+        top_layers=settings.train_top_layers,
+    )
+    policy.frozen = None  # a batch is read once per epoch, so its lower states are not kept
+    return policy
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -142,12 +142,11 @@ def sample_to(
                 settings.num_samples,
                 settings.seed,
                 settings.batch_size,
-                progress=False,
+                bar,
             )
             for prompt, responses in zip(chunk, texts):
                 file.write(json.dumps(to_row(prompt, responses), ensure_ascii=False) + "\n")
             file.flush()
-            bar.update(len(chunk))
 
 
 def generate(task: Task, settings: Settings) -> Path:

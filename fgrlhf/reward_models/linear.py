@@ -18,14 +18,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationError
 from safetensors.numpy import load_file, save_file
 from scipy.special import expit
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
-from fgrlhf.config import Count, Positive, StrictModel, validate
+from fgrlhf.config import Count, Positive, StrictModel
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, write_json
 from fgrlhf.types import Prompt
@@ -105,7 +105,15 @@ class LinearScorer:
                 f"{folder} has no {SPEC_FILE}, so it is not a linear scorer: give the folder of"
                 " one, or train one first"
             )
-        spec = validate(LinearScorerSpec, read_json(path), source=str(path))
+        try:
+            spec = LinearScorerSpec.model_validate(read_json(path))
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(str(part) for part in problem["loc"])
+            raise UserError(
+                f"{path} does not describe a linear scorer: {shorten(key)}:"
+                f" {shorten(problem['msg'])}. Restore it, or train the scorer again"
+            ) from None
         try:
             tensors = load_file(folder / WEIGHTS_FILE)
         except Exception as error:  # the file can contain anything

@@ -5,17 +5,17 @@
   more than `CAPACITY`. Then every forward pass computes them.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from fgrlhf.reward_models.inputs import RMInput, RMInputs, batches_by_prompt
 from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
 from fgrlhf.reward_models.scorer_batch import scorer_batch
+from fgrlhf.runs.progress import progress_bar
+from fgrlhf.runs.runlog import is_main_rank
 
 BATCH_TOKENS = 8_192
 CAPACITY = 4 * 2**30  # bytes of states
@@ -44,7 +44,8 @@ def precompute(
         return result
     device = network.head.weight.device
     batches = batches_by_prompt(read, batch_tokens)
-    for rows in tqdm(batches, "frozen layers", disable=not sys.stderr.isatty()):
+    bar = progress_bar(len(read), "frozen layers", "input", enabled=is_main_rank())
+    for rows in batches:
         tensors = inputs.collate([read[i] for i in rows])
         on_device = {}
         for name, tensor in tensors.items():
@@ -62,6 +63,8 @@ def precompute(
             states = inputs.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
             for i, lower in zip(rows, states):
                 result[i] = replace(result[i], lower=lower)
+        bar.update(len(rows))
+    bar.close()
     return result
 
 

@@ -32,6 +32,9 @@ class DPOPolicyConfig(StrictModel):
     input_padding_side: Literal["left", "right"] | None = Field(
         default=None, description="null: the tokenizer's side"
     )
+    train_top_layers: Count | None = Field(
+        default=None, description="train only the top layers; null: all"
+    )
     eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
 
