@@ -11,7 +11,6 @@ import ctypes
 import gc
 import platform
 import statistics
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +21,7 @@ import transformers
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from transformers.utils import logging as transformers_logging
 
-from benchmarks import baseline, ours, workload
+from benchmarks import baseline, causal, ours, workload
 from benchmarks.child import measured
 from benchmarks.flops import padded_update_flops, step_flops
 from benchmarks.measure import (
@@ -58,12 +57,15 @@ CHECKED_EPOCHS = 2
 CHECKED_PROMPTS = 2
 
 
+NAMES = (*SIZES, causal.NAME)
+
+
 class Settings(StrictModel):
-    """`make bench`."""
+    """`make bench`. The options of a size do not apply to `smollm2` (benchmarks/causal.py)."""
 
     sizes: str = Field(
         "auto",
-        description=f"comma-separated names out of {', '.join(SIZES)}; auto: by the hardware",
+        description=f"comma-separated names out of {', '.join(NAMES)}; auto: by the hardware",
     )
     reps: PositiveInt | None = Field(
         None, description="timed steps of each side; null: the size's default"
@@ -93,14 +95,19 @@ class Settings(StrictModel):
         None, description="a document whose `bench` part is replaced by the table"
     )
 
-    def chosen(self) -> list[Size]:
+    def names(self) -> list[str]:
+        """The names in `sizes`. Raises `UserError` if one of them is unknown."""
         auto = (*CPU_SIZES, *GPU_SIZES) if torch.cuda.is_available() else CPU_SIZES
-        names = list(auto) if self.sizes == "auto" else self.sizes.split(",")
-        unknown = [name for name in names if name not in SIZES]
+        names = [*auto, causal.NAME] if self.sizes == "auto" else self.sizes.split(",")
+        unknown = [name for name in names if name not in NAMES]
         if unknown:
-            raise UserError(f"unknown size {', '.join(unknown)}; choose from {', '.join(SIZES)}")
+            raise UserError(f"unknown size {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+        return names
+
+    def chosen(self) -> list[Size]:
+        """The encoder-decoder sizes, with the changes of these settings."""
         changes = {name: getattr(self, name) for name in OF_SIZE if getattr(self, name) is not None}
-        return [replace(SIZES[name], **changes) for name in names]
+        return [replace(SIZES[name], **changes) for name in self.names() if name in SIZES]
 
 
 class Progress:
@@ -323,11 +330,16 @@ def document(results: dict[str, dict]) -> str:
     about = results["about"]
     versions = f"torch {about['torch']}, transformers {about['transformers']}"
     where = f"{about['gpu'] or about['cpu']}, {about['threads']} CPU threads, {versions}"
-    tables = [size_table(name, result) for name, result in results.items() if name != "about"]
+    tables = []
+    for name, result in results.items():
+        if name == causal.NAME:
+            tables.append(causal.size_table(result))
+        elif name != "about":
+            tables.append(size_table(name, result))
     return "\n\n".join([f"{where}.", *tables]) + "\n"
 
 
-def run(settings: Settings, sizes: Sequence[Size] | None = None) -> dict[str, dict]:
+def run(settings: Settings) -> dict[str, dict]:
     """Measure; write `bench.json` after every size and `bench.md` at the end."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -335,8 +347,11 @@ def run(settings: Settings, sizes: Sequence[Size] | None = None) -> dict[str, di
     folder = Path(settings.output_dir)
     say = Progress()
     results: dict[str, dict] = {"about": machine(settings.threads)}
-    for size in sizes or settings.chosen():
+    for size in settings.chosen():
         results[size.name] = bench_size(size, settings, say)
+        write_json(folder / "bench.json", results)
+    if causal.NAME in settings.names():
+        results[causal.NAME] = causal.bench(say)
         write_json(folder / "bench.json", results)
     text = document(results)
     write_text(folder / "bench.md", text)

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import (
     baseline,
     bench,
+    causal,
     child,
     flops,
     measure,
@@ -140,7 +141,8 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
             "peak_mb": {**fake["peak_mb"], "updates": {"baseline": 400.0, "ours": 250.0}[side]},
         },
     )
-    bench.run(bench.Settings(output_dir=str(tmp_path), threads=1), [SMALL])
+    monkeypatch.setitem(bench.SIZES, "tiny", SMALL)
+    bench.run(bench.Settings(sizes="tiny", output_dir=str(tmp_path), threads=1))
     written = json.loads((tmp_path / "bench.json").read_text())["small"]
     for name in (*measure.PHASES, "step"):
         assert {
@@ -165,6 +167,30 @@ def test_unknown_sizes_are_refused():
     with pytest.raises(UserError, match="huge.*choose from tiny"):
         bench.Settings(sizes="tiny,huge").chosen()
     assert [size.samples for size in bench.Settings(sizes="tiny", samples=2).chosen()] == [2]
+    assert bench.Settings(sizes="smollm2").chosen() == []
+    assert "smollm2" in bench.Settings().names()
+
+
+SMALL_DECODER = replace(
+    causal.SIZE, vocab=300, width=24, layers=2, heads=3, prompt_tokens=20, tokens=5
+)
+
+
+def test_the_row_of_a_decoder(tmp_path, monkeypatch):
+    monkeypatch.setattr(causal, "CHECKED", {**causal.CHECKED, "prompt_tokens": 10})
+    lines = []
+    result = causal.bench(lines.append, SMALL_DECODER)
+    assert result["equality"]["gradients"] < 1e-4 and len(lines) == 1 + SMALL_DECODER.steps
+    for phase in ("rollout", "update", "step"):
+        row = result[phase]
+        assert row["ratio"] == row["baseline_s"] / row["ours_s"] > 0
+    assert "| update |" in causal.size_table(result)
+
+
+def test_a_decoder_that_computes_something_else_is_not_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(causal, "reward_of", lambda text: float(text.count("1")))
+    with pytest.raises(UserError, match="gradients of baseline and ours differ"):
+        causal.checked(tmp_path, SMALL_DECODER)
 
 
 def test_ratios_are_medians_of_pairs():
