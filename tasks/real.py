@@ -68,9 +68,13 @@ def choose_task(settings: RealConfig) -> tuple[TaskName, str]:
     files = (folder / RATED_FILE, folder / SPANS_FILE)
     if all(file.exists() for file in files):
         return "detoxification", f"since its data are in {folder}"
+    print("fetching the data of detoxification; without them, the task is sentiment", flush=True)
     if run_script("tasks/detoxification/data/download.sh", data_folder(folder), "attempts=1") == 0:
         return "detoxification", "since its data could be fetched"
-    return "sentiment", "since the data of detoxification could not be fetched"
+    return (
+        "sentiment",
+        "since the data of detoxification could not be fetched (the reason is above)",
+    )
 
 
 def out_folder(settings: RealConfig, task: str) -> Path:
