@@ -25,7 +25,8 @@ from benchmarks.peers import Choice, Comparison, Measured, Side
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
-from fgrlhf.reward_models.inputs import RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.utils import derive_seed, seeded
 from reward_modeling.data import PairCollator
 from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss

@@ -20,8 +20,9 @@ from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.rm_input import IGNORED, RMInput
 from fgrlhf.reward_utils import SEGMENT_MARK
 
 WHOLE = ("sequence", "whole")  # levels with one segment per response

@@ -13,8 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from fgrlhf.reward_models.feature_head import LinearModel
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.rm_input import IGNORED, RMInput
 
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 BATCH = 64  # inputs

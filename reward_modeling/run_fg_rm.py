@@ -23,9 +23,10 @@ from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import read_json
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.rm_input import IGNORED, RMInput
 from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer

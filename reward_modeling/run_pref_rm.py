@@ -24,9 +24,10 @@ from transformers import EvalPrediction, PreTrainedModel
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.reward_models.inputs import IGNORED, RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
+from fgrlhf.reward_models.rm_input import IGNORED, RMInput
 from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer

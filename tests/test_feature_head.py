@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
-from fgrlhf.reward_models.inputs import IGNORED
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.rm_input import IGNORED
 from fgrlhf.reward_models.scoring import (
     RewardModelSpec,
     SegmentScorer,

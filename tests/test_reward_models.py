@@ -12,13 +12,8 @@ from transformers import LongformerForSequenceClassification, LongformerForToken
 
 from fgrlhf.errors import UserError
 from fgrlhf.models.logprobs import logprobs_and_margins
-from fgrlhf.reward_models.inputs import (
-    RMInputs,
-    batches_by_prompt,
-    join_segments,
-    last_tokens,
-    segment_mark,
-)
+from fgrlhf.reward_models.collate import batches_by_prompt
+from fgrlhf.reward_models.inputs import RMInputs, join_segments, last_tokens, segment_mark
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
 from fgrlhf.reward_models.networks import (

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from fgrlhf.reward_models.inputs import Cuts, RMInputs, lengths_that_fit
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.rm_input import Cuts, lengths_that_fit
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.feedback import rm_prefix_of_words
 

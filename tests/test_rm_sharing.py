@@ -11,10 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from fgrlhf.kernels.shared_rows import RaggedRows
 from fgrlhf.models.shared_rows import block_mask
-from fgrlhf.reward_models.inputs import RMInput, RMInputs
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import decoder_start
 
 FAMILIES = {"t5": "seq2seq", "bart": "seq2seq", "gpt2": "causal", "llama": "causal"}
@@ -170,8 +171,8 @@ def test_a_prompt_is_read_once(tmp_path):
     batch = inputs.collate(read)
     tokens = sum(len(x.output_ids) - 1 for x in read) + sum({len(x.prompt) for x in read})
     assert len(batch["input_ids"]) == 2 and int(batch["attention_mask"].sum()) == tokens
-    inputs.shared_width = None
-    assert len(inputs.collate(read)["input_ids"]) == 8
+    row_per_response = replace(inputs.collate, shared_width=None)
+    assert len(row_per_response(read)["input_ids"]) == 8
 
 
 def test_prompts_that_were_cut_differently_are_not_shared(tmp_path):

@@ -1,208 +1,34 @@
-"""Inputs of a reward model's network: token ids, and the position that judges each segment.
+"""A reward model's texts in token ids: `RMInputs` encodes them, in training and in scoring.
 
-Three shapes read the same words: a prefix and the segments of the response.
-
-- encoder: `prefix </s> segment 1 </s> segment 2 ...` in one bidirectional encoder such as
-  Longformer. Segment j is judged at its `</s>`. A score of the whole response comes from the
-  sequence classification head, and no `</s>` is inserted.
-- seq2seq: the encoder reads the prefix, the decoder the response. Segment j is judged at its last
-  token.
-- causal: one decoder-only sequence holds the prefix and the response. Segment j is judged at its
-  last token.
-
-`RMInputs` turns words into ids, in training and in scoring. Responses to the same prompt share its
-encoder states (seq2seq) or a row (causal), so that the prompt is read once.
-
-An input that is too long for the network loses its context first, from the end, then the end of the
-response, and the rest of the prompt last (`lengths_that_fit`).
+fgrlhf/reward_models/rm_input.py describes the result, fgrlhf/reward_models/collate.py makes batches
+of it.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import PretrainedConfig
 
 from fgrlhf.errors import UserError
-from fgrlhf.models.packing import ROW_LENGTH, pack_responses
-from fgrlhf.models.shared_rows import sharing_pays
+from fgrlhf.reward_models.collate import RMCollator
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
+from fgrlhf.reward_models.rm_input import (
+    Cuts,
+    Kind,
+    RMInput,
+    Shape,
+    TokenCounts,
+    lengths_that_fit,
+)
+from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.reward_utils import SEGMENT_MARK
-
-Shape = Literal["encoder", "seq2seq", "causal"]
-Kind = Literal["segment", "sequence"]
-
-IGNORED = -100  # the label that the losses of transformers ignore
-
-
-class LowerStates(NamedTuple):
-    """What frozen layers compute of the tokens of a decoder-only input: prompt, then response."""
-
-    prompt_PD: Tensor
-    response_TD: Tensor
-
-
-@dataclass(frozen=True)
-class RMInput:
-    """Ids that the network reads, and the position whose output judges each segment.
-
-    In a decoder-only model, the ids of prompt and response are one sequence. Its network gives an
-    output for the last token of the prompt, from which a blank response is judged, and for every
-    token of the response.
-
-    A position is None if the segment has no words or its last token was cut off. Such a segment is
-    not judged, because the token of another segment would judge it wrongly.
-
-    Attributes:
-      prefix_length: tokens of a decoder-only input before the response.
-      cut_context, cut_response, cut_core: tokens of each part that did not fit. The core is the
-        prompt without its context.
-      unread_segments: segments that are not judged because their last token was cut off.
-      features_TF: what a frozen language model computes of every token that has an output, if it
-        was computed before (precompute.py).
-      lower: what the frozen layers compute of every token, if it was computed before.
-      text_features: hand-made features of every segment (text_features.py), if the network reads
-        them.
-    """
-
-    input_ids: list[int]
-    decoder_input_ids: list[int] | None
-    positions: tuple[int | None, ...]
-    prefix_length: int = 0
-    cut_context: int = 0
-    cut_response: int = 0
-    cut_core: int = 0
-    unread_segments: int = 0
-    features_TF: Tensor | None = None
-    lower: LowerStates | None = None
-    text_features: tuple[tuple[float, ...], ...] | None = None
-
-    @property
-    def length(self) -> int:
-        return len(self.input_ids) + len(self.decoder_input_ids or ())
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """The ids before the response: inputs with equal ones share their prompt."""
-        if self.decoder_input_ids is not None:
-            return tuple(self.input_ids)
-        return tuple(self.input_ids[: self.prefix_length])
-
-    @property
-    def first_output(self) -> int:
-        """The first position that the network has an output for."""
-        return max(self.prefix_length - 1, 0)
-
-    @property
-    def judged_outputs(self) -> list[int]:
-        """The indices of the outputs that judge segments."""
-        return [p - self.first_output for p in self.positions if p is not None]
-
-    @property
-    def segments_of_outputs(self) -> list[int]:
-        """The judged segment that each token with an output belongs to, from 1; 0 if none.
-
-        The first output has none: its token precedes the response.
-        """
-        numbers = [0] * len(self.output_ids)
-        begin = 1
-        for number, last in enumerate(self.judged_outputs, 1):
-            for output in range(begin, last + 1):
-                numbers[output] = number
-            begin = last + 1
-        return numbers
-
-    @property
-    def output_ids(self) -> list[int]:
-        """The ids at the positions that the network has an output for."""
-        if self.decoder_input_ids is not None:
-            return self.decoder_input_ids
-        return self.input_ids[self.first_output :]
-
-    @property
-    def read_length(self) -> int:
-        """Length of the sequence that `positions` refer to."""
-        return len(self.input_ids if self.decoder_input_ids is None else self.decoder_input_ids)
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Counts of inputs that were cut.
-
-    Attributes:
-      inputs: all inputs.
-      prefixes: those whose prompt was cut, in its context or in its core.
-      contexts, responses, cores: those that lost tokens of this part.
-      unread_segments: segments that are not judged because of a cut.
-    """
-
-    inputs: int = 0
-    prefixes: int = 0
-    contexts: int = 0
-    responses: int = 0
-    cores: int = 0
-    unread_segments: int = 0
-
-    @classmethod
-    def count(cls, inputs: Sequence[RMInput]) -> "Cuts":
-        return cls(
-            inputs=len(inputs),
-            prefixes=sum(x.cut_context > 0 or x.cut_core > 0 for x in inputs),
-            contexts=sum(x.cut_context > 0 for x in inputs),
-            responses=sum(x.cut_response > 0 for x in inputs),
-            cores=sum(x.cut_core > 0 for x in inputs),
-            unread_segments=sum(x.unread_segments for x in inputs),
-        )
-
-    def __add__(self, other: "Cuts") -> "Cuts":
-        return Cuts(
-            inputs=self.inputs + other.inputs,
-            prefixes=self.prefixes + other.prefixes,
-            contexts=self.contexts + other.contexts,
-            responses=self.responses + other.responses,
-            cores=self.cores + other.cores,
-            unread_segments=self.unread_segments + other.unread_segments,
-        )
-
-    def describe(self, max_length: int) -> str:
-        """A line for the user."""
-        line = (
-            f"{self.contexts} of {self.inputs} inputs: context cut to fit"
-            f" model.max_length={max_length}; {self.responses} responses cut"
-        )
-        if self.unread_segments:
-            line += f", {self.unread_segments} of their segments are not judged"
-        if self.cores:
-            line += f"; {self.cores} prompts cut beyond their context: raise model.max_length"
-        return line
-
-
-class TokenCounts(NamedTuple):
-    """Tokens of each part of an input. Special tokens count as part of the core."""
-
-    context: int
-    response: int
-    core: int
-
-
-def lengths_that_fit(context: int, response: int, core: int, max_length: int) -> TokenCounts:
-    """How many tokens of each part fit into `max_length`.
-
-    The context is cut first, then the response, and the core last. Each part loses its end.
-    """
-    core_left = min(core, max_length)
-    response_left = min(response, max_length - core_left)
-    context_left = min(context, max_length - core_left - response_left)
-    return TokenCounts(context_left, response_left, core_left)
 
 
 class RMInputs:
-    """Words to ids and read positions, and batches of them.
+    """Words to ids and read positions.
 
     Args:
       tokenizer: a fast tokenizer (character offsets and word numbers are needed).
@@ -214,6 +40,7 @@ class RMInputs:
       text_features: whether the network reads hand-made features of the segments.
 
     Attributes:
+      collate: inputs -> the arguments of the network's forward pass.
       cuts: counts over everything encoded so far.
 
     Raises:
@@ -240,8 +67,8 @@ class RMInputs:
         self.kind = kind
         self.max_length = max_length
         self.decoder_start_id = decoder_start_id
-        self.shared_width = shared_width
         self.text_features = text_features
+        self.collate = RMCollator(shape, tokenizer.pad_token_id, shared_width, text_features)
         has_marks = shape == "encoder" and kind == "segment"
         self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
         self.cuts = Cuts()
@@ -255,10 +82,8 @@ class RMInputs:
         else:
             inputs = self._encode_for_language_model(texts)
         if self.text_features:
-            inputs = [
-                replace(read, text_features=segment_features(text))
-                for read, text in zip(inputs, texts)
-            ]
+            for i, text in enumerate(texts):
+                inputs[i] = replace(inputs[i], text_features=segment_features(text))
         self.cuts += Cuts.count(inputs)
         return inputs
 
@@ -279,12 +104,14 @@ class RMInputs:
             all_words.append(words)
             all_bounds.append(bounds)
         batch = self.tokenizer(all_words, is_split_into_words=True, verbose=False)
-        return [
-            self._cut_encoder_input(
-                batch["input_ids"][i], batch.word_ids(i), text.prefix.context, all_bounds[i]
+        inputs = []
+        for i, text in enumerate(texts):
+            ids = batch["input_ids"][i]
+            word_ids = batch.word_ids(i)
+            inputs.append(
+                self._cut_encoder_input(ids, word_ids, text.prefix.context, all_bounds[i])
             )
-            for i, text in enumerate(texts)
-        ]
+        return inputs
 
     def _cut_encoder_input(
         self,
@@ -315,7 +142,9 @@ class RMInputs:
             later = (token for number, token in first_token.items() if number >= word)
             return min(later, default=content_end)
 
-        context_tokens = _positions((begin(part.start), begin(part.stop)) for part in context)
+        context_tokens: list[int] = []
+        for part in context:
+            context_tokens += range(begin(part.start), begin(part.stop))
         response_begin = begin(bounds[0])
         response_length = content_end - response_begin
         lengths = TokenCounts(
@@ -442,225 +271,13 @@ class RMInputs:
             for position, (start, end) in enumerate(offsets):
                 if start < end:  # special tokens have no characters
                     content_end = position + 1
-            context = _positions(
-                (
-                    _token_of_word(prefix.words, part.start, offsets, content_end),
-                    _token_of_word(prefix.words, part.stop, offsets, content_end),
-                )
-                for part in prefix.context
-            )
+            context: list[int] = []
+            for part in prefix.context:
+                first = _token_of_word(prefix.words, part.start, offsets, content_end)
+                stop = _token_of_word(prefix.words, part.stop, offsets, content_end)
+                context += range(first, stop)
             tokens[prefix] = _PrefixTokens(batch["input_ids"][i], context, content_end)
         return tokens
-
-    # ---- batches ----
-
-    def collate(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
-        """Arguments of the network's forward pass, padded on the right.
-
-        A language model also gets `places` and `response_mask` (B, T): where the tokens of
-        `RMInput.output_ids` are in its rows (row * width + column), and which of them are real. The
-        network's logits have their shape. `parts` numbers the responses of rows that hold several.
-        `segments` (B, T) numbers the segments of a response, and `text_features` (B, T, F) has
-        their features at the outputs that judge them, if the network reads them.
-        """
-        if self.shape == "encoder":
-            return self._padded([x.input_ids for x in inputs], "")
-        if self.shape == "seq2seq":
-            batch = self._encoder_decoder_batch(inputs)
-        else:
-            batch = self._causal_batch(inputs)
-        if all(x.features_TF is not None for x in inputs):
-            features = [x.features_TF for x in inputs if x.features_TF is not None]
-            batch["features"] = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
-        if self.text_features:
-            batch["text_features"] = _features_of_segments(inputs)
-            batch["segments"] = _padded([x.segments_of_outputs for x in inputs], 0)
-        return batch
-
-    def _encoder_decoder_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
-        """Equal prefixes are in one row of the encoder; `prompt_rows` is that of a decoder row."""
-        prefixes: dict[tuple[int, ...], int] = {}
-        prompts = torch.tensor([prefixes.setdefault(x.prompt, len(prefixes)) for x in inputs])
-        encoder = self._padded([list(ids) for ids in prefixes], "")
-        decoder = self._padded([x.output_ids for x in inputs], "decoder_")
-        ids_BT = decoder["decoder_input_ids"]
-        mask_BT = decoder["decoder_attention_mask"]
-        if self.shared_width is None:
-            return {
-                **encoder,
-                **decoder,
-                "prompt_rows": prompts,
-                "places": torch.arange(ids_BT.numel()).view_as(ids_BT),
-                "response_mask": mask_BT,
-            }
-        # in a narrow network, attention is expensive in comparison: rows are shorter
-        packing = pack_responses(mask_BT, prompts, min(ROW_LENGTH, self.shared_width))
-        numbers_B1 = torch.arange(1, len(inputs) + 1)[:, None]
-        parts_RN = packing.pack(numbers_B1.expand_as(ids_BT).contiguous(), fill=-1)
-        return {
-            **encoder,
-            "decoder_input_ids": packing.pack(ids_BT, fill=self.tokenizer.pad_token_id),
-            "decoder_attention_mask": (parts_RN > 0).long(),
-            "parts": parts_RN,
-            "prompt_rows": torch.arange(len(prefixes)).repeat_interleave(packing.rows_per_prompt),
-            "places": packing.place_BT * mask_BT,
-            "response_mask": mask_BT,
-        }
-
-    def _causal_batch(self, inputs: Sequence[RMInput]) -> dict[str, Tensor]:
-        """One row per response, or per prompt where that is cheaper (models/shared_rows.py)."""
-        rows, shares = self._causal_rows(inputs)
-        ids: list[list[int]] = []
-        parts: list[list[int]] = []
-        positions: list[list[int]] = []
-        columns: list[list[int]] = [[] for _ in inputs]  # of every token with an output
-        row_of = [0] * len(inputs)
-        for row, members in enumerate(rows):
-            prompt = inputs[members[0]].prompt
-            ids.append(list(prompt))
-            parts.append([0] * len(prompt))
-            positions.append(list(range(len(prompt))))
-            for number, b in enumerate(members, 1):
-                response = inputs[b].input_ids[len(prompt) :]
-                begin = len(ids[row])
-                last_of_prompt = [len(prompt) - 1] if prompt else []
-                columns[b] = last_of_prompt + list(range(begin, begin + len(response)))
-                row_of[b] = row
-                ids[row] += response
-                parts[row] += [number] * len(response)
-                positions[row] += range(len(prompt), len(prompt) + len(response))
-
-        batch = self._padded(ids, "")
-        width = batch["input_ids"].shape[1]
-        places = [[row * width + column for column in columns[b]] for b, row in enumerate(row_of)]
-        batch["places"] = _padded(places, 0)
-        batch["response_mask"] = _padded([[1] * len(place) for place in places], 0)
-        if shares:
-            batch["parts"] = _padded(parts, -1)
-            batch["position_ids"] = _padded(positions, 0)
-        if all(x.lower is not None for x in inputs):
-            batch["lower"] = _rows_of_states(inputs, rows)
-        return batch
-
-    def _causal_rows(self, inputs: Sequence[RMInput]) -> tuple[list[list[int]], bool]:
-        """The responses of each row, and whether responses to a prompt share a row."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for b, x in enumerate(inputs):
-            groups.setdefault(x.prompt, []).append(b)
-        shares = self.shared_width is not None and sharing_pays(
-            P=max(len(prompt) for prompt in groups),
-            T=max(len(x.output_ids) for x in inputs),
-            K=len(inputs) // len(groups),
-            D=self.shared_width,
-        )
-        rows = list(groups.values()) if shares else [[b] for b in range(len(inputs))]
-        return rows, shares
-
-    def split_rows(self, inputs: Sequence[RMInput], states_RLD: Tensor) -> list[LowerStates]:
-        """States of the rows of `collate` -> those of each decoder-only input.
-
-        Responses in a row share the tensor of their prompt.
-        """
-        results: dict[int, LowerStates] = {}
-        rows, _ = self._causal_rows(inputs)
-        for members, states_LD in zip(rows, states_RLD):
-            begin = len(inputs[members[0]].prompt)
-            prompt_PD = states_LD[:begin].clone()
-            for b in members:
-                end = begin + inputs[b].length - len(inputs[b].prompt)
-                results[b] = LowerStates(prompt_PD, states_LD[begin:end].clone())
-                begin = end
-        return [results[b] for b in range(len(inputs))]
-
-    def _padded(self, rows: Sequence[list[int]], name: str) -> dict[str, Tensor]:
-        return {
-            f"{name}input_ids": _padded(rows, self.tokenizer.pad_token_id),
-            f"{name}attention_mask": _padded([[1] * len(row) for row in rows], 0),
-        }
-
-
-def _padded(rows: Sequence[list[int]], fill: int) -> Tensor:
-    """Rows of numbers as a tensor, filled up on the right."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
-
-
-def _rows_of_states(inputs: Sequence[RMInput], rows: Sequence[Sequence[int]]) -> Tensor:
-    """lower_RLD of the rows of a batch, padded with zeros."""
-    states = []
-    for members in rows:
-        parts: list[Tensor] = []
-        for b in members:
-            lower = inputs[b].lower
-            assert lower is not None  # the caller has checked it
-            if not parts:
-                parts.append(lower.prompt_PD)
-            parts.append(lower.response_TD)
-        states.append(torch.cat(parts))
-    return torch.nn.utils.rnn.pad_sequence(states, batch_first=True)
-
-
-def _features_of_segments(inputs: Sequence[RMInput]) -> Tensor:
-    """The features of each segment at the output that judges it, 0 elsewhere."""
-    width = max(len(x.output_ids) for x in inputs)
-    features_BTF = torch.zeros(len(inputs), width, len(TEXT_FEATURES))
-    for b, x in enumerate(inputs):
-        assert x.text_features is not None  # `encode` has computed them
-        for position, features in zip(x.positions, x.text_features, strict=True):
-            if position is not None:
-                features_BTF[b, position - x.first_output] = torch.tensor(features)
-    return features_BTF
-
-
-def batches_by_prompt(inputs: Sequence[RMInput], batch_tokens: int) -> list[list[int]]:
-    """Batches of indices of inputs of similar length, those of a prompt together.
-
-    A batch has at most `batch_tokens` padded tokens, or a single input. A prompt counts once,
-    because its responses share it; an encoder's inputs have no prompt of their own.
-    """
-    by_prompt: dict[tuple[int, ...] | int, list[int]] = {}
-    for i, x in enumerate(inputs):
-        by_prompt.setdefault(x.prompt or i, []).append(i)
-    groups = list(by_prompt.values())
-    for group in groups:
-        group.sort(key=lambda i: -inputs[i].length)
-    groups.sort(key=lambda group: -inputs[group[0]].length)
-
-    batches: list[list[int]] = []
-    size = _BatchSize()
-    for group in groups:
-        for number, i in enumerate(group):
-            larger = size.with_input(inputs[i], is_new_prompt=number == 0)
-            if batches and larger.tokens <= batch_tokens:
-                batches[-1].append(i)
-                size = larger
-            else:
-                batches.append([i])
-                size = _BatchSize().with_input(inputs[i], is_new_prompt=True)
-    return batches
-
-
-@dataclass(frozen=True)
-class _BatchSize:
-    """The size of a batch: prompts and the longest of them, responses and the longest of them."""
-
-    prompts: int = 0
-    longest_prompt: int = 0
-    responses: int = 0
-    longest_response: int = 0
-
-    @property
-    def tokens(self) -> int:
-        return self.prompts * self.longest_prompt + self.responses * self.longest_response
-
-    def with_input(self, added: RMInput, is_new_prompt: bool) -> "_BatchSize":
-        prompt = len(added.prompt)
-        return _BatchSize(
-            self.prompts + is_new_prompt,
-            max(self.longest_prompt, prompt),
-            self.responses + 1,
-            max(self.longest_response, added.length - prompt),
-        )
 
 
 @dataclass(frozen=True)
@@ -687,11 +304,6 @@ class _PrefixTokens:
         ending = self.ids[self.content_end :][: fitting.core]
         content = _without(self.ids[: self.content_end], self.context[fitting.context :])
         return content[: fitting.context + fitting.core - len(ending)] + ending
-
-
-def _positions(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """All positions of half-open ranges, in order."""
-    return [position for start, stop in ranges for position in range(start, stop)]
 
 
 def _without(ids: Sequence[int], positions: Iterable[int]) -> list[int]:

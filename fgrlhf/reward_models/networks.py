@@ -30,7 +30,7 @@ from fgrlhf.models.logprobs import logprobs_and_margins, project_states
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
-from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_models.scorer_batch import (
     ScorerBatch,
     hidden_states,
@@ -299,7 +299,7 @@ class LanguageModelScorer(PreTrainedModel):
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
-        The arguments are the output of `RMInputs.collate`. Without `features` (B, T, F) and `lower`
+        The arguments are the output of `RMCollator`. Without `features` (B, T, F) and `lower`
         (R, L, D), they are computed if the network reads them.
         """
         read = scorer_batch(

@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from fgrlhf.reward_models.inputs import RMInput, RMInputs, batches_by_prompt
+from fgrlhf.reward_models.collate import batches_by_prompt
+from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scorer_batch import scorer_batch
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import is_main_rank
@@ -60,7 +62,7 @@ def precompute(
                 length = len(read[i].output_ids)
                 result[i] = replace(result[i], features_TF=features_TF[:length].clone())
         if keeps_states and batch.lower_RLD is not None:
-            states = inputs.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
+            states = inputs.collate.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
             for i, lower in zip(rows, states):
                 result[i] = replace(result[i], lower=lower)
         bar.update(len(rows))

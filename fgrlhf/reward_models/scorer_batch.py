@@ -16,7 +16,7 @@ from fgrlhf.utils import check_same_shape
 
 @dataclass(frozen=True)
 class ScorerBatch:
-    """The rows that a language model reads, as `RMInputs.collate` arranges them.
+    """The rows that a language model reads, as `RMCollator` arranges them.
 
     G prompts (encoder-decoders only), R rows of L tokens, B responses of at most T tokens.
 
@@ -98,7 +98,7 @@ def scorer_batch(
     position_ids: Tensor | None = None,
     lower: Tensor | None = None,
 ) -> ScorerBatch:
-    """The output of `RMInputs.collate` as a `ScorerBatch`."""
+    """The output of `RMCollator` as a `ScorerBatch`."""
     if decoder_input_ids is None or decoder_attention_mask is None:
         return ScorerBatch(
             prompt_ids_GP=None,

@@ -13,7 +13,7 @@ Bring your own model
    `encoder`).
 2. Any encoder-decoder or decoder: shape `seq2seq` or `causal`.
 3. Your own network: pass `SegmentScorer` or `SequenceScorer` an `nn.Module` whose forward takes the
-   output of `RMInputs.collate` and returns an object with `logits`: (B, T, labels) for segments
+   output of `RMCollator` and returns an object with `logits`: (B, T, labels) for segments
    (T as in `places`, or of the whole input in shape `encoder`), (B, 1) for sequences.
 4. Anything else, such as a rule or a server: write a class with `segment_scores(prompts, texts)` as
    in fgrlhf/reward.py. It needs no reward model.
@@ -37,21 +37,15 @@ from transformers import (
 from fgrlhf.errors import UserError, first_problems, shorten
 from fgrlhf.files import read_json, write_json
 from fgrlhf.models import loading
-from fgrlhf.reward_models.inputs import (
-    Cuts,
-    Kind,
-    RMInput,
-    RMInputs,
-    Shape,
-    batches_by_prompt,
-    longest_input,
-)
+from fgrlhf.reward_models.collate import batches_by_prompt
+from fgrlhf.reward_models.inputs import RMInputs, longest_input
 from fgrlhf.reward_models.networks import (
     LanguageModelScorer,
     LanguageModelScorerConfig,
     speed_up_network,
 )
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
+from fgrlhf.reward_models.rm_input import Cuts, Kind, RMInput, Shape
 from fgrlhf.reward_models.shapes import other_shape, reads_ahead, shape_of_config
 from fgrlhf.reward_models.spec import is_finite_number, spec_problems, with_current_names
 from fgrlhf.reward_utils import Span, load_segmenter
@@ -71,7 +65,7 @@ class RewardModelSpec:
 
     Attributes:
       kind: "segment" (a label per segment) or "sequence" (one score per response).
-      shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/inputs.py.
+      shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/rm_input.py.
       level: of the segments that are judged; "sequence" for a sequence scorer.
       with_context: whether the prefix includes the prompt's context.
       max_length: most tokens that the network reads.

@@ -6,9 +6,7 @@ decides. Whether a single stack reads ahead is also measured on the loaded netwo
 configs do not reveal it (a bidirectional Llama, XLNet).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -17,8 +15,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING,
 )
 
-if TYPE_CHECKING:  # policies import this module without needing the segmenter
-    from fgrlhf.reward_models.inputs import Shape
+from fgrlhf.reward_models.rm_input import Shape
 
 PROBE_LENGTH = 4  # tokens
 CHANGE = 1e-5  # a smaller relative difference is rounding

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from fgrlhf.errors import shorten
-from fgrlhf.reward_models.inputs import Kind, Shape
+from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_pipeline_name
 
 MOST_TOKENS = 2**20  # longer than any network reads
