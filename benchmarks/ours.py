@@ -25,7 +25,8 @@ from fgrlhf.reward import (
     SegmentClassifierReward,
     SequenceScorerReward,
 )
-from fgrlhf.reward_models.scoring import SegmentScorer, load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
 from fgrlhf.runs.rl_config import RLConfig

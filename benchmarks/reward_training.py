@@ -31,7 +31,8 @@ from fgrlhf.errors import run_main
 from fgrlhf.files import write_json
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
-from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
+from fgrlhf.reward_models.scoring import inputs_of, shape_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.task import text_prefix
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator, read_pair_rows

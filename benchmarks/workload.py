@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from fgrlhf.config import validate
-from fgrlhf.reward_models.scoring import RewardModelSpec
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Level
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Prompt

@@ -27,7 +27,8 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import IGNORED, RMInput
-from fgrlhf.reward_models.scoring import RewardModelSpec, inputs_of, shape_of
+from fgrlhf.reward_models.scoring import inputs_of, shape_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import Level, load_segmenter
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold

@@ -28,7 +28,8 @@ from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import IGNORED, RMInput
-from fgrlhf.reward_models.scoring import RewardModelSpec, SequenceScorer, inputs_of, shape_of
+from fgrlhf.reward_models.scoring import SequenceScorer, inputs_of, shape_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.hf_trainer import StageTrainer
 from fgrlhf.runs.stage import hold

@@ -36,11 +36,11 @@ from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.source import ModelSource, read_source
 from fgrlhf.models.top_layers import train_top_layers
 from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.loading import check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.rm_input import Kind, Shape
-from fgrlhf.reward_models.scoring import RewardModelSpec, check_vocabulary, load_tokenizer
 from fgrlhf.reward_models.shapes import check_direction, check_stacks, other_shape, shape_of_config
-from fgrlhf.reward_models.spec import with_current_names
+from fgrlhf.reward_models.spec import RewardModelSpec, with_current_names
 from fgrlhf.runs.hf_trainer import (
     Decay,
     Epochs,

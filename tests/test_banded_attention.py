@@ -23,7 +23,8 @@ from fgrlhf.kernels.longformer import (
     banded_attention,
     use_banded_attention,
 )
-from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.training import ModelSection, load_network
 
 VOCABULARY = 50

@@ -15,16 +15,13 @@ from transformers import AutoModelForCausalLM
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
+from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.precompute import precompute
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.rm_input import IGNORED
-from fgrlhf.reward_models.scoring import (
-    RewardModelSpec,
-    SegmentScorer,
-    inputs_of,
-    load_reward_model,
-)
+from fgrlhf.reward_models.scoring import SegmentScorer, inputs_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
 from fgrlhf.task import text_prefix
 from reward_modeling import run_fg_rm, run_pref_rm
@@ -188,7 +185,7 @@ def test_a_trained_model_is_loaded_with_its_features(tmp_path, layers):
     assert isinstance(scorer, SegmentScorer) and scorer.inputs.text_features
     assert scorer.model.trunk.config.num_hidden_layers == (layers or 2)
     rows = read_segment_rows(config.data.dev_file, ("NF-ERR", "O"), "Ignore")
-    logits = scorer._forward(scorer.inputs.encode([row.text for row in rows]))
+    logits = scorer.logits(scorer.inputs.encode([row.text for row in rows]))
     right = []
     for row, logits_SL in zip(rows, logits):
         for label, predicted in zip(row.labels, logits_SL.argmax(-1)):

@@ -10,7 +10,8 @@ from transformers import LongformerForTokenClassification
 from fgrlhf.kernels import attention, choice, install, layers, longformer
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.policy import load_policy
-from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.training import ModelSection, load_network
 
 

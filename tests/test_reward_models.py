@@ -16,6 +16,7 @@ from fgrlhf.reward_models.collate import batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, last_tokens, segment_mark
 from fgrlhf.reward_models.kind import RewardContext
 from fgrlhf.reward_models.kinds import LIBRARY_REWARDS
+from fgrlhf.reward_models.loading import load_reward_model, load_tokenizer
 from fgrlhf.reward_models.networks import (
     LanguageModelScorer,
     pooled_features,
@@ -23,14 +24,8 @@ from fgrlhf.reward_models.networks import (
     scorer_batch,
 )
 from fgrlhf.reward_models.prefix import RMText
-from fgrlhf.reward_models.scoring import (
-    RewardModelSpec,
-    SegmentLabels,
-    SegmentScorer,
-    SequenceScorer,
-    load_reward_model,
-    load_tokenizer,
-)
+from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.types import Prompt
 from reward_modeling.data import read_segment_rows

@@ -8,13 +8,9 @@ import tiny
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from fgrlhf.reward_models.scoring import (
-    RewardModelSpec,
-    SegmentScorer,
-    SequenceScorer,
-    decoder_start,
-    load_reward_model,
-)
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from reward_modeling.training import ModelSection, load_network
 

@@ -27,7 +27,8 @@ from transformers import (
 )
 
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.scoring import load_reward_model, shape_of
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import shape_of
 from fgrlhf.reward_models.shapes import reads_ahead, shape_of_config
 from reward_modeling.run_fg_rm import train
 from reward_modeling.training import ModelSection, load_network

@@ -9,8 +9,8 @@ import spacy
 from test_reward_models import save, scorer, spec
 
 from fgrlhf.errors import UserError, first_problems
-from fgrlhf.reward_models.scoring import RewardModelSpec, load_reward_model
-from fgrlhf.reward_models.spec import spec_problems
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
 
 NAN, INF = float("nan"), float("inf")
 BAD = {

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.config import to_yaml, validate
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.hf_trainer import StepwiseSortedSampler
 from fgrlhf.task import load_task
 from reward_modeling import command, run_fg_rm, run_pref_rm, training

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.config import validate
 from fgrlhf.errors import UserError
-from fgrlhf.reward_models.scoring import load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
 from reward_modeling.data import first_position_share, read_pair_rows

@@ -23,7 +23,7 @@ from fgrlhf.kernels.choice import processor_name
 from fgrlhf.metrics.paired import by_prompt, paired_difference
 from fgrlhf.pipeline.experiments import evaluation_rows
 from fgrlhf.report.display import TRUTH, Display
-from fgrlhf.reward_models.scoring import SPEC_FILE
+from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
 

@@ -30,7 +30,7 @@ from fgrlhf.reward import (
 from fgrlhf.reward_models.classifier import ClassifierReward, LabelScorer
 from fgrlhf.reward_models.increment import IncrementReward
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, RewardKind, kind_of, make_object
-from fgrlhf.reward_models.scoring import load_segment_classifier, load_sequence_scorer
+from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 from fgrlhf.reward_models.text_rewards import (
     LengthReward,
     MetricReward,

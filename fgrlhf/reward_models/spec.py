@@ -1,16 +1,117 @@
-"""Checks every field of `reward_model.json`, since a model folder may come from anywhere."""
+"""`reward_model.json`, the description of a reward model in its folder.
+
+Reading it checks every field, since a model folder may come from anywhere.
+"""
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
-from fgrlhf.errors import shorten
+from fgrlhf.errors import UserError, first_problems, shorten
+from fgrlhf.files import read_json, write_json
 from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_utils import LEVEL_HELP, is_level, is_pipeline_name
 
+SPEC_FILE = "reward_model.json"
+NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error
 MOST_TOKENS = 2**20  # longer than any network reads
 REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
 OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earlier releases
+
+
+@dataclass(frozen=True)
+class RewardModelSpec:
+    """Description of a reward model: `reward_model.json` in the model's folder.
+
+    Attributes:
+      kind: "segment" (a label per segment) or "sequence" (one score per response).
+      shape: "encoder", "seq2seq" or "causal", see fgrlhf/reward_models/rm_input.py.
+      level: of the segments that are judged; "sequence" for a sequence scorer.
+      with_context: whether the prefix includes the prompt's context.
+      max_length: most tokens that the network reads.
+      labels: names of the network's outputs, in order (segment).
+      error_label: the label of a segment with an error. None if the model distinguishes several
+        kinds of error: then all labels except `ok_label` are errors.
+      ok_label: the label of a segment without an error.
+      segmenter: name and version of the pipeline that split the training responses.
+      mean, std: of a sequence scorer's raw scores over its training data.
+      metrics: on its dev data at the end of training.
+
+    Raises:
+      UserError: the labels are inconsistent, or mean and std are missing.
+    """
+
+    kind: Kind
+    shape: Shape
+    level: str
+    with_context: bool
+    max_length: int
+    labels: tuple[str, ...] = ()
+    error_label: str | None = None
+    ok_label: str | None = None
+    segmenter: Mapping[str, str] | None = None
+    mean: float | None = None
+    std: float | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.kind == "segment":
+            self._check_labels()
+        else:
+            self._check_moments()
+
+    def _check_labels(self) -> None:
+        needed = [self.ok_label]
+        if self.error_label is not None or len(self.labels) <= 2:
+            needed.insert(0, self.error_label)
+        absent = [str(name) for name in needed if name not in self.labels]
+        if absent:
+            raise UserError(
+                f"the reward model has the labels {', '.join(self.labels)}, not"
+                f" {', '.join(absent)}: give its error label with error_label=..."
+            )
+        if self.error_label == self.ok_label:
+            raise UserError(
+                "the error label and the label of segments without the error are both"
+                f" `{self.ok_label}`: name the error with error_label=..."
+            )
+
+    def _check_moments(self) -> None:
+        mean_is_number = is_finite_number(self.mean)
+        std_is_positive = is_finite_number(self.std) and self.std is not None and self.std > 0
+        if not (mean_is_number and std_is_positive):
+            raise UserError(
+                f"a sequence scorer needs the mean and std of its scores (here {self.mean} and"
+                f" {self.std}): give a finite mean=... and a finite std=... above 0 with the"
+                " checkpoint"
+            )
+
+    @property
+    def judged_labels(self) -> tuple[str, ...]:
+        """The labels that are compared: error labels, then `ok_label`; () for a sequence scorer."""
+        if self.ok_label is None:
+            return ()
+        if self.error_label is not None:
+            return (self.error_label, self.ok_label)
+        errors = [name for name in self.labels if name not in (*NOT_ERRORS, self.ok_label)]
+        return (*errors, self.ok_label)
+
+    def save(self, folder: str | Path) -> None:
+        write_json(Path(folder) / SPEC_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: str | Path) -> "RewardModelSpec":
+        """Read the file. Raises `UserError`, which lists every mistake, if it is not valid."""
+        path = Path(folder) / SPEC_FILE
+        row = with_current_names(read_json(path))
+        problems = spec_problems(row)
+        if problems:
+            head = f"{path} does not describe a reward model:"
+            lines = "\n  ".join([head, *first_problems(problems)])
+            raise UserError(f"{lines}\nTrain the model again, or restore the file")
+        return cls(**{**row, "labels": tuple(row.get("labels", ()))})
 
 
 def with_current_names(row: Any) -> Any:

@@ -79,7 +79,7 @@ class SequenceModelScorer(TextScorerKind):
     ckpt: FilePath = Field(description="folder of the reward model, with reward_model.json")
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.reward_models.scoring import load_sequence_scorer
+        from fgrlhf.reward_models.loading import load_sequence_scorer
 
         model = load_sequence_scorer(
             self.ckpt, context.prefix, device=context.device, dtype=context.dtype

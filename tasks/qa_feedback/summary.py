@@ -32,7 +32,9 @@ from fgrlhf.pipeline.summary import (
     seed_of,
     stages,
 )
-from fgrlhf.reward_models.scoring import SPEC_FILE, SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
+from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.runs.runlog import RunLog, versions
 from fgrlhf.runs.stage import begin, finish, finished, hold

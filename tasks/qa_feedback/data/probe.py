@@ -21,7 +21,8 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, load_reward_model
+from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.data.oracle import judge, page_sentences
 from tasks.qa_feedback.feedback import SplitName, load_examples, rm_prefix

@@ -17,7 +17,7 @@ from fgrlhf.errors import UserError
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.kind import RewardContext, RewardKind
 from fgrlhf.reward_models.kinds import SequenceScorer, model_facts
-from fgrlhf.reward_models.scoring import load_segment_classifier, load_sequence_scorer
+from fgrlhf.reward_models.loading import load_segment_classifier, load_sequence_scorer
 
 
 class _OneLevelReward(SegmentClassifierReward):
