@@ -83,6 +83,24 @@ def small_model() -> Path:
     return folder
 
 
+@pytest.fixture
+def record_calls(monkeypatch):
+    """`record_calls(owner, name)` returns a list that gets the `self` of every call of a method."""
+
+    def record(owner: type, name: str) -> list:
+        objects = []
+        original = getattr(owner, name)
+
+        def method(self, *arguments, **options):
+            objects.append(self)
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(owner, name, method)
+        return objects
+
+    return record
+
+
 @pytest.fixture(scope="session")
 def chromium():
     """A headless Chromium: playwright's own if installed, else the system's."""

@@ -148,17 +148,10 @@ def test_features_computed_before_give_the_same_scores(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_causal_models_attend_part_by_part(tmp_path, family, monkeypatch):
+def test_causal_models_attend_part_by_part(tmp_path, family, record_calls):
     model = network(tmp_path, family, "sequence", feature=True)
     inputs, read = read_texts(model, family, "sequence", (3, 2))
-    layouts = []
-
-    def attend(rows, *arguments):
-        layouts.append(rows)
-        return original(rows, *arguments)
-
-    original = RaggedRows.attend
-    monkeypatch.setattr(RaggedRows, "attend", attend)
+    layouts = record_calls(RaggedRows, "attend")
     model(**inputs.collate(read))
     assert len(layouts) == 2 * model.trunk.config.num_hidden_layers  # trunk and language model
     lengths = [[len(x.prompt), len(x.input_ids) - len(x.prompt)] for x in read]

@@ -51,7 +51,7 @@ def test_outputs_and_gradients_equal_those_of_the_dense_mask(padded, heads):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "neox"])
-def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch):
+def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch, record_calls):
     monkeypatch.setattr(causal, "sharing_pays", lambda *_: True)
     policy = tiny.policy(kind).eval()
     prompt_ids, prompt_mask = policy.encode(["the red cat", "a dog sees the bird and one two"])
@@ -59,14 +59,7 @@ def test_policies_use_it_and_compute_what_the_mask_gives(kind, monkeypatch):
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
     batch = (prompt_ids.repeat_interleave(3, 0), prompt_mask.repeat_interleave(3, 0), ids, mask)
-    layers = []
-
-    def attend(rows, *arguments):
-        layers.append(rows)
-        return original(rows, *arguments)
-
-    original = SharedRows.attend
-    monkeypatch.setattr(SharedRows, "attend", attend)
+    layers = record_calls(SharedRows, "attend")
     result = policy(*batch)[0].logprobs_BT
     assert len(layers) == policy.model.config.num_hidden_layers
     monkeypatch.setattr(causal, "shares_cache", lambda _: False)
