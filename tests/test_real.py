@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.cli import tiny_model
+from fgrlhf.config import load_config
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
+from fgrlhf.task import load_task, rl_config
 from tasks import real, scripts
 from tasks.real import RealConfig
 
@@ -61,6 +63,22 @@ def test_stages_name_scripts_and_files_that_exist(task, tmp_path):
         assert all(any(ROOT.glob(pattern)) for pattern in patterns)
     outputs = [output for stage in stages for output in stage.outputs]
     assert len(set(outputs)) == len(outputs)
+
+
+@pytest.mark.parametrize(
+    "name, aspect", [("detoxification", "toxicity"), ("sentiment", "sentiment")]
+)
+def test_the_configs_differ_in_where_the_reward_falls(name, aspect, tmp_path, monkeypatch):
+    for variable in ("OUTPUT_DIR", "DATA_DIR", "FGRLHF_SMALL_MODEL"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    config_class = rl_config(load_task(name))
+    folder = ROOT / "tasks" / name / "training"
+    dense = load_config(config_class, folder / "small_fine_grained_config.yml").model_dump()
+    holistic = load_config(config_class, folder / "small_holistic_config.yml").model_dump()
+    assert dense["reward"][aspect].pop("level") == "sentence"
+    assert holistic["reward"][aspect].pop("level") == "whole"
+    assert dense.pop("logging") != holistic.pop("logging")
+    assert dense == holistic
 
 
 def test_the_episodes_to_the_holistic_level(tmp_path):

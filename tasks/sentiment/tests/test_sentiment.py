@@ -75,15 +75,6 @@ def environment(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_the_configs_differ_in_where_the_reward_falls(environment):
-    dense = load_config(rl_config(TASK), DENSE).model_dump()
-    holistic = load_config(rl_config(TASK), HOLISTIC).model_dump()
-    assert dense["reward"]["sentiment"].pop("level") == "sentence"
-    assert holistic["reward"]["sentiment"].pop("level") == "whole"
-    assert dense.pop("logging") != holistic.pop("logging")
-    assert dense == holistic
-
-
 def test_dense_and_holistic_rewards_have_equal_sums(environment):
     text = "It was a lovely day. Then it rained, which was awful. We laughed anyway."
     prompts = [Prompt("0", "So")]
