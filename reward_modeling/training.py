@@ -213,9 +213,9 @@ def load_network(
                 shape,
                 kind,
                 id2label,
-                model.lm_logprob_feature,
-                model.layers,
-                model.text_features,
+                lm_logprob_feature=model.lm_logprob_feature,
+                layers=model.layers,
+                text_features=model.text_features,
             )
             if model.train_top_layers is not None:
                 scorer.train_top_layers(model.train_top_layers, TOP_LAYERS_KEY)

@@ -18,6 +18,7 @@ Axes here: G rows, N query heads, H key-value heads, L = P + K T tokens, D numbe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,11 +80,7 @@ class SharedRows:
         K = self.num_responses
         T, S = self.response_sees_G1TS.shape[2:]
         P = S - T
-        options = {
-            "dropout_p": dropout,
-            "scale": scale,
-            "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
-        }
+        options = _options(query_GNLD, key_GHLD, dropout, scale)
         prompt_out_GNPD = scaled_dot_product_attention(
             query_GNLD[:, :, :P],
             key_GHLD[:, :, :P],
@@ -137,46 +134,62 @@ class RaggedRows:
         scale: float | None,
     ) -> Tensor:
         """out_GNLD: prompt and responses of each row attend separately. Padding gets zeros."""
-        L = query_GNLD.shape[2]
+        options = _options(query_GNLD, key_GHLD, dropout, scale)
         rows = []
-        for g, (P, *responses) in enumerate(self.lengths):
-            query_1NLD = query_GNLD[g : g + 1]
-            key_1HLD = key_GHLD[g : g + 1]
-            value_1HLD = value_GHLD[g : g + 1]
-            options = {
-                "dropout_p": dropout,
-                "scale": scale,
-                "enable_gqa": query_1NLD.shape[1] != key_1HLD.shape[1],
-            }
-            parts = []
-            if P > 0:
-                parts.append(
-                    scaled_dot_product_attention(
-                        query_1NLD[:, :, :P],
-                        key_1HLD[:, :, :P],
-                        value_1HLD[:, :, :P],
-                        is_causal=True,
-                        **options,
-                    )
-                )
-            begin = P
-            for T in responses:
-                end = begin + T
-                parts.append(
-                    scaled_dot_product_attention(
-                        query_1NLD[:, :, begin:end],
-                        torch.cat([key_1HLD[:, :, :P], key_1HLD[:, :, begin:end]], 2),
-                        torch.cat([value_1HLD[:, :, :P], value_1HLD[:, :, begin:end]], 2),
-                        attn_mask=self.sees_TS[P, T],
-                        **options,
-                    )
-                )
-                begin = end
-            padding = L - begin
-            if padding > 0:
-                parts.append(parts[0].new_zeros(*parts[0].shape[:2], padding, parts[0].shape[3]))
-            rows.append(torch.cat(parts, 2))
+        for g, lengths in enumerate(self.lengths):
+            row = slice(g, g + 1)
+            rows.append(
+                self._attend_row(lengths, query_GNLD[row], key_GHLD[row], value_GHLD[row], options)
+            )
         return torch.cat(rows)
+
+    def _attend_row(
+        self,
+        lengths: Sequence[int],
+        query_1NLD: Tensor,
+        key_1HLD: Tensor,
+        value_1HLD: Tensor,
+        options: dict[str, Any],
+    ) -> Tensor:
+        """out_1NLD of one row."""
+        P, *responses = lengths
+        parts = []
+        if P > 0:
+            prompt_out_1NPD = scaled_dot_product_attention(
+                query_1NLD[:, :, :P],
+                key_1HLD[:, :, :P],
+                value_1HLD[:, :, :P],
+                is_causal=True,
+                **options,
+            )
+            parts.append(prompt_out_1NPD)
+        begin = P
+        for T in responses:
+            own = slice(begin, begin + T)
+            response_out_1NTD = scaled_dot_product_attention(
+                query_1NLD[:, :, own],
+                torch.cat([key_1HLD[:, :, :P], key_1HLD[:, :, own]], 2),
+                torch.cat([value_1HLD[:, :, :P], value_1HLD[:, :, own]], 2),
+                attn_mask=self.sees_TS[P, T],
+                **options,
+            )
+            parts.append(response_out_1NTD)
+            begin += T
+        padding = query_1NLD.shape[2] - begin
+        if padding > 0:
+            parts.append(torch.zeros_like(query_1NLD[:, :, :padding]))
+        return torch.cat(parts, 2)
+
+
+def _options(
+    query_GNLD: Tensor, key_GHLD: Tensor, dropout: float, scale: float | None
+) -> dict[str, Any]:
+    """Arguments of PyTorch's attention that are the same for prompts and responses."""
+    return {
+        "dropout_p": dropout,
+        "scale": scale,
+        "enable_gqa": query_GNLD.shape[1] != key_GHLD.shape[1],
+    }
 
 
 def _responses(x_GHRD: Tensor, K: int) -> Tensor:

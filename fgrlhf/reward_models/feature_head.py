@@ -48,6 +48,7 @@ class FeatureHead(nn.Module):
 
     @torch.no_grad()
     def start_as(self, model: LinearModel) -> None:
+        """Compute what this linear model does."""
         self.mean.copy_(model.mean_F)
         self.std.copy_(model.std_F)
         self.linear.weight.copy_(model.weights_LF)

@@ -19,11 +19,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from fgrlhf.kernels.install import (
-    share_cache,
-    share_prompts,
-    speed_up,
-)
+from fgrlhf.kernels.install import share_cache, share_prompts, speed_up
 from fgrlhf.models.encoder_decoder import can_pack
 from fgrlhf.models.loading import load_config, load_weights
 from fgrlhf.models.logprobs import logprobs_and_margins, project_states
@@ -167,6 +163,7 @@ class LanguageModelScorer(PreTrainedModel):
     lm: Any  # None without the feature
     feature_in: nn.Linear | None
     feature_head: FeatureHead | None  # None without text features
+    accepts_loss_kwargs = False  # transformers' Trainer must not pass more than the batch
 
     def __init__(self, config: LanguageModelScorerConfig):
         super().__init__(config)
@@ -283,37 +280,21 @@ class LanguageModelScorer(PreTrainedModel):
 
     def forward(
         self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        places: Tensor,
-        response_mask: Tensor,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        prompt_rows: Tensor | None = None,
-        parts: Tensor | None = None,
-        position_ids: Tensor | None = None,
         features: Tensor | None = None,
         text_features: Tensor | None = None,
         segments: Tensor | None = None,
-        lower: Tensor | None = None,
+        **rows: Tensor,
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
-        The arguments are the output of `RMCollator`. Without `features` (B, T, F) and `lower`
-        (R, L, D), they are computed if the network reads them.
+        The arguments are the output of `RMCollator`; `rows` are those of `scorer_batch`.
+        Without `features` (B, T, F) and `lower` (R, L, D), they are computed if the network reads
+        them.
+
+        Raises:
+          ValueError: the network has `text_features`, and the batch does not.
         """
-        read = scorer_batch(
-            input_ids,
-            attention_mask,
-            places,
-            response_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            prompt_rows,
-            parts,
-            position_ids,
-            lower,
-        )
+        read = scorer_batch(**rows)
         if self.has_frozen_layers and read.lower_RLD is None:
             read = replace(read, lower_RLD=self.lower_states(read))
         added_RLD = None
@@ -322,27 +303,27 @@ class LanguageModelScorer(PreTrainedModel):
                 features = self.features(read)
             features_RLF = read.into_rows(features.to(self.feature_in.weight.dtype))
             added_RLD = self.feature_in(features_RLF)
-        hidden_RLD = self._hidden(read, added_RLD)
-        hidden_BTD = read.of_responses(hidden_RLD)
+        hidden_BTD = read.of_responses(self._hidden(read, added_RLD))
         linear_BTL = None
-        if self.feature_head is not None and text_features is not None and segments is not None:
+        if self.feature_head is not None:
+            if text_features is None or segments is None:
+                raise ValueError("the network reads text features, but the batch has none")
             linear_BTL = self.feature_head(self.linear_inputs(text_features, segments, features))
-        if self.config.kind == "segment":
-            logits = self.head(hidden_BTD)
-            return TokenClassifierOutput(
-                logits=logits if linear_BTL is None else logits + linear_BTL
-            )
 
-        rows_B = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
-        last_B = read.response_mask_BT.sum(1) - 1
-        last_BD = hidden_BTD[rows_B, last_B]
+        if self.config.kind == "segment":
+            logits_BTL = self.head(hidden_BTD)
+            if linear_BTL is not None:
+                logits_BTL = logits_BTL + linear_BTL
+            return TokenClassifierOutput(logits=logits_BTL)
+
+        last_BD = read.at_last_tokens(hidden_BTD)
         if features is not None and self.feature_in is not None:
             pooled = pooled_features(features, read.response_mask_BT)
             last_BD = torch.cat([last_BD, pooled.to(last_BD.dtype)], -1)
-        scores = self.head(last_BD)
+        scores_B1 = self.head(last_BD)
         if linear_BTL is not None:
-            scores = scores + linear_BTL[rows_B, last_B]
-        return TokenClassifierOutput(logits=scores)
+            scores_B1 = scores_B1 + read.at_last_tokens(linear_BTL)
+        return TokenClassifierOutput(logits=scores_B1)
 
     def linear_inputs(
         self, text_features_BTF: Tensor, segments_BT: Tensor, features_BTF: Tensor | None
@@ -358,9 +339,14 @@ class LanguageModelScorer(PreTrainedModel):
         """Whether the trunk is decoder-only and its lower layers are frozen."""
         return self.config.trained_layers is not None and not self.is_encoder_decoder
 
+    @property
+    def _n_trained(self) -> int:
+        """The number of trained layers of a trunk that `has_frozen_layers`."""
+        return self.config.trained_layers or 0
+
     def lower_states(self, batch: ScorerBatch) -> Tensor:
         """lower_RLD: what the frozen layers compute of the rows."""
-        return lower_states(self.trunk, self.config.trained_layers or 0, batch)
+        return lower_states(self.trunk, self._n_trained, batch)
 
     def _hidden(self, batch: ScorerBatch, added_RLD: Tensor | None) -> Tensor:
         """hidden_RLD of the trunk, with `added_RLD` added to the input of `feature_layer`."""
@@ -368,7 +354,7 @@ class LanguageModelScorer(PreTrainedModel):
             lower_RLD = batch.lower_RLD
             if added_RLD is not None:
                 lower_RLD = lower_RLD + added_RLD
-            return upper_states(self.trunk, self.config.trained_layers or 0, batch, lower_RLD)
+            return upper_states(self.trunk, self._n_trained, batch, lower_RLD)
         embeddings_RLD = self.trunk.get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
@@ -432,7 +418,7 @@ class LanguageModelScorer(PreTrainedModel):
         """hidden_RLD of the frozen language model, from `lower_RLD` where that is known."""
         if batch.lower_RLD is None or not self._lm_has_same_lower_layers:
             return hidden_states(self.lm, batch)
-        n_frozen = len(self._reading_layers()) - (self.config.trained_layers or 0)
+        n_frozen = len(self._reading_layers()) - self._n_trained
         n_upper = len(layers_of(self.lm.base_model)) - n_frozen
         return upper_states(self.lm, n_upper, batch, batch.lower_RLD)
 
@@ -444,7 +430,7 @@ class LanguageModelScorer(PreTrainedModel):
         """
         of_trunk = dict(self.trunk.named_parameters())
         of_lm = dict(self.lm.base_model.named_parameters())
-        names = names_below(self.trunk, self.config.trained_layers or 0)
+        names = names_below(self.trunk, self._n_trained)
         return all(torch.equal(of_trunk[name], of_lm[name]) for name in names)
 
 

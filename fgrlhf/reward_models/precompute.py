@@ -15,7 +15,7 @@ from fgrlhf.reward_models.collate import batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LINEAR_INPUTS, LanguageModelScorer
 from fgrlhf.reward_models.rm_input import RMInput
-from fgrlhf.reward_models.scorer_batch import scorer_batch
+from fgrlhf.reward_models.scorer_batch import ScorerBatch, scorer_batch
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import is_main_rank
 
@@ -44,30 +44,34 @@ def precompute(
     keeps_states = network.has_frozen_layers and bytes_of_states(network, read) <= CAPACITY
     if not (keeps_features or keeps_states):
         return result
-    device = network.head.weight.device
-    batches = batches_by_prompt(read, batch_tokens)
     bar = progress_bar(len(read), "frozen layers", "input", enabled=is_main_rank())
-    for rows in batches:
-        tensors = inputs.collate([read[i] for i in rows])
-        on_device = {}
-        for name, tensor in tensors.items():
-            if name not in LINEAR_INPUTS:
-                on_device[name] = tensor.to(device)
-        batch = scorer_batch(**on_device)
-        if network.has_frozen_layers:
-            batch = replace(batch, lower_RLD=network.lower_states(batch))
-        if keeps_features:
-            features_BTF = network.features(batch).cpu()
-            for i, features_TF in zip(rows, features_BTF):
-                length = len(read[i].output_ids)
-                result[i] = replace(result[i], features_TF=features_TF[:length].clone())
-        if keeps_states and batch.lower_RLD is not None:
-            states = inputs.collate.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
-            for i, lower in zip(rows, states):
-                result[i] = replace(result[i], lower=lower)
-        bar.update(len(rows))
-    bar.close()
+    with bar:
+        for rows in batches_by_prompt(read, batch_tokens):
+            batch = _batch_on_device(inputs, [read[i] for i in rows], network.head.weight.device)
+            if network.has_frozen_layers:
+                batch = replace(batch, lower_RLD=network.lower_states(batch))
+            if keeps_features:
+                features_BTF = network.features(batch).cpu()
+                for i, features_TF in zip(rows, features_BTF):
+                    length = len(read[i].output_ids)
+                    result[i] = replace(result[i], features_TF=features_TF[:length].clone())
+            if keeps_states and batch.lower_RLD is not None:
+                states = inputs.collate.split_rows([read[i] for i in rows], batch.lower_RLD.cpu())
+                for i, lower in zip(rows, states):
+                    result[i] = replace(result[i], lower=lower)
+            bar.update(len(rows))
     return result
+
+
+def _batch_on_device(
+    inputs: RMInputs, read: Sequence[RMInput], device: torch.device
+) -> ScorerBatch:
+    """The rows of some inputs, without the tensors that only the feature head reads."""
+    tensors = {}
+    for name, tensor in inputs.collate(read).items():
+        if name not in LINEAR_INPUTS:
+            tensors[name] = tensor.to(device)
+    return scorer_batch(**tensors)
 
 
 def bytes_of_states(network: LanguageModelScorer, read: Sequence[RMInput]) -> int:

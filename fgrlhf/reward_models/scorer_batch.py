@@ -74,6 +74,11 @@ class ScorerBatch:
         flat = rows.flatten(0, 1).index_select(0, self.places_BT.flatten())
         return flat.view(*self.places_BT.shape, *rows.shape[2:])
 
+    def at_last_tokens(self, x_BTX: Tensor) -> Tensor:
+        """(B, X): numbers at the last real token of each response."""
+        rows_B = torch.arange(len(x_BTX), device=x_BTX.device)
+        return x_BTX[rows_B, self.response_mask_BT.sum(1) - 1]
+
     def into_rows(self, features_BTF: Tensor) -> Tensor:
         """features_RLF: features of the responses, 0 elsewhere.
 
@@ -98,7 +103,13 @@ def scorer_batch(
     position_ids: Tensor | None = None,
     lower: Tensor | None = None,
 ) -> ScorerBatch:
-    """The output of `RMCollator` as a `ScorerBatch`."""
+    """The output of `RMCollator` as a `ScorerBatch`.
+
+    Args:
+      input_ids, attention_mask: of the encoder, or of the rows of a decoder-only model.
+      decoder_input_ids, decoder_attention_mask: of the rows of an encoder-decoder.
+      places, response_mask, prompt_rows, parts, position_ids, lower: see `ScorerBatch`.
+    """
     if decoder_input_ids is None or decoder_attention_mask is None:
         return ScorerBatch(
             prompt_ids_GP=None,

@@ -22,7 +22,7 @@ TEXT_FEATURES = (
     "numbers that the prompt does not have",
     "capitalised words that the prompt does not have",
     "share of its words in earlier segments",
-    "share of its words that occur twice in it",
+    "share of its words that repeat one before them in it",
     "ends without a punctuation mark",
 )
 
@@ -54,7 +54,7 @@ def segment_features(text: RMText) -> tuple[tuple[float, ...], ...]:
                 float(sum(number not in in_prompt for number in numbers)),
                 float(sum(name not in in_prompt for name in names)),
                 _share(part.list, earlier),
-                1 - len(part.all) / max(len(part.list), 1),
+                _share_of_repeats(part),
                 float(not segment or segment[-1][-1:] not in ".,;:!?"),
             )
         )
@@ -70,6 +70,12 @@ class _Words:
         self.pairs = list(zip(self.list, self.list[1:]))
         self.all = set(self.list)
         self.all_pairs = set(self.pairs)
+
+
+def _share_of_repeats(words: _Words) -> float:
+    """The share of the words that occurred before; 0 if there are no words."""
+    repeats = len(words.list) - len(words.all)
+    return repeats / max(len(words.list), 1)
 
 
 def _plain(word: str) -> str:
