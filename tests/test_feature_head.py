@@ -161,6 +161,20 @@ def test_features_are_at_the_judged_outputs_only(tmp_path):
     assert [numbers[i] for i in outputs] == [1, 2]
 
 
+def test_a_batch_without_text_features_is_refused(tmp_path):
+    model, inputs, _ = network(tmp_path)
+    batch = inputs.collate(inputs.encode(texts(2)))
+    del batch["text_features"]
+    with pytest.raises(ValueError, match="the batch has none"):
+        model(**batch)
+
+
+def test_a_segment_without_words_repeats_none():
+    repeats = TEXT_FEATURES.index("share of its words that repeat one before them in it")
+    text = RMText(rm.prefix("question: the cat", "a dog"), (("a", "cat", "a", "A"), (), (".",)))
+    assert [row[repeats] for row in segment_features(text)] == [0.5, 0, 0]
+
+
 @torch.no_grad()
 def test_a_trunk_of_the_lowest_layers(tmp_path):
     model, inputs, _ = network(tmp_path, layers=1)
