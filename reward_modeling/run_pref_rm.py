@@ -172,10 +172,8 @@ def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict
 
 
 def score_moments(
-    network: PreTrainedModel,
-    tokenizer,
-    spec: RewardModelSpec,
-    prefix_fn: PrefixFn,
+    scorer: SequenceScorer,
+    examples: Sequence[Example],
     rows: Sequence[Comparison],
     rank: int,
     world: int,
@@ -184,17 +182,21 @@ def score_moments(
 
     The processes share the work. Scores are computed as when the model is used.
 
+    Args:
+      examples: the rows that have pairs, with what frozen layers have computed before training.
+      rows: all training rows.
+
     Raises:
       UserError: a score is NaN or infinite, or all scores are equal.
     """
-    scorer = SequenceScorer(network, tokenizer, spec, prefix_fn)
-    prompts = []
-    texts = []
-    for row in share_of(rows, rank, world):
-        for answer in row.answers:
-            prompts.append(row.prompt)
-            texts.append(answer.text)
-    local_scores = scorer.score(prompts, texts).tolist()
+    read: list[RMInput] = []
+    for responses, _ in share_of(examples, rank, world):
+        read += responses
+    unread: list[RMInput] = []
+    for row in share_of([row for row in rows if not row.pairs], rank, world):
+        prompts = [row.prompt] * len(row.answers)
+        unread += scorer.encode(prompts, [answer.text for answer in row.answers])
+    local_scores = [float(score) for score in scorer.logits(read) + scorer.logits(unread)]
     scores = np.array(gather_object(local_scores) if world > 1 else local_scores)
     not_finite = int((~np.isfinite(scores)).sum())
     if not_finite:
@@ -264,8 +266,10 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
 
     def moments(trainer: StageTrainer) -> dict[str, Any]:
         trained: Any = trainer.model
+        scorer = SequenceScorer(trained, tokenizer, spec, task.rm_prefix)
+        known: Any = trainer.train_dataset  # with what frozen layers compute
         rank, world = trainer.args.process_index, trainer.args.world_size
-        return score_moments(trained, tokenizer, spec, task.rm_prefix, rows, rank, world)
+        return score_moments(scorer, known, rows, rank, world)
 
     won, decided = first_position_share(rows)
     start_messages = [

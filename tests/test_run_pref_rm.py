@@ -288,8 +288,8 @@ def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
 def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         run_pref_rm.SequenceScorer,
-        "score",
-        lambda self, prompts, texts: torch.full((len(texts),), math.nan),
+        "logits",
+        lambda self, inputs: [torch.tensor([math.nan])] * len(inputs),
     )
     settings = config(tmp_path, **SHORT)
     n = sum(len(row.answers) for row in read_pair_rows(settings.data.train_file))
