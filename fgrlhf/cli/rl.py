@@ -74,7 +74,7 @@ def dev_evaluation(
                 config.train.seed,
                 metrics,
                 reference,
-                progress=False,
+                progress=accelerator.is_main_process,
                 temperature=temperature,
             ),
         )

@@ -34,6 +34,8 @@ def progress_bar(
 ) -> tqdm:
     """A bar with rate and time left; outside a terminal, a line every 15 seconds.
 
+    A bar inside another one disappears when it is done.
+
     Args:
       total: units of work; None if unknown.
       description: printed before the numbers.
@@ -42,7 +44,7 @@ def progress_bar(
       enabled: False on all ranks but the first.
       unit_scale: print 1.5M instead of 1500000.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"leave": None}  # only if it is the outermost bar
     if not sys.stderr.isatty():
         options = {
             "file": _Lines(sys.stderr),
