@@ -22,9 +22,9 @@ def test_features_by_hand():
     assert len(first) == len(second) == len(blank) == len(TEXT_FEATURES)
     assert first == (0, pytest.approx(math.log(5)), 0, 3 / 4, 2 / 3, 0, 0, 0, 0, 0)
     # `paris` and 7 are new, `in` and `dogs` (twice) are in the context and in the first segment
-    expected = (1 / 2, pytest.approx(math.log(6)), 0, 3 / 5, 0, 1, 1, 3 / 5, 1 - 4 / 5, 0)
+    expected = (1 / 2, pytest.approx(math.log(6)), 0, 3 / 5, 0, 1, 1, 3 / 5, 1 / 5, 0)
     assert second == expected
-    assert blank == (1, 0, 0, 0, 0, 0, 0, 0, 1, 1)
+    assert blank == (1, 0, 0, 0, 0, 0, 0, 0, 0, 1)
 
 
 def test_words_of_the_question_are_not_words_of_the_context():
