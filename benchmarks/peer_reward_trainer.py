@@ -293,6 +293,11 @@ def check(work: Work) -> dict[str, Any]:
 def comparison(size: Size = Size()) -> Comparison:
     micros = [m for m in (1, 2, 4) if size.questions % m == 0]
     pairs = size.questions * len(PAIRS)
+    choices_of_trl = []
+    for sampling in ("sequential", "group_by_length"):
+        for micro in (1, 2, 3, 6, 12):
+            if pairs % micro == 0:
+                choices_of_trl.append({"micro": micro, "sampling": sampling})
     return Comparison(
         name="reward_trainer",
         package="trl",
@@ -310,11 +315,6 @@ def comparison(size: Size = Size()) -> Comparison:
         ),
         peer=Side(
             lambda work, choice: _run(trl_trainer(work, choice), work),
-            [
-                {"micro": m, "sampling": sampling}
-                for sampling in ("sequential", "group_by_length")
-                for m in (1, 2, 3, 6, 12)
-                if pairs % m == 0
-            ],
+            choices_of_trl,
         ),
     )

@@ -189,14 +189,16 @@ def score_moments(
     Raises:
       UserError: a score is NaN or infinite, or all scores are equal.
     """
-    read: list[RMInput] = []
+    compared: list[RMInput] = []
     for responses, _ in share_of(examples, rank, world):
-        read += responses
-    unread: list[RMInput] = []
+        compared += responses
+    not_compared: list[RMInput] = []
     for row in share_of([row for row in rows if not row.pairs], rank, world):
         prompts = [row.prompt] * len(row.answers)
-        unread += scorer.encode(prompts, [answer.text for answer in row.answers])
-    local_scores = [float(score) for score in scorer.logits(read) + scorer.logits(unread)]
+        not_compared += scorer.encode(prompts, [answer.text for answer in row.answers])
+    # apart, since a batch uses computed states only if all of its inputs have them
+    logits = scorer.logits(compared) + scorer.logits(not_compared)
+    local_scores = [float(score) for score in logits]
     scores = np.array(gather_object(local_scores) if world > 1 else local_scores)
     not_finite = int((~np.isfinite(scores)).sum())
     if not_finite:

@@ -163,7 +163,8 @@ class LanguageModelScorer(PreTrainedModel):
     lm: Any  # None without the feature
     feature_in: nn.Linear | None
     feature_head: FeatureHead | None  # None without text features
-    accepts_loss_kwargs = False  # transformers' Trainer must not pass more than the batch
+    # without it, transformers' Trainer passes more than the batch to a `forward(**arguments)`
+    accepts_loss_kwargs = False
 
     def __init__(self, config: LanguageModelScorerConfig):
         super().__init__(config)
@@ -287,9 +288,8 @@ class LanguageModelScorer(PreTrainedModel):
     ) -> TokenClassifierOutput:
         """Logits (B, T, labels) of the responses' tokens, or scores (B, 1).
 
-        The arguments are the output of `RMCollator`; `rows` are those of `scorer_batch`.
-        Without `features` (B, T, F) and `lower` (R, L, D), they are computed if the network reads
-        them.
+        The arguments are the output of `RMCollator`; `rows` are those of `scorer_batch`. Missing
+        `features` (B, T, F) and `lower` (R, L, D) are computed if the network reads them.
 
         Raises:
           ValueError: the network has `text_features`, and the batch does not.

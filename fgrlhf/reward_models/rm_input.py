@@ -27,7 +27,10 @@ IGNORED = -100  # the label that the losses of transformers ignore
 
 
 class LowerStates(NamedTuple):
-    """What frozen layers compute of the tokens of a decoder-only input: prompt, then response."""
+    """What frozen layers compute of a decoder-only input.
+
+    P tokens of the prompt, T of the response, D numbers for each of them.
+    """
 
     prompt_PD: Tensor
     response_TD: Tensor
@@ -45,12 +48,15 @@ class RMInput:
     not judged, because the token of another segment would judge it wrongly.
 
     Attributes:
+      input_ids: of the whole input; of an encoder-decoder's prompt.
+      decoder_input_ids: of an encoder-decoder's response; None in other shapes.
+      positions: of the tokens that judge the segments, in the decoder's ids if there are any.
       prefix_length: tokens of a decoder-only input before the response.
       cut_context, cut_response, cut_core: tokens of each part that did not fit. The core is the
         prompt without its context.
       unread_segments: segments that are not judged because their last token was cut off.
-      features_TF: what a frozen language model computes of every token that has an output, if it
-        was computed before (precompute.py).
+      features_TF: F features that a frozen language model computes of each of the T tokens that
+        have an output, if they were computed before (precompute.py).
       lower: what the frozen layers compute of every token, if it was computed before.
       text_features: hand-made features of every segment (text_features.py), if the network reads
         them.
@@ -177,7 +183,7 @@ class TokenCounts(NamedTuple):
 
 
 def lengths_that_fit(context: int, response: int, core: int, max_length: int) -> TokenCounts:
-    """How many tokens of each part fit into `max_length`.
+    """How many tokens of each part fit into `max_length` tokens.
 
     The context is cut first, then the response, and the core last. Each part loses its end.
     """

@@ -274,11 +274,10 @@ def summarise(settings: Settings) -> dict:
 def gold_subsentences(prompts: Sequence[Prompt]) -> float:
     """The mean number of sub-sentences of the reference answers."""
     segmenter = load_segmenter()
-    counts = [
-        len(segmenter.segments(prompt.references[0], "subsentence"))
-        for prompt in prompts
-        if prompt.references
-    ]
+    counts = []
+    for prompt in prompts:
+        if prompt.references:
+            counts.append(len(segmenter.segments(prompt.references[0], "subsentence")))
     return float(np.mean(counts)) if counts else 0.0
 
 

@@ -514,7 +514,7 @@ ENGLISH = Language(
     ),
     least_sentences=14,
     distractor_page=0.4,
-    # a pretrained model makes more errors of its own
+    # fewer than in the toy language: a pretrained model adds errors of its own
     rates=ErrorRates(
         drop_work=0.06, drop_claim=0.08, irrelevant=0.08, wrong_value=0.22, repeat=0.02
     ),

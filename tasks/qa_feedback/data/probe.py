@@ -84,11 +84,12 @@ def _warnings(name: str, is_sequence_model: bool, scores: Mapping[str, float]) -
     notice a repeat.
     """
     if is_sequence_model:
-        return [
-            f"{name} scores `{answer}` {score - scores[GOLD]:+.2f} std above the gold answer"
-            for answer, score in scores.items()
-            if answer != GOLD and score > scores[GOLD]
-        ]
+        warnings = []
+        for answer, score in scores.items():
+            above = score - scores[GOLD]
+            if above > 0:
+                warnings.append(f"{name} scores `{answer}` {above:+.2f} std above the gold answer")
+        return warnings
     if name == "rel_rm" and scores[REPEATED] >= scores[GOLD]:
         return [
             f"{name} does not notice a repeated sentence: {scores[REPEATED]:.2f} error-free,"
