@@ -16,6 +16,7 @@ from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.policy import Policy
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher
+from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.value import ActorCritic
 
@@ -153,7 +154,7 @@ class BaseTrainer:
         if self.evaluate is None:
             return
         self.actor_critic.eval()
-        with torch.no_grad(), self.precision():
+        with paused(bar), torch.no_grad(), self.precision():
             metrics = self.evaluate(self.policy)
         self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
         name = self.config.train.best_metric

@@ -14,7 +14,14 @@ from fgrlhf.errors import UserError
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric
 from fgrlhf.metrics.config import RESERVED_COLUMNS
-from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL, over_samples
+from fgrlhf.metrics.pooled import (
+    CORPUS_LEVEL,
+    ERROR_FREE,
+    PROMPT_LEVEL,
+    RATIO,
+    TOTAL,
+    over_samples,
+)
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy
 from fgrlhf.reward import BasicReward
@@ -25,11 +32,6 @@ from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
 from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
-
-# A reward that classifies segments has two counts in a row, `<reward>/error_free` and
-# `<reward>/segments`. The summary holds their ratio over all responses, `<reward>/ratio`.
-ERROR_FREE = "/error_free"
-TOTAL = "/segments"
 
 NOT_APPLICABLE = "/not_applicable"
 
@@ -307,7 +309,7 @@ def summarize(rows: Sequence[Mapping], seed: int = 0) -> dict[str, Interval]:
             reward = name.removesuffix(TOTAL)
             error_free = [sum(row.get(reward + ERROR_FREE, 0) for row in group) for group in groups]
             segments = [sum(values) for values in column]
-            summary[f"{reward}/ratio"] = ratio_bootstrap(error_free, segments, seed=seed)
+            summary[reward + RATIO] = ratio_bootstrap(error_free, segments, seed=seed)
         elif name.rpartition("/")[2] in CORPUS_LEVEL:
             metric, _, statistic = name.rpartition("/")
             counts = [np.sum(values, axis=0) for values in column if values]

@@ -105,6 +105,26 @@ def ratio_bootstrap(
     return _interval(estimate, _ratio(above[index].sum(-1), below[index].sum(-1)))
 
 
+def paired_ratio_bootstrap(
+    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], n: int = 2000, seed: int = 0
+) -> Interval:
+    """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
+
+    Args:
+      a, b: numerators and denominators; a number of each for the same prompts.
+    """
+    columns = [_values("numerators and denominators", column) for column in (*a, *b)]
+    if len({column.size for column in columns}) != 1:
+        raise ValueError("paired ratios must be of the same prompts")
+    index = _draws(columns[0].size, n, seed)
+    above_a, below_a, above_b, below_b = columns
+    estimate = _ratio(above_a.sum(), below_a.sum()) - _ratio(above_b.sum(), below_b.sum())
+    # A draw of prompts is the same for both sides.
+    drawn_a = _ratio(above_a[index].sum(-1), below_a[index].sum(-1))
+    drawn_b = _ratio(above_b[index].sum(-1), below_b[index].sum(-1))
+    return _interval(estimate, drawn_a - drawn_b)
+
+
 def _ratio(numerator, denominator):
     """Elementwise ratio; 0 if the denominator is 0."""
     nonzero = np.asarray(denominator) != 0

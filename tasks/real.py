@@ -24,7 +24,7 @@ from fgrlhf.pipeline.efficiency import episodes_to_reach
 from fgrlhf.pipeline.experiments import learning_curve
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
-from tasks.scripts import ROOT, run_script, small_model
+from tasks.scripts import ROOT, run_script, script_stage, small_model
 
 TaskName = Literal["detoxification", "sentiment"]
 # run -> its script
@@ -88,32 +88,15 @@ def data_folder(source: Path) -> dict[str, str]:
 # ---- stages --------------------------------------------------------------------------------------
 
 
-def script(
-    name: str,
-    task: str,
-    path: str,
-    *arguments: str,
-    modules: tuple[str, ...],
-    needs: tuple[str, ...] = (),
-    outputs: tuple[str, ...],
-    reads: tuple[str, ...] = (),
-) -> Stage:
-    """A stage that runs a bash script of the task. The script is one of the stage's inputs."""
-    full_path = f"tasks/{task}/{path}"
-    files = ("scripts/env.sh", full_path, *reads)
-    return Stage(name, ("bash", full_path, *arguments), needs, outputs, files, modules)
-
-
 def preparation(task: str, settings: RealConfig, out: Path) -> list[Stage]:
     """The stages that a task needs before RL."""
     if task == "sentiment":
         return []
     source = Path(settings.source or out / "data" / "source").absolute()
     return [
-        script(
+        script_stage(
             "prepare",
-            task,
-            "data/prepare.sh",
+            f"tasks/{task}/data/prepare.sh",
             f"source={source}",
             modules=("tasks.detoxification.data.prepare",),
             outputs=tuple(
@@ -122,10 +105,9 @@ def preparation(task: str, settings: RealConfig, out: Path) -> list[Stage]:
             ),
             reads=(str(source / RATED_FILE), str(source / SPANS_FILE)),
         ),
-        script(
+        script_stage(
             "train_scorers",
-            task,
-            "reward_modeling/train_scorers.sh",
+            f"tasks/{task}/reward_modeling/train_scorers.sh",
             modules=("tasks.detoxification.scorers",),
             needs=("prepare",),
             outputs=("reward_scorer", "judge"),
@@ -143,10 +125,9 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
     result = [*before]
     for run, name in RUNS.items():
         result.append(
-            script(
+            script_stage(
                 name,
-                task,
-                f"training/{name}.sh",
+                f"tasks/{task}/training/{name}.sh",
                 f"train.total_episodes={settings.episodes}",
                 modules=("fgrlhf.cli.rl", *modules),
                 needs=ready,
@@ -157,10 +138,9 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
     policies = {"initial": model} | {run: out / run / "final" for run in RUNS}
     for policy, folder in policies.items():
         result.append(
-            script(
+            script_stage(
                 f"evaluate_{policy}",
-                task,
-                "training/evaluate.sh",
+                f"tasks/{task}/training/evaluate.sh",
                 f"policy={folder}",
                 f"name={policy}",
                 modules=("fgrlhf.cli.evaluate", *modules),
@@ -170,10 +150,9 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
             )
         )
     result.append(
-        script(
+        script_stage(
             "report",
-            task,
-            "training/report.sh",
+            f"tasks/{task}/training/report.sh",
             modules=("fgrlhf.pipeline.summary", "fgrlhf.report.page", *modules),
             needs=tuple(f"evaluate_{policy}" for policy in policies),
             outputs=("summary.json", "report.html"),

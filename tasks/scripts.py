@@ -1,4 +1,4 @@
-"""Bash scripts that the commands of several tasks run before their pipelines."""
+"""Bash scripts that the commands of several tasks run, before and in their pipelines."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fgrlhf.errors import UserError
+from fgrlhf.pipeline.stages import Stage
 
 ROOT = Path(__file__).parents[1]
 MODEL = "outputs/models/smollm2"
@@ -35,3 +36,18 @@ def small_model(folder: str | None) -> Path:
     if not (path / "config.json").is_file():
         raise UserError(f"{path} is not the folder of a language model: it has no config.json")
     return path
+
+
+def script_stage(
+    name: str,
+    path: str,
+    *arguments: str,
+    modules: tuple[str, ...],
+    needs: tuple[str, ...] = (),
+    outputs: tuple[str, ...],
+    reads: tuple[str, ...] = (),
+    threads: int | None = None,
+) -> Stage:
+    """A stage that runs a bash script. The script is one of the stage's inputs."""
+    command = ("bash", path, *arguments)
+    return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules, threads)

@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 
 @BOTH
 def test_stages_name_scripts_and_files_that_exist(scale, tmp_path):
-    listed = stages(scale, tmp_path)
+    listed = stages(scale, tmp_path, lanes=2)
     names = [stage.name for stage in listed]
     assert names[-1] == "report" and len(set(names)) == len(names)
     for place, stage in enumerate(listed):
@@ -39,8 +39,8 @@ def test_stages_name_scripts_and_files_that_exist(scale, tmp_path):
 
 
 def test_only_small_scale_compares_dpo_and_best_of_n(tmp_path):
-    mini = {stage.name for stage in stages(MINI, tmp_path)}
-    small = {stage.name for stage in stages(SMALL, tmp_path)}
+    mini = {stage.name for stage in stages(MINI, tmp_path, lanes=2)}
+    small = {stage.name for stage in stages(SMALL, tmp_path, lanes=2)}
     assert small - mini == {
         "make_small",
         "train_dpo",
@@ -49,14 +49,26 @@ def test_only_small_scale_compares_dpo_and_best_of_n(tmp_path):
         "best_of_n",
     }
     assert mini - small == {"make_mini"}
-    needs = {stage.name: stage.needs for stage in stages(SMALL, tmp_path)}
+    needs = {stage.name: stage.needs for stage in stages(SMALL, tmp_path, lanes=2)}
     assert {"evaluate_dpo", "best_of_n"} <= set(needs["summary"])
     assert needs["best_of_n"] == ("evaluate_sft_samples",)
 
 
+def test_only_fine_tuning_of_a_pretrained_model_uses_the_threads_of_all_lanes(tmp_path):
+    for scale, threads in ((MINI, {}), (SMALL, {"train_sft": 3})):
+        listed = stages(scale, tmp_path, lanes=3)
+        assert {stage.name: stage.threads for stage in listed if stage.threads} == threads
+    # all later stages wait for it
+    waiting = {"train_sft"}
+    for stage in listed:
+        if waiting.intersection(stage.needs):
+            waiting.add(stage.name)
+    assert waiting == {stage.name for stage in listed} - {"make_small"}
+
+
 def test_every_stage_reads_the_configs_of_its_scale(tmp_path):
     for scale, other in ((MINI, SMALL), (SMALL, MINI)):
-        for stage in stages(scale, tmp_path):
+        for stage in stages(scale, tmp_path, lanes=2):
             configs = [Path(read).name for read in stage.reads if read.endswith(".yml")]
             foreign = [name for name in configs if name.startswith(f"{other.name}_")]
             # train_sft.sh names the pre-training config of mini scale at every scale

@@ -27,3 +27,35 @@ def test_every_state_is_a_line_of_its_own(capsys, monkeypatch):
 def test_short_work_and_other_ranks_print_nothing(capsys, monkeypatch, seconds, enabled):
     monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
     assert lines_of(capsys, enabled) == []
+
+
+def test_a_bar_inside_another_one_moves_no_cursor(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    outer = progress.progress_bar(2, "training", "step")
+    lines_of_both = []
+    for _ in range(2):
+        inner = progress.progress_bar(1, "evaluating", "prompt")
+        inner.update()
+        inner.close()
+        outer.update()
+        lines_of_both += capsys.readouterr().err.splitlines()
+    outer.close()
+    assert lines_of_both and all(
+        line.startswith(("training: ", "evaluating: ")) for line in lines_of_both
+    )
+
+
+def test_a_pause_does_not_count(monkeypatch):
+    bar = progress.progress_bar(2, "training", "step")
+    before = (bar.start_t, bar.last_print_t)
+    now = iter([1000.0, 1090.0])
+    monkeypatch.setattr(progress, "time", lambda: next(now))
+    with progress.paused(bar):
+        pass
+    assert (bar.start_t, bar.last_print_t) == (before[0] + 90, before[1] + 90)
+    bar.close()
+
+
+def test_a_disabled_bar_can_be_paused():
+    with progress.paused(progress.progress_bar(2, "training", "step", enabled=False)):
+        pass

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fgrlhf.errors import UserError
-from fgrlhf.files import write_json, write_jsonl
+from fgrlhf.files import read_json, write_json, write_jsonl
 from fgrlhf.report import page as report_page
 from fgrlhf.report import plots as report_plots
 from fgrlhf.report import sections
@@ -242,6 +242,7 @@ def make_outputs(folder, wild=""):
                 "relevance": {"accuracy": 0.88, "auc": 0.95, "f1": 0.83},
                 "preference": {"pair_accuracy": 0.64},
             },
+            "reward_models_on": "truth",
             "stages": {
                 name: {"seconds": rng.uniform(5, 180), "peak_mb": rng.uniform(400, 1400)}
                 for name in stages
@@ -791,3 +792,26 @@ def test_a_reward_model_is_compared_with_its_baselines(accuracy, text):
     best = "linear model of ten hand-made features"
     assert sections.against_baselines(metrics) == f"{text} the best of them, the {best}, on dev"
     assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None
+
+
+def test_the_number_of_prompts_shown(tmp_path):
+    rows = [eval_row(random.Random(i), i, 0.5) for i in range(12)]
+    write_jsonl(tmp_path / "eval" / "a-test" / "rows.jsonl", rows)
+
+    def shown(*arguments):
+        report_page.main([str(tmp_path), *arguments])
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        return text.count('<details class="sample"')
+
+    assert [shown(), shown("prompts=8"), shown("prompts=100")] == [5, 8, 12]
+    for wrong in ("0", "-1", "many", ""):
+        with pytest.raises(UserError, match="give the number of prompts"):
+            shown(f"prompts={wrong}")
+
+
+def test_only_figures_against_the_truth_are_called_truth(tmp_path):
+    make_outputs(tmp_path)
+    summary = read_json(tmp_path / "summary.json")
+    write_json(tmp_path / "summary.json", {**summary, "reward_models_on": "dev"})
+    write_report(tmp_path, tmp_path / "r.html", DISPLAY)
+    assert "0.950" not in (tmp_path / "r.html").read_text(encoding="utf-8")

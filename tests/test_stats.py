@@ -9,6 +9,7 @@ from fgrlhf.stats import (
     bootstrap,
     holm,
     paired_bootstrap,
+    paired_ratio_bootstrap,
     pooled_bootstrap,
     ratio_bootstrap,
     seed_interval,
@@ -175,3 +176,19 @@ def test_a_p_value_below_a_twentieth_is_an_interval_without_zero():
         verdicts.add(real)
         assert real == seed_interval(differences).excludes_zero
     assert verdicts == {True, False}
+
+
+def test_paired_ratios_share_their_draws():
+    above, below = [1.0, 3.0, 0.0], [2.0, 3.0, 4.0]
+    # the same on both sides: every draw of prompts has a difference of zero
+    assert paired_ratio_bootstrap((above, below), (above, below)) == Interval(0.0, 0.0, 0.0)
+    # half of everything on the other side: half of the interval
+    half = paired_ratio_bootstrap((above, below), ([0.5, 1.5, 0.0], below))
+    whole = ratio_bootstrap(above, below)
+    assert half.mean == pytest.approx(whole.mean / 2)
+    assert (half.low, half.high) == pytest.approx((whole.low / 2, whole.high / 2))
+    # with equal denominators it is the bootstrap of the differences
+    same = paired_ratio_bootstrap((above, [1, 1, 1]), (below, [1, 1, 1]))
+    assert same == paired_bootstrap(above, below)
+    with pytest.raises(ValueError, match="of the same prompts"):
+        paired_ratio_bootstrap((above, below), ([1.0], [1.0]))

@@ -214,6 +214,7 @@ def test_the_whole_summary(outputs, monkeypatch):
         "policies",
         "gains",
         "reward_models",
+        "reward_models_on",
         "stages",
         "versions",
         "processor",
@@ -233,6 +234,7 @@ def test_the_whole_summary(outputs, monkeypatch):
         "fine_grained_vs_holistic",
     }
     assert got["gains"]["fine_grained_vs_sft"]["gold"]["low"] > 0
+    assert got["reward_models_on"] == "truth"
     assert (
         got["reward_models"]["relevance"]["accuracy"] == 1.0
         and got["reward_models"]["completeness"]["pair_accuracy"] == 1.0
@@ -330,6 +332,8 @@ def test_real_rows_have_no_oracle(outputs):
         "relevance": {"accuracy": 0.9, "auc": 0.95, "f1": 0.8},
         "completeness": {"pair_accuracy": 0.7},
     }
+    assert got["reward_models_on"] == "dev"
+    assert "Reward models against the annotators of dev rows" in table(got)
     assert got["scale"] == "paper" and str(outputs) in got["data"]
     assert "Targets of the demo" not in table(got)
 
@@ -374,7 +378,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     }
     assert (got["task"], got["seed"], got["scale"]) == ("qa_feedback", 3, "small")
     assert got["data"] == "qa_feedback, 2 dev prompts"
-    for line in ("ppo vs sft  1.500 [", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
+    for line in ("dpo vs sft", "1.500 [", "auc -", "90 s  10 MB", "1.5 minutes", "length in words"):
         assert line in text, line
     assert "solved" not in text, "no headline metric"
     with pytest.raises(UserError, match="has no evaluation on test"):

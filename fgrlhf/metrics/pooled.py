@@ -30,6 +30,12 @@ PROMPT_LEVEL: dict[str, Callable[[Sequence[str]], float | None]] = {
     "distinct3": partial(distinct, n=3),
 }
 
+# A reward that classifies segments has two counts in a row, `<reward>/error_free` and
+# `<reward>/segments`. Their ratio over all responses is `<reward>/ratio` in the summary.
+ERROR_FREE = "/error_free"
+TOTAL = "/segments"
+RATIO = "/ratio"
+
 # The last part of a column's name -> how its values are reduced over the responses to a prompt.
 MAX = "max"
 ANY = "any"

@@ -79,6 +79,7 @@ class Stage:
       outputs: paths in the outputs folder that only this stage writes.
       reads: glob patterns in the repository of files whose contents affect the result.
       modules: the modules that the command runs; their imports are followed.
+      threads: of a stage that runs while no other one can; None: as many as the environment says.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Stage:
     outputs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    threads: int | None = None
 
 
 @dataclass
@@ -233,6 +235,8 @@ class Pipeline:
         log_path = self._log(stage)
         log_path.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self.lanes[lane], **self.environment, **parent_mark()}
+        if stage.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(stage.threads)
         with open(log_path, "ab" if continues else "wb") as log:
             process = subprocess.Popen(
                 stage.command,

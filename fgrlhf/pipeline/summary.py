@@ -20,9 +20,9 @@ from fgrlhf.errors import UserError, run_main
 from fgrlhf.evaluation import summarize
 from fgrlhf.files import read_json, write_json
 from fgrlhf.kernels.choice import processor_name
-from fgrlhf.metrics.paired import by_prompt, paired_difference
+from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.pipeline.experiments import evaluation_rows
-from fgrlhf.report.display import TRUTH, Display
+from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display
 from fgrlhf.reward_models.spec import SPEC_FILE
 from fgrlhf.runs.runlog import versions
 from fgrlhf.task import load_task
@@ -89,12 +89,10 @@ def gains(
         shared = [name for name in policies[a][0] if name in policies[b][0]]
         metrics = [name for name in shared if name.startswith(TRUTH)]
         if not metrics:
-            metrics = [name for name in headline if name in shared]
+            metrics = headline
         result[f"{a}_vs_{b}"] = {}
         for metric in metrics:
-            interval = paired_difference(
-                by_prompt(policies[a], metric), by_prompt(policies[b], metric)
-            )
+            interval = paired_gain(policies[a], policies[b], metric)
             if interval is not None:
                 result[f"{a}_vs_{b}"][metric.removeprefix(TRUTH)] = interval.as_dict()
     return result
@@ -164,6 +162,7 @@ def summarise(task: str, settings: SummarySettings, display: Display) -> dict[st
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
         "gains": gains(rows, compared_pairs(policies), display.headline),
         "reward_models": reward_models_on_dev(ordered),
+        "reward_models_on": "dev",
         "stages": stages(output),
         "versions": versions(),
         "processor": processor_name(),
@@ -189,9 +188,10 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
     lines = [f"Policies on {summary['data']}: mean [95% interval over prompts]"]
     lines += grid(_policy_cells(summary["policies"], display))
     if summary["gains"]:
-        lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"]))]
+        lines += ["", "Paired differences", *grid(_gain_cells(summary["gains"], display))]
     if summary["reward_models"]:
-        lines += ["", "Reward models, on responses they were not trained on"]
+        against = {"dev": "the annotators of dev rows", "truth": "the truth"}
+        lines += ["", f"Reward models against {against[summary['reward_models_on']]}"]
         cells = []
         for name, metrics in summary["reward_models"].items():
             numbers = [f"{key} {number(value)}" for key, value in metrics.items()]
@@ -208,7 +208,7 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
 
 
 def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[list[str]]:
-    """A row per metric: metrics of the truth, headline metrics and the length."""
+    """A row per metric: metrics of the truth, aspects, headline metrics and the length."""
     flat = {}
     for name, metrics in policies.items():
         truth = metrics.get(TRUTH.removesuffix("/"), {})
@@ -216,6 +216,9 @@ def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[lis
     names: dict[str, None] = {}
     for metrics in flat.values():
         names |= dict.fromkeys(name for name in metrics if name.startswith(TRUTH))
+        names |= dict.fromkeys(
+            name for name in metrics if name.rpartition("/")[2] in ASPECT_METRICS
+        )
     names |= dict.fromkeys([*display.headline, "length"])
     cells = [["", *policies]]
     for name in names:
@@ -225,12 +228,13 @@ def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[lis
     return cells
 
 
-def _gain_cells(gains: Mapping[str, Mapping]) -> list[list[str]]:
+def _gain_cells(gains: Mapping[str, Mapping], display: Display) -> list[list[str]]:
+    """A row per metric, a column per pair of policies."""
     names = list(dict.fromkeys(name for metrics in gains.values() for name in metrics))
-    cells = [["", *names]]
-    for pair, metrics in gains.items():
-        values = [interval_text(metrics.get(name)) for name in names]
-        cells.append([pair.replace("_", " "), *values])
+    cells = [["", *(pair.replace("_", " ") for pair in gains)]]
+    for name in names:
+        values = [interval_text(metrics.get(name)) for metrics in gains.values()]
+        cells.append([display.metric(name), *values])
     return cells
 
 

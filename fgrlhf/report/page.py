@@ -1,9 +1,10 @@
 """Writes report.html: the results of a pipeline in one self-contained file.
 
-    fgrlhf report OUTPUT_DIR [report.html] [task=NAME]
+    fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]
 
 The task defines names, order and colours. Without the argument, the report uses the task recorded
-in the outputs, or else the folders' names. The template escapes every string, and the page's
+in the outputs, or else the folders' names. `prompts` is the number of prompts whose responses are
+shown. The template escapes every string, and the page's
 content policy allows no scripts and no network.
 """
 
@@ -31,11 +32,15 @@ from fgrlhf.report.sections import (
 )
 
 HERE = Path(__file__).parent
-USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME]"
+USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]"
+PROMPTS_SHOWN = 5
 
 
 def write_report(
-    output_dir: str | Path, html_path: str | Path, display: Display | None = None
+    output_dir: str | Path,
+    html_path: str | Path,
+    display: Display | None = None,
+    prompts_shown: int = PROMPTS_SHOWN,
 ) -> None:
     """Write the report of an outputs folder, or of a single RL run's folder.
 
@@ -43,6 +48,7 @@ def write_report(
 
     Args:
       display: names, order and colours; None: the defaults.
+      prompts_shown: prompts whose responses are shown, the first ones of the evaluation.
 
     Raises:
       UserError: the folder is missing, has nothing to report, or has a broken file.
@@ -55,7 +61,7 @@ def write_report(
         "results": lambda: results(outputs, compared, naming),
         "curves": lambda: learning_curves(outputs, naming),
         "models": lambda: model_cards(outputs, display),
-        "responses": lambda: samples.responses(outputs, display),
+        "responses": lambda: samples.responses(outputs, display, prompts_shown),
         "rollouts": lambda: _rollouts(outputs, display),
         "stages": lambda: stage_rows(outputs),
     }
@@ -134,12 +140,22 @@ def display_for(output_dir: str | Path, task: str | None) -> Display:
         return Display()
 
 
+def _number_of_prompts(argument: str) -> int:
+    number = argument.removeprefix("prompts=")
+    if not number.isdecimal() or int(number) == 0:
+        raise UserError(f"{argument}: give the number of prompts, e.g. prompts=20")
+    return int(number)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     paths = []
     task = None
+    prompts_shown = PROMPTS_SHOWN
     for argument in sys.argv[1:] if argv is None else argv:
         if argument.startswith("task="):
             task = argument.removeprefix("task=")
+        elif argument.startswith("prompts="):
+            prompts_shown = _number_of_prompts(argument)
         else:
             paths.append(argument)
     if {"-h", "--help"} & set(paths):
@@ -149,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(USAGE)
     folder = Path(paths[0])
     target = Path(paths[1]) if len(paths) == 2 else folder / "report.html"
-    write_report(folder, target, display_for(folder, task))
+    write_report(folder, target, display_for(folder, task), prompts_shown)
     print(f"report: {target}")
 
 

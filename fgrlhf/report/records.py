@@ -157,6 +157,7 @@ class Summary(Record):
     policies: dict[str, dict[str, Interval | dict[str, Interval]]] | None = None
     gains: dict[str, dict[str, Gain]] | None = None
     reward_models: dict[str, dict[str, float | None] | None] | None = None
+    reward_models_on: str | None = None  # "truth": measured against the true labels
     stages: dict[str, StageCost] | None = None
     versions: dict[str, str] | None = None
     task: str | None = None

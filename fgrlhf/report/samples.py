@@ -7,7 +7,6 @@ from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
 from fgrlhf.report.records import EvaluationRow, Rollout, Segment
 
-PROMPTS_SHOWN = 5  # of the evaluation, the first ones of the set
 NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
 
@@ -102,7 +101,7 @@ def minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
-def responses(outputs: Outputs, display: Display) -> ResponsesView:
+def responses(outputs: Outputs, display: Display, prompts_shown: int) -> ResponsesView:
     """The first prompts that every policy answered, with the first response of each policy."""
     first = {name: _first_per_prompt(rows) for name, rows in outputs.evaluations.items()}
     shared: list[str | int] | None = None  # ids of prompts
@@ -110,7 +109,7 @@ def responses(outputs: Outputs, display: Display) -> ResponsesView:
         candidates = rows if shared is None else shared
         shared = [key for key in candidates if key in rows]
     shown = []
-    for key in (shared or [])[:PROMPTS_SHOWN]:
+    for key in (shared or [])[:prompts_shown]:
         shown.append({name: first[name][key] for name in first})
     scale = _segment_scale(row for rows in shown for row in rows.values())
     prompts = []

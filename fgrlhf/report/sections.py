@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fgrlhf.metrics.paired import by_prompt, paired_difference
+from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import ASPECT_METRICS, NOT_APPLICABLE, TRUTH, Display
 from fgrlhf.report.plots import Mark, Series, calibration, curves, intervals
@@ -99,9 +99,7 @@ def _gains_of_evaluations(outputs: Outputs, display: Display) -> dict[str, dict[
     for name in others:
         metrics = {}
         for metric in display.headline:
-            interval = paired_difference(
-                by_prompt(rows[name], metric), by_prompt(rows[first], metric)
-            )
+            interval = paired_gain(rows[name], rows[first], metric)
             if interval is not None:
                 metrics[metric] = Gain(**interval.as_dict())
         if metrics:
@@ -316,7 +314,8 @@ class ModelCard:
 
 def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
     """A card per reward model. summary.json names it by its folder or its display name."""
-    truth = outputs.summary.reward_models or {}
+    summary = outputs.summary
+    truth = (summary.reward_models or {}) if summary.reward_models_on == "truth" else {}
     cards = []
     for place, (folder, model) in enumerate(outputs.reward_models.items()):
         name = display.name(folder)

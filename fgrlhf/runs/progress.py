@@ -1,6 +1,9 @@
 """Progress of anything that takes more than a few seconds."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import time
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -52,6 +55,7 @@ def progress_bar(
             "mininterval": LINE_SECONDS,
             "delay": LINE_SECONDS,
             "leave": False,
+            "position": 0,  # a bar inside another one would move the cursor
         }
     return tqdm(
         total=total,
@@ -62,3 +66,14 @@ def progress_bar(
         disable=not enabled,
         **options,
     )
+
+
+@contextmanager
+def paused(bar: tqdm) -> Iterator[None]:
+    """The time of this block counts neither as elapsed nor in the bar's rate."""
+    started = time()
+    yield
+    if not bar.disable:  # else it has no clock
+        seconds = time() - started
+        bar.start_t += seconds
+        bar.last_print_t += seconds

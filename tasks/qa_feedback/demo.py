@@ -26,7 +26,7 @@ from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
 from tasks.qa_feedback.summary import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets
-from tasks.scripts import ROOT, small_model
+from tasks.scripts import ROOT, script_stage, small_model
 
 TASK = "tasks/qa_feedback"
 TASK_MODULE = TASK.replace("/", ".")
@@ -106,23 +106,9 @@ class DemoConfig(StrictModel):
         return Path(self.output_dir or ROOT / "outputs" / "qa_feedback" / self.scale).absolute()
 
 
-def script(
-    name: str,
-    path: str,
-    *arguments: str,
-    modules: tuple[str, ...],
-    needs: tuple[str, ...] = (),
-    outputs: tuple[str, ...],
-    reads: tuple[str, ...] = (),
-) -> Stage:
-    """A stage that runs a bash script of the task. The script is one of the stage's inputs."""
-    command = ("bash", path, *arguments)
-    return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules)
-
-
 def reward_model(scale: Scale, name: str, module: str) -> Stage:
     config = f"{REWARD_MODELING}/{scale.name}_{name}_config.yml"
-    return script(
+    return script_stage(
         f"train_{name}",
         f"{REWARD_MODELING}/train_{name}.sh",
         modules=(module, f"{TASK_MODULE}.task"),
@@ -133,7 +119,7 @@ def reward_model(scale: Scale, name: str, module: str) -> Stage:
 
 
 def rlhf(scale: Scale, name: str, script_name: str, models: tuple[str, ...]) -> Stage:
-    return script(
+    return script_stage(
         script_name,
         f"{TRAINING}/{script_name}.sh",
         modules=(f"{TRAINING.replace('/', '.')}.{script_name}", "tasks.qa_feedback.task"),
@@ -146,7 +132,7 @@ def rlhf(scale: Scale, name: str, script_name: str, models: tuple[str, ...]) -> 
 def evaluation(
     scale: Scale, policy: str, folder: Path, needs: str, arguments: tuple[str, ...] = ()
 ) -> Stage:
-    return script(
+    return script_stage(
         f"evaluate_{policy}",
         f"{TRAINING}/evaluate.sh",
         f"policy={folder}",
@@ -161,7 +147,7 @@ def evaluation(
 
 
 def sampling(scale: Scale, split: str, out: Path) -> Stage:
-    return script(
+    return script_stage(
         f"generate_{split}",
         f"{TRAINING}/generate.sh",
         f"policy={out / 'sft'}",
@@ -219,11 +205,12 @@ def annotation_page(out: Path) -> Stage:
 
 def direct_preferences(scale: Scale) -> Stage:
     """DPO on the preferences of the feedback file, without reward models."""
-    return script(
+    return script_stage(
         "train_dpo",
         f"{TRAINING}/train_dpo.sh",
         modules=("fgrlhf.cli.dpo", f"{TASK_MODULE}.task"),
-        needs=("annotate_train",),
+        # It reads only the feedback, but starts after the reward models, for which RL waits.
+        needs=("annotate_train", "create_rm_train_files"),
         outputs=("dpo",),
         reads=(f"{TRAINING}/{scale.name}_dpo_config.yml",),
     )
@@ -251,13 +238,14 @@ def comparisons(scale: Scale, out: Path) -> list[Stage]:
     sampled = ("do_sample=true", f"num_samples={samples}", f"max_examples={questions}")
     return [
         direct_preferences(scale),
-        evaluation(scale, "dpo", out / "dpo" / "best", "train_dpo"),
+        # no reward tells which of its checkpoints is the best
+        evaluation(scale, "dpo", out / "dpo" / "final", "train_dpo"),
         evaluation(scale, SAMPLED, out / "sft", "train_sft", sampled),
         best_of_n(out),
     ]
 
 
-def stages(scale: Scale, out: Path) -> list[Stage]:
+def stages(scale: Scale, out: Path, lanes: int) -> list[Stage]:
     """The stages of the pipeline, in an order that keeps two lanes busy."""
     files = tuple(
         f"data/{name}" for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence")
@@ -273,13 +261,13 @@ def stages(scale: Scale, out: Path) -> list[Stage]:
     compared = comparisons(scale, out)
     evaluated = ("evaluate_sft", "evaluate_baseline", "evaluate_fine_grained")
     return [
-        script(
+        script_stage(
             scale.world,
             f"{DATA}/{scale.world}.sh",
             modules=("tasks.qa_feedback.data.mini_world",),
             outputs=tuple(f"data/{name}.json" for name in scale.rows),
         ),
-        script(
+        script_stage(
             "train_sft",
             f"{TRAINING}/train_sft.sh",
             modules=("sft.run_sft", "tasks.qa_feedback.data.mini_model"),
@@ -289,13 +277,15 @@ def stages(scale: Scale, out: Path) -> list[Stage]:
                 f"{TRAINING}/mini_pretrain_config.yml",
                 f"{TRAINING}/{scale.name}_sft_config.yml",
             ),
+            # Nothing can run beside it. Tiny models are faster with one thread.
+            threads=lanes if scale is SMALL else None,
         ),
         sampling(scale, "train", out),
         sampling(scale, "dev", out),
         annotation_page(out),
         annotation("train", out),
         annotation("dev", out),
-        script(
+        script_stage(
             "create_rm_train_files",
             f"{REWARD_MODELING}/create_rm_train_files.sh",
             modules=("tasks.qa_feedback.reward_modeling.create_rm_files",),
@@ -325,7 +315,7 @@ def stages(scale: Scale, out: Path) -> list[Stage]:
             (),
             ("tasks.qa_feedback.summary",),
         ),
-        script(
+        script_stage(
             "report",
             f"{TRAINING}/report.sh",
             modules=("fgrlhf.report.page", "tasks.qa_feedback.display"),
@@ -351,7 +341,8 @@ def demo(config: DemoConfig) -> list[str]:
     }
     if config.scale == "small":
         environment["FGRLHF_SMALL_MODEL"] = str(small_model(config.model))
-    pipeline = Pipeline(stages(SCALES[config.scale], out), ROOT, out, environment, config.lanes)
+    all_stages = stages(SCALES[config.scale], out, config.lanes)
+    pipeline = Pipeline(all_stages, ROOT, out, environment, config.lanes)
     pipeline.run()
     print("\n" + (out / "logs" / "summary.log").read_text(encoding="utf-8"))
     if pipeline.whole:

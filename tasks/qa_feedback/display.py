@@ -26,6 +26,10 @@ DISPLAY = Display(
         "fact_rm": "Factuality",
         "comp_rm": "Completeness",
         "baseline_rm": "Preference",
+        "judge_rel_rm": "Relevance, judge",
+        "judge_fact_rm": "Factuality, judge",
+        "judge_comp_rm": "Completeness, judge",
+        "judge_baseline_rm": "Preference, judge",
         "relevance_model": "relevance",
         "factuality_model": "factuality",
         "completeness_model": "completeness",
@@ -36,6 +40,7 @@ DISPLAY = Display(
     order=(
         *("sft", "sft_full", "holistic", "baseline", "dpo", "best_of_n", "fine_grained"),
         *("rel_rm", "fact_rm", "comp_rm", "baseline_rm"),
+        *("judge_rel_rm", "judge_fact_rm", "judge_comp_rm", "judge_baseline_rm"),
     ),
     colours={"sft": 0, "holistic": 1, "baseline": 1, "fine_grained": 2},
     prompt_parts=prompt_parts,

@@ -29,7 +29,8 @@ from fgrlhf.pipeline.experiments import (
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.stats import seed_interval
 from tasks.qa_feedback.compare import experiment_of
-from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TASK_MODULE, TRAINING, script
+from tasks.qa_feedback.demo import REWARD_MODELING, SAMPLES, TASK_MODULE, TRAINING
+from tasks.scripts import script_stage
 
 REWARD_MODELS = {
     "rel_rm": "run_fg_rm",
@@ -96,7 +97,7 @@ def seed_stages(experiment: Experiment, plan: EvaluationPlan, seed: int) -> list
 
 def reward_model_stage(name: str, seed: int, out: Path) -> Stage:
     folder = f"seed-{seed}/{name}"
-    return script(
+    return script_stage(
         folder,
         f"{REWARD_MODELING}/train_{name}.sh",
         f"train.seed={seed}",

@@ -10,7 +10,7 @@ on the SFT policy's answers to questions that the reward models were not trained
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -71,6 +71,18 @@ REWARD_MODELS = {
     "preference": "baseline_rm",
 }
 TASK_NAME = "qa_feedback"
+# What is compared where the truth is not known: the judgement of every reward model that the
+# evaluation had.
+COMPARED_WITHOUT_TRUTH = (
+    "reward",
+    "relevance_model/ratio",
+    "factuality_model/ratio",
+    "completeness_model/score",
+    "baseline_model/score",
+    "rougeLsum",
+    "length",
+    "kl",
+)
 
 
 class Settings(StrictModel):
@@ -214,8 +226,13 @@ def reward_models_against_oracle(
     return result
 
 
-def reward_models(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, dict]:
-    """Metrics of the existing reward models, stored in eval/reward_models until a model changes."""
+def reward_models(
+    settings: Settings, prompts: Sequence[Prompt]
+) -> tuple[Literal["dev", "truth"], dict[str, dict]]:
+    """What the existing reward models are measured against, and their metrics by name.
+
+    Metrics against the truth are stored in eval/reward_models until a model changes.
+    """
     output = Path(settings.output_dir)
     evaluated = evaluated_policies(output, settings.split, DISPLAY)
     judged = settings.judged or (SAMPLED if SAMPLED in evaluated else "sft")
@@ -226,7 +243,7 @@ def reward_models(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, di
         if (output / folder / SPEC_FILE).exists():
             folders[name] = output / folder
     if not oracle(prompts) or judged not in evaluated:
-        return reward_models_on_dev(folders)
+        return "dev", reward_models_on_dev(folders)
     folder = output / "eval" / "reward_models"
     answers = output / "eval" / f"{judged}-{settings.split}" / "rows.jsonl"
     inputs = [answers, *folders.values()]
@@ -238,7 +255,7 @@ def reward_models(settings: Settings, prompts: Sequence[Prompt]) -> dict[str, di
                 rows = evaluation_rows(output, judged, settings.split)
                 metrics = reward_models_against_oracle(folders, prompts, rows)
             finish(folder, metrics)
-    return metrics
+    return "truth", metrics
 
 
 # ---- the summary ---------------------------------------------------------------------------------
@@ -254,11 +271,13 @@ def summarise(settings: Settings) -> dict:
     prompts = load_examples(Path(settings.data_dir) / f"{settings.split}.json")
     rows = policy_rows(settings)
     world = "mini world" if oracle(prompts) else settings.data_dir
+    measured_on, metrics = reward_models(settings, prompts)
     summary = {
         "task": TASK_NAME,
         "policies": {name: policy_summary(of_policy) for name, of_policy in rows.items()},
-        "gains": gains(rows, COMPARED, DISPLAY.headline),
-        "reward_models": reward_models(settings, prompts),
+        "gains": gains(rows, COMPARED, COMPARED_WITHOUT_TRUTH),
+        "reward_models": metrics,
+        "reward_models_on": measured_on,
         "stages": stages(output),
         "versions": versions(),
         "processor": processor_name(),
