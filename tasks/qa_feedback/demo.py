@@ -76,8 +76,8 @@ SMALL = Scale(
     sft_outputs=("sft",),
     feedback_questions=240,
     max_generated_len=200,
-    evaluation=("do_sample=false",),
-    best_of=(4, 100),
+    evaluation=("do_sample=true",),
+    best_of=(4, 60),
 )
 SCALES = {scale.name: scale for scale in (MINI, SMALL)}
 

@@ -516,7 +516,7 @@ ENGLISH = Language(
     distractor_page=0.4,
     # fewer than in the toy language: a pretrained model adds errors of its own
     rates=ErrorRates(
-        drop_work=0.06, drop_claim=0.08, irrelevant=0.08, wrong_value=0.22, repeat=0.02
+        drop_work=0.03, drop_claim=0.04, irrelevant=0.10, wrong_value=0.14, repeat=0.02
     ),
 )
 
