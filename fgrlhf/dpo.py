@@ -7,11 +7,12 @@ It needs no samples from the policy and no reward model.
     L = loss(beta m)
 
 w_t is 1, or `dpo.span_weight` on tokens with marked characters (docs/algorithms.md derives it). The
-reference is the policy before the first step. Its log-probabilities are computed once, so no second
-model is kept in memory.
+reference is the policy before the first step. Its log-probabilities are computed once, before
+training. Frozen layers (`train_top_layers`) are computed in this pass only, if their states fit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 
 import torch
@@ -245,6 +246,12 @@ class DPOTrainer(BaseTrainer):
                 "dpo/accuracy": (better_N > worse_N).float(),
             }
         return losses_N, {name: value_N.detach() for name, value_N in logged.items()}
+
+    def _evaluate(self, bar: tqdm) -> None:
+        """Evaluate; the states of frozen layers that training needs are kept."""
+        frozen = self.policy.frozen
+        with frozen.apart() if frozen is not None else nullcontext():
+            super()._evaluate(bar)
 
     # ---- pure functions of (config, step) --------------------------------------------------------
 

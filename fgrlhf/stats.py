@@ -111,7 +111,10 @@ def paired_ratio_bootstrap(
     """Interval of the ratio of a minus the ratio of b, as in `ratio_bootstrap`.
 
     Args:
-      a, b: numerators and denominators; a number of each for the same prompts.
+      a, b: (numerators, denominators), a number of each per prompt.
+
+    Raises:
+      ValueError: the four columns are not equally long, or one is empty or not finite.
     """
     columns = [_values("numerators and denominators", column) for column in (*a, *b)]
     if len({column.size for column in columns}) != 1:

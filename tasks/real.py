@@ -19,12 +19,18 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_jsonl, write_json
-from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline.efficiency import episodes_to_reach
 from fgrlhf.pipeline.experiments import learning_curve
-from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
-from tasks.scripts import ROOT, run_script, script_stage, small_model
+from tasks.scripts import (
+    ROOT,
+    pipeline_of,
+    print_cost,
+    run_script,
+    script_stage,
+    small_model,
+)
 
 TaskName = Literal["detoxification", "sentiment"]
 # run -> its script
@@ -194,22 +200,12 @@ def real(settings: RealConfig) -> None:
     print(f"task: {task}, {reason}", flush=True)
     model = small_model(settings.model)
     out = out_folder(settings, task)
-    environment = {
-        "SCALE": "small",
-        "OUTPUT_DIR": str(out),
-        "DATA_DIR": str(out / "data"),
-        "FGRLHF_SMALL_MODEL": str(model),
-        "OMP_NUM_THREADS": "1",
-    }
-    pipeline = Pipeline(stages(task, settings, out, model), ROOT, out, environment, settings.lanes)
+    all_stages = stages(task, settings, out, model)
+    pipeline = pipeline_of(all_stages, out, out / "data", settings.lanes, model=model)
     pipeline.run()
     print("\n" + (out / "logs" / "report.log").read_text(encoding="utf-8"))
     print("\n".join(efficiency(task, out)))
-    if pipeline.whole:
-        print(
-            f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, peak memory"
-            f" {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
-        )
+    print_cost(pipeline)
     print(f"report: {out / 'report.html'}")
 
 

@@ -1,12 +1,13 @@
-"""Bash scripts that the commands of several tasks run, before and in their pipelines."""
+"""Bash scripts that the commands of several tasks run, and the pipelines of these scripts."""
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fgrlhf.errors import UserError
-from fgrlhf.pipeline.stages import Stage
+from fgrlhf.kernels.choice import processor_name
+from fgrlhf.pipeline.stages import Pipeline, Stage
 
 ROOT = Path(__file__).parents[1]
 MODEL = "outputs/models/smollm2"
@@ -51,3 +52,41 @@ def script_stage(
     """A stage that runs a bash script. The script is one of the stage's inputs."""
     command = ("bash", path, *arguments)
     return Stage(name, command, needs, outputs, ("scripts/env.sh", path, *reads), modules, threads)
+
+
+def pipeline_of(
+    stages: Sequence[Stage],
+    folder: Path,
+    data: Path,
+    lanes: int,
+    scale: str = "small",
+    model: Path | None = None,
+) -> Pipeline:
+    """A pipeline with the environment variables that the scripts read.
+
+    Args:
+      stages: in an order that keeps the lanes busy.
+      folder: of the outputs.
+      data: folder of the rows.
+      lanes: stages at the same time, a thread each.
+      scale: whose configs the scripts use.
+      model: folder of the pretrained language model, at small scale.
+    """
+    environment = {
+        "SCALE": scale,
+        "OUTPUT_DIR": str(folder),
+        "DATA_DIR": str(data),
+        "OMP_NUM_THREADS": "1",
+    }
+    if model is not None:
+        environment["FGRLHF_SMALL_MODEL"] = str(model)
+    return Pipeline(stages, ROOT, folder, environment, lanes)
+
+
+def print_cost(pipeline: Pipeline) -> None:
+    """Print time and memory of the whole pipeline, if no run of it was interrupted or reused."""
+    if pipeline.whole:
+        print(
+            f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, peak memory"
+            f" {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
+        )

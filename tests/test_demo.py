@@ -112,7 +112,7 @@ class Line:
 
 
 def test_small_scale_fetches_its_model_before_the_stages(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "Pipeline", Line)
+    monkeypatch.setattr(scripts, "Pipeline", Line)
     fetched = []
     monkeypatch.setattr(scripts, "run_script", lambda path, variables: fetched.append(path) or 0)
     assert demo.demo(DemoConfig(output_dir=str(tmp_path / "mini"))) == []

@@ -18,6 +18,7 @@ from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.errors import UserError
+from fgrlhf.models import causal, frozen_layers
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
@@ -435,7 +436,7 @@ def test_only_the_top_layers_are_trained(kind, tmp_path):
     ckpt = tmp_path / "start"
     tiny.policy(kind).save(ckpt)
     cfg = config(tmp_path / "run", model__policy_model={"ckpt": str(ckpt), "train_top_layers": 1})
-    policy = dpo_command._load_policy(cfg)
+    policy = load_policy(ckpt, top_layers=1)
     before = {name: p.clone() for name, p in policy.model.named_parameters()}
     encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
     run = DPOTrainer(cfg, policy, encoded, None, Accelerator(cpu=True))
@@ -449,3 +450,80 @@ def test_only_the_top_layers_are_trained(kind, tmp_path):
             changed.add(name)
     assert changed
     assert not any("wte" in name or "shared" in name or "h.0." in name for name in changed)
+
+
+# ---- frozen layers -------------------------------------------------------------------------------
+
+EVALUATED = [Prompt("0", "the cat"), Prompt("1", "a dog sat on")]
+
+
+def sample_answers(policy) -> dict[str, float]:
+    """An evaluation that reads other texts than training does."""
+    ids_BP, mask_BP = policy.encode([prompt.text for prompt in EVALUATED])
+    response = policy.generate(ids_BP, mask_BP, Sampling(6), [1, 2])
+    output, _ = policy(ids_BP, mask_BP, response.ids_BT, response.mask_BT)
+    return {"rougeLsum": float(output.logprobs_BT.double().sum())}
+
+
+def top_layer_trainer(folder, keeps: bool = True) -> DPOTrainer:
+    """A trainer of the top layer only; `keeps`: with the states of the frozen layers."""
+    cfg = config(
+        folder, train__epochs=4, train__eval_interval=2, train__training_batch_size_per_card=2
+    )
+    policy = tiny.policy("llama")
+    policy.train_top_layers(1)
+    encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
+    assert dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)
+    if not keeps:
+        policy.frozen = None
+    return DPOTrainer(cfg, policy, encoded, sample_answers, Accelerator(cpu=True))
+
+
+def test_the_frozen_layers_read_the_comparisons_once(tmp_path, monkeypatch):
+    read = []
+
+    def run_lower(model, n_trained, **inputs):
+        read.append(inputs["input_ids"])
+        return frozen_layers.run_lower(model, n_trained, **inputs)
+
+    monkeypatch.setattr(causal, "run_lower", run_lower)
+    keeps = top_layer_trainer(tmp_path / "keeps")
+    keeps.ref_logprobs = keeps.reference_logprobs()
+    of_the_reference = len(read)
+    assert of_the_reference
+    keeps.train()
+    evaluations = keeps.total_steps // 2 + 1
+    assert len(read) == of_the_reference + evaluations  # each reads its own samples, in one batch
+
+    reads = top_layer_trainer(tmp_path / "reads", keeps=False)
+    reads.train()
+    losses = []
+    for run in ("keeps", "reads"):
+        rows = metrics(tmp_path / run)
+        losses.append([row["loss/total"] for row in rows if "loss/total" in row])
+    assert len(losses[0]) == keeps.total_steps
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_resumed_run_with_frozen_layers_is_the_uninterrupted_one(tmp_path):
+    whole = top_layer_trainer(tmp_path / "a")
+    whole.train()
+    top_layer_trainer(tmp_path / "b").train(until=5)
+    resumed = top_layer_trainer(tmp_path / "b")
+    resumed.train()
+    assert whole.best == resumed.best
+    assert all(torch.equal(t, weights_of(resumed)[name]) for name, t in weights_of(whole).items())
+
+
+def test_states_that_do_not_fit_are_not_kept(monkeypatch):
+    policy = tiny.policy("llama")
+    encoded = encode_comparisons(policy, pairs(), 12)
+    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)  # none are frozen
+    policy.train_top_layers(1)
+    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=2)
+    tokens = sum(len(c.prompt_ids) + sum(map(len, c.answer_ids)) for c in encoded)
+    needed = tokens * policy.hidden_size * 4
+    monkeypatch.setattr(frozen_layers, "CAPACITY", needed)
+    assert dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)
+    monkeypatch.setattr(frozen_layers, "CAPACITY", needed - 1)
+    assert not dpo_command.keeps_frozen_states(policy, encoded, num_processes=1)

@@ -14,6 +14,7 @@ from fgrlhf.pipeline.summary import counted, gains, minutes, policy_summary
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_bootstrap
 from fgrlhf.types import Prompt
+from tasks import scripts
 from tasks.qa_feedback import demo, summary
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.language import TOY
@@ -431,7 +432,7 @@ def test_the_demo_fails_where_a_target_is_missed_once_all_is_written(
             (self.folder / "logs").mkdir()
             (self.folder / "logs" / "summary.log").write_text("the table")
 
-    monkeypatch.setattr(demo, "Pipeline", Line)
+    monkeypatch.setattr(scripts, "Pipeline", Line)
     monkeypatch.setattr(demo, "stop_with_signals", lambda: None)
     monkeypatch.setattr("sys.argv", ["demo", f"output_dir={tmp_path}"])
     if code:

@@ -12,10 +12,11 @@ from transformers.utils import logging as transformers_logging
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.cli.rl import dev_evaluation, dtype_notes
 from fgrlhf.data.prompts import check_prompts_fit
-from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
 from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.errors import run_main
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.models import frozen_layers
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.stage import check_writable
@@ -32,21 +33,24 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
       UserError: pairs, files or checkpoints are missing or broken.
     """
     data = config.data
+    settings = config.model.policy_model
     comparisons = load_comparisons(config, task.comparisons, task.prompts)
     dev_prompts = task.prompts(data.dev_file, "dev")
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
     use_kernels(config.model.kernels, config.logging.save_dir)
-    policy = _load_policy(config).to(accelerator.device)
-    reference = _load_policy(config).to(accelerator.device)
+    policy = load_policy(
+        settings.ckpt,
+        "fp32",
+        config.env.max_input_len,
+        settings.input_padding_side,
+        top_layers=settings.train_top_layers,
+    ).to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
     train_file = data.train_file or data.feedback_file
     dev_used = dev_prompts[: config.train.eval_examples]
     quiet = not accelerator.is_main_process
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
     check_prompts_fit(policy, dev_used, task.core_text, data.dev_file or "dev", quiet)
-    evaluate = dev_evaluation(
-        task, config, dev_prompts, None, reference.eval().requires_grad_(False), accelerator
-    )
     encoded = encode_comparisons(
         policy, comparisons, config.env.max_generated_len, config.dpo.span_weight
     )
@@ -54,21 +58,30 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         pairs = sum(len(comparison.pairs) for comparison in encoded)
         answers = sum(len(comparison.answer_ids) for comparison in encoded)
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
+    if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
+        policy.frozen = None
+    reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
+    evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)
 
 
-def _load_policy(config: DPOConfig) -> Policy:
-    settings = config.model.policy_model
-    policy = load_policy(
-        settings.ckpt,
-        "fp32",
-        config.env.max_input_len,
-        settings.input_padding_side,
-        top_layers=settings.train_top_layers,
-    )
-    policy.frozen = None  # a batch is read once per epoch, so its lower states are not kept
-    return policy
+def keeps_frozen_states(
+    policy: Policy, comparisons: Sequence[TokenComparison], num_processes: int
+) -> bool:
+    """Whether what the frozen layers compute is kept from the reference's pass for training.
+
+    All states must fit: forgotten ones would be computed again in other batches, which differ by
+    rounding, and a resumed run would not continue bit for bit. For the same reason there must be
+    one process. Each of several processes reads only a part of the data in the reference's pass.
+    """
+    if policy.frozen is None or num_processes > 1:
+        return False
+    tokens = 0
+    for comparison in comparisons:
+        tokens += len(comparison.prompt_ids) + sum(map(len, comparison.answer_ids))
+    bytes_per_token = policy.hidden_size * policy.model.dtype.itemsize
+    return tokens * bytes_per_token <= frozen_layers.CAPACITY
 
 
 def main(argv: Sequence[str] | None = None) -> None:

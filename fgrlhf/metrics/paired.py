@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fgrlhf.metrics.pooled import ERROR_FREE, RATIO, TOTAL, over_samples
 from fgrlhf.stats import Interval, paired_bootstrap, paired_ratio_bootstrap
 
+Counts = dict[str, tuple[float, float]]  # prompt -> its error-free segments and all its segments
+
 
 def by_prompt(rows: Iterable[Mapping], metric: str) -> dict[str, float]:
     """A metric of each prompt, by its id: the mean over its responses, or what `over_samples` says.
@@ -44,9 +46,6 @@ def paired_gain(a: Sequence[Mapping], b: Sequence[Mapping], metric: str) -> Inte
     if not shared:
         return None
     return paired_ratio_bootstrap(_columns(of_a, shared), _columns(of_b, shared))
-
-
-Counts = dict[str, tuple[float, float]]  # prompt -> its error-free and all segments
 
 
 def _segment_counts(rows: Iterable[Mapping], reward: str) -> Counts:

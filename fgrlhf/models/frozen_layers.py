@@ -52,6 +52,16 @@ class FrozenLayers:
         self._states.clear()
         self._bytes = 0
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """The block begins without states and forgets its own. Earlier ones are kept for later."""
+        kept = self._states, self._bytes
+        self._states, self._bytes = OrderedDict(), 0
+        try:
+            yield
+        finally:
+            self._states, self._bytes = kept
+
     def states(
         self,
         prompt_ids_GP: Tensor,

@@ -79,7 +79,8 @@ class Stage:
       outputs: paths in the outputs folder that only this stage writes.
       reads: glob patterns in the repository of files whose contents affect the result.
       modules: the modules that the command runs; their imports are followed.
-      threads: of a stage that runs while no other one can; None: as many as the environment says.
+      threads: OpenMP threads, for a stage beside which no other one can run; None: OMP_NUM_THREADS
+        of the environment.
     """
 
     name: str

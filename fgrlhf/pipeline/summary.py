@@ -80,16 +80,15 @@ def gains(
 
     Args:
       compared: pairs (a, b); pairs with a missing policy are left out.
-      headline: metrics to compare if the truth is not known.
+      headline: metrics to compare if the truth is not known; those that a policy lacks are left
+        out.
     """
     result = {}
     for a, b in compared:
         if a not in policies or b not in policies:
             continue
-        shared = [name for name in policies[a][0] if name in policies[b][0]]
-        metrics = [name for name in shared if name.startswith(TRUTH)]
-        if not metrics:
-            metrics = headline
+        known = [name for name in policies[a][0] if name.startswith(TRUTH)]
+        metrics = [name for name in known if name in policies[b][0]] or headline
         result[f"{a}_vs_{b}"] = {}
         for metric in metrics:
             interval = paired_gain(policies[a], policies[b], metric)

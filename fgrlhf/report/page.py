@@ -4,8 +4,8 @@
 
 The task defines names, order and colours. Without the argument, the report uses the task recorded
 in the outputs, or else the folders' names. `prompts` is the number of prompts whose responses are
-shown. The template escapes every string, and the page's
-content policy allows no scripts and no network.
+shown. The template escapes every string, and the page's content policy allows no scripts and no
+network.
 """
 
 import sys
@@ -141,6 +141,7 @@ def display_for(output_dir: str | Path, task: str | None) -> Display:
 
 
 def _number_of_prompts(argument: str) -> int:
+    """The number in `prompts=20`. Raises `UserError` if it is not a positive integer."""
     number = argument.removeprefix("prompts=")
     if not number.isdecimal() or int(number) == 0:
         raise UserError(f"{argument}: give the number of prompts, e.g. prompts=20")

@@ -56,12 +56,11 @@ class EvaluationRow(Record):
     @property
     def numbers(self) -> dict[str, float]:
         """The metrics of the response."""
-        extra = self.model_extra or {}
-        return {
-            name: value
-            for name, value in extra.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
+        found = {}
+        for name, value in (self.model_extra or {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[name] = value
+        return found
 
 
 class MetricsLine(Record):

@@ -22,11 +22,10 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel, refuse
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_json
-from fgrlhf.kernels.choice import processor_name
-from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.summary import SAMPLED
 from tasks.qa_feedback.summary_table import missed_targets
-from tasks.scripts import ROOT, script_stage, small_model
+from tasks.scripts import ROOT, pipeline_of, print_cost, script_stage, small_model
 
 TASK = "tasks/qa_feedback"
 TASK_MODULE = TASK.replace("/", ".")
@@ -74,7 +73,7 @@ SMALL = Scale(
     world="make_small",
     rows=("train", "dev", "test", "sft", "train_1k"),
     sft_outputs=("sft",),
-    feedback_questions=240,
+    feedback_questions=200,
     max_generated_len=200,
     evaluation=("do_sample=true",),
     best_of=(4, 60),
@@ -333,23 +332,12 @@ def demo(config: DemoConfig) -> list[str]:
       A line for each missed target.
     """
     out = config.folder
-    environment = {
-        "SCALE": config.scale,
-        "OUTPUT_DIR": str(out),
-        "DATA_DIR": str(out / "data"),
-        "OMP_NUM_THREADS": "1",
-    }
-    if config.scale == "small":
-        environment["FGRLHF_SMALL_MODEL"] = str(small_model(config.model))
+    model = small_model(config.model) if config.scale == "small" else None
     all_stages = stages(SCALES[config.scale], out, config.lanes)
-    pipeline = Pipeline(all_stages, ROOT, out, environment, config.lanes)
+    pipeline = pipeline_of(all_stages, out, out / "data", config.lanes, config.scale, model)
     pipeline.run()
     print("\n" + (out / "logs" / "summary.log").read_text(encoding="utf-8"))
-    if pipeline.whole:
-        print(
-            f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, "
-            f"peak memory {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
-        )
+    print_cost(pipeline)
     print(f"answers to annotate yourself: {out / 'annotate.html'}")
     print(f"report: {out / 'report.html'}")
     return missed_targets(read_json(out / "summary.json"))

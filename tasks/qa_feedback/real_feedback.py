@@ -19,8 +19,7 @@ from pydantic import Field, PositiveInt
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import UserError, run_main
-from fgrlhf.kernels.choice import processor_name
-from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.qa_feedback.data.halves import HALVES
 from tasks.qa_feedback.demo import REWARD_MODELING, TASK, TASK_MODULE, TRAINING
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
@@ -29,7 +28,7 @@ from tasks.qa_feedback.reward_modeling.create_rm_files import (
     FOLDERS,
     RELEVANCE,
 )
-from tasks.scripts import ROOT, script_stage, small_model
+from tasks.scripts import ROOT, pipeline_of, print_cost, script_stage, small_model
 
 FILES = ("train.json", "dev.json", "train_feedback.json", "dev_feedback.json")
 # reward model -> its program, its training files in a half's folder, and overrides of its config
@@ -79,19 +78,19 @@ class RealFeedbackConfig(StrictModel):
 # ---- stages --------------------------------------------------------------------------------------
 
 
-def halves(settings: RealFeedbackConfig) -> list[Stage]:
+def division(settings: RealFeedbackConfig) -> list[Stage]:
     """The two halves of the feedback, and the training files of their reward models."""
     module = f"{TASK_MODULE}.data.halves"
     data = settings.folder / "data"
     files = [str(settings.data / f"{split}_feedback.json") for split in ("train", "dev")]
-    division = Stage(
+    division_stage = Stage(
         "halves",
         (sys.executable, "-m", module, f"data_dir={settings.data}", f"output_dir={data}"),
         outputs=tuple(f"data/{half}/train_feedback.json" for half in HALVES),
         reads=tuple(files),
         modules=(module,),
     )
-    result = [division]
+    result = [division_stage]
     module = f"{TASK_MODULE}.reward_modeling.create_rm_files"
     for half in HALVES:
         preparation = Stage(
@@ -126,8 +125,9 @@ def reward_model(settings: RealFeedbackConfig, name: str, half: str, prefix: str
 
 def sft(settings: RealFeedbackConfig) -> Stage:
     """SFT on the 1,000 demonstrations if the folder has them, else on the training questions."""
-    names = [name for name in ("train_1k", "train") if (settings.data / f"{name}.json").is_file()]
-    train_file = settings.data / f"{names[0]}.json"
+    train_file = settings.data / "train_1k.json"
+    if not train_file.is_file():
+        train_file = settings.data / "train.json"
     return script_stage(
         "train_sft",
         f"{TRAINING}/train_sft.sh",
@@ -145,6 +145,13 @@ def sft(settings: RealFeedbackConfig) -> Stage:
 def rl(
     settings: RealFeedbackConfig, name: str, script: str, reward_models: tuple[str, ...]
 ) -> Stage:
+    """An RL run with reward models of the first half of the feedback.
+
+    Args:
+      name: of its folder and its config.
+      script: its script without the `train_`.
+      reward_models: their folders.
+    """
     return script_stage(
         f"train_{script}",
         f"{TRAINING}/train_{script}.sh",
@@ -204,7 +211,7 @@ def stages(settings: RealFeedbackConfig) -> list[Stage]:
         "scale=small",
     )
     return [
-        *halves(settings),
+        *division(settings),
         sft(settings),
         *(reward_model(settings, name, first, "") for name in REWARD_MODELS),
         rl(settings, "fine_grained", "finegrained", ("rel_rm", "fact_rm", "comp_rm")),
@@ -248,21 +255,13 @@ def check_data(folder: Path) -> None:
 def real_feedback(settings: RealFeedbackConfig) -> None:
     """Run all stages, then print the summary and the path of the report."""
     check_data(settings.data)
-    environment = {
-        "SCALE": "small",
-        "OUTPUT_DIR": str(settings.folder),
-        "DATA_DIR": str(settings.data),
-        "FGRLHF_SMALL_MODEL": str(small_model(settings.model)),
-        "OMP_NUM_THREADS": "1",
-    }
-    pipeline = Pipeline(stages(settings), ROOT, settings.folder, environment, settings.lanes)
+    model = small_model(settings.model)
+    pipeline = pipeline_of(
+        stages(settings), settings.folder, settings.data, settings.lanes, model=model
+    )
     pipeline.run()
     print("\n" + (settings.folder / "logs" / "summary.log").read_text(encoding="utf-8"))
-    if pipeline.whole:
-        print(
-            f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, peak memory"
-            f" {pipeline.whole['peak_mb']:.0f} MB, on {processor_name()}"
-        )
+    print_cost(pipeline)
     print(f"report: {settings.folder / 'report.html'}")
 
 
