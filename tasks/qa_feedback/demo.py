@@ -76,7 +76,7 @@ SMALL = Scale(
     feedback_questions=200,
     max_generated_len=200,
     evaluation=("do_sample=true",),
-    best_of=(4, 60),
+    best_of=(4, 40),
 )
 SCALES = {scale.name: scale for scale in (MINI, SMALL)}
 

@@ -4,5 +4,5 @@
 set -euo pipefail
 SCALE="${SCALE:-small}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-python -m tasks.qa_feedback.data.mini_world data_dir="$DATA_DIR" language=english train=600 dev=60 test=150 \
+python -m tasks.qa_feedback.data.mini_world data_dir="$DATA_DIR" language=english train=600 dev=60 test=100 \
     pretrain=0 sft=400 "$@"
