@@ -63,7 +63,8 @@ def test_a_single_row_cannot_be_halved(rows, tmp_path):
 
 def all_stages(rows, tmp_path):
     settings = RealFeedbackConfig(data_dir=str(rows), output_dir=str(tmp_path / "out"))
-    return {stage.name: stage for stage in real_feedback.stages(settings)}
+    stages = real_feedback.stages(settings, tmp_path / "model")
+    return {stage.name: stage for stage in stages}
 
 
 def test_stages_name_scripts_and_files_that_exist(rows, tmp_path):
@@ -87,6 +88,7 @@ def test_policies_and_judges_learn_from_different_halves(rows, tmp_path):
         assert any(f"/{first}/" in argument for argument in stages[f"train_{name}"].command)
         judge = " ".join(stages[f"train_{JUDGE}{name}"].command)
         assert f"/{second}/" in judge and f"/{first}/" not in judge
+        assert f"model.ckpt={tmp_path / 'model'}" in judge
     assert any(f"/{first}/" in argument for argument in stages["train_dpo"].command)
     for policy in POLICIES:
         needed = set(stages[f"evaluate_{policy}"].needs)

@@ -104,13 +104,20 @@ def division(settings: RealFeedbackConfig) -> list[Stage]:
     return result
 
 
-def reward_model(settings: RealFeedbackConfig, name: str, half: str, prefix: str) -> Stage:
-    """A reward model of one half of the feedback, in the folder `prefix` + `name`."""
+def reward_model(
+    settings: RealFeedbackConfig, model: Path, name: str, half: str, prefix: str
+) -> Stage:
+    """A reward model of one half of the feedback, in the folder `prefix` + `name`.
+
+    It starts from the pretrained model, not from the SFT policy, so that the judges share nothing
+    with the policies that they compare.
+    """
     program, file, overrides = REWARD_MODELS[name]
     rows = settings.folder / "data" / half
     return script_stage(
         f"train_{prefix}{name}",
         f"{REWARD_MODELING}/train_{name}.sh",
+        f"model.ckpt={model}",
         f"data.train_file={rows / file.format(split='train')}",
         f"data.dev_file={rows / file.format(split='dev')}",
         f"logging.save_dir={settings.folder / (prefix + name)}",
@@ -198,7 +205,7 @@ def evaluation(settings: RealFeedbackConfig, policy: str) -> Stage:
     )
 
 
-def stages(settings: RealFeedbackConfig) -> list[Stage]:
+def stages(settings: RealFeedbackConfig, model: Path) -> list[Stage]:
     """All stages, in an order that keeps two lanes busy."""
     first, second = HALVES
     summary = (
@@ -213,10 +220,10 @@ def stages(settings: RealFeedbackConfig) -> list[Stage]:
     return [
         *division(settings),
         sft(settings),
-        *(reward_model(settings, name, first, "") for name in REWARD_MODELS),
+        *(reward_model(settings, model, name, first, "") for name in REWARD_MODELS),
         rl(settings, "fine_grained", "finegrained", ("rel_rm", "fact_rm", "comp_rm")),
         rl(settings, "baseline", "baseline", ("baseline_rm",)),
-        *(reward_model(settings, name, second, JUDGE) for name in REWARD_MODELS),
+        *(reward_model(settings, model, name, second, JUDGE) for name in REWARD_MODELS),
         dpo(settings),
         *(evaluation(settings, policy) for policy in POLICIES),
         Stage(
@@ -257,7 +264,7 @@ def real_feedback(settings: RealFeedbackConfig) -> None:
     check_data(settings.data)
     model = small_model(settings.model)
     pipeline = pipeline_of(
-        stages(settings), settings.folder, settings.data, settings.lanes, model=model
+        stages(settings, model), settings.folder, settings.data, settings.lanes, model=model
     )
     pipeline.run()
     print("\n" + (settings.folder / "logs" / "summary.log").read_text(encoding="utf-8"))
