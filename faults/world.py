@@ -64,7 +64,7 @@ class World:
         return {
             "OUTPUT_DIR": str(self.folder),
             "DATA_DIR": str(self.data),
-            "FGRLHF_SMALL_MODEL": str(self.folder / "small_model"),  # configs are read, not run
+            "FGRLHF_SMALL_MODEL": str(self.folder / "small_model"),  # named in configs; not read
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
         }

@@ -23,14 +23,7 @@ from fgrlhf.pipeline.efficiency import episodes_to_reach
 from fgrlhf.pipeline.experiments import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
-from tasks.scripts import (
-    ROOT,
-    pipeline_of,
-    print_cost,
-    run_script,
-    script_stage,
-    small_model,
-)
+from tasks.scripts import ROOT, pipeline_of, print_cost, run_script, script_stage, small_model
 
 TaskName = Literal["detoxification", "sentiment"]
 # run -> its script

@@ -84,7 +84,7 @@ def pipeline_of(
 
 
 def print_cost(pipeline: Pipeline) -> None:
-    """Print time and memory of the whole pipeline, if no run of it was interrupted or reused."""
+    """Print time and memory of the whole pipeline, unless some of its stages were reused."""
     if pipeline.whole:
         print(
             f"the whole pipeline: {pipeline.whole['seconds'] / 60:.1f} minutes, peak memory"

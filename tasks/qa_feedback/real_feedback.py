@@ -109,8 +109,8 @@ def reward_model(
 ) -> Stage:
     """A reward model of one half of the feedback, in the folder `prefix` + `name`.
 
-    It starts from the pretrained model, not from the SFT policy, so that the judges share nothing
-    with the policies that they compare.
+    It starts from the pretrained model. Other runs start it from the SFT policy, but a judge must
+    not depend on a policy that it compares.
     """
     program, file, overrides = REWARD_MODELS[name]
     rows = settings.folder / "data" / half
