@@ -269,7 +269,9 @@ def test_the_table_says_what_was_reached(outputs):
         and "MISSED" in text
         and "60 s   512 MB" in text
     )
-    assert f"3.0 minutes, on {found['processor']}" in text
+    assert "3.0 minutes of stages, some of which may have run at the same time, on " in text
+    whole = {**found, "stages": {**found["stages"], "whole": {"seconds": 120.0, "peak_mb": 9.0}}}
+    assert f"2.0 minutes, on {found['processor']}" in table(whole)
     missed = missed_targets(found)
     assert "R2 accuracy: not measured, the target is at least 0.78" in missed
     assert "fine-grained over SFT, relevance: 0.000, the target is above 0" in missed

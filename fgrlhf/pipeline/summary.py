@@ -202,8 +202,16 @@ def table(summary: Mapping[str, Any], display: Display) -> str:
         for name, stage in summary["stages"].items():
             cells.append([name, f"{stage['seconds']:.0f} s", f"{stage['peak_mb']:.0f} MB"])
         lines += grid(cells)
-        lines.append(f"  {minutes(summary['stages']):.1f} minutes, on {summary['processor']}")
+        lines.append("  " + _time(summary["stages"], summary["processor"]))
     return "\n".join(lines)
+
+
+def _time(stages: Mapping[str, Mapping], processor: str) -> str:
+    """Minutes on the clock if the whole pipeline was measured, else the sum of its stages."""
+    time = f"{minutes(stages):.1f} minutes"
+    if "whole" not in stages and len(stages) > 1:
+        time += " of stages, some of which may have run at the same time"
+    return f"{time}, on {processor}"
 
 
 def _policy_cells(policies: Mapping[str, Mapping], display: Display) -> list[list[str]]:
