@@ -208,7 +208,7 @@ def _respond(
     temperature: float,
 ) -> tuple[Response, list[str], list[float] | None]:
     """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""
-    ids_BP, mask_BP = policy.encode([prompt.text for prompt in batch])
+    ids_BP, mask_BP = policy.encode(batch)
     seeds = []
     for prompt in batch:
         for k in range(num_samples):

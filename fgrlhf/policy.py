@@ -195,12 +195,12 @@ def count_cut(policy: Policy, prompts: Sequence[Prompt]) -> int:
 
 
 def cut_prompts(policy: Policy, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts that are too long for the policy, which cuts their ends.
+    """The prompts that are too long for the policy, which cuts them.
 
     Raises:
       UserError: a prompt has no tokens.
     """
-    lengths = policy.prompt_lengths([prompt.text for prompt in prompts])
+    lengths = policy.prompt_lengths(prompts)
     for prompt, length in zip(prompts, lengths):
         if length == 0:
             raise UserError(

@@ -47,7 +47,7 @@ def collect(
     `temperature` applies to the log-probabilities (see `Policy.forward`). Scoring uses the train or
     eval mode that the caller has set; sampling always uses eval mode.
     """
-    prompt_ids_GP, prompt_mask_GP = actor_critic.policy.encode([prompt.text for prompt in prompts])
+    prompt_ids_GP, prompt_mask_GP = actor_critic.policy.encode(prompts)
     response = actor_critic.policy.generate(
         prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
     )
@@ -203,7 +203,7 @@ def generate_texts(
         for i in batch:
             for sample in range(num_samples):
                 seeds.append(derive_seed(seed, "response", prompts[i].id, sample))
-        prompt_ids_GP, prompt_mask_GP = policy.encode([prompts[i].text for i in batch])
+        prompt_ids_GP, prompt_mask_GP = policy.encode([prompts[i] for i in batch])
         response = policy.generate(prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples)
         lengths = response.mask_BT.sum(1).tolist()
         rows = [ids[: int(n)] for ids, n in zip(response.ids_BT.tolist(), lengths)]

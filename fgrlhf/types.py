@@ -17,15 +17,23 @@ from torch import Tensor
 
 from fgrlhf.utils import check_shape
 
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"  # roles in a dialog
+Message = tuple[str, str]  # role and text
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """One input."""
+    """One input.
+
+    The messages of a dialog are its turns so far. A policy with a chat template reads the messages
+    if there are any; every other policy and all reward models read the text.
+    """
 
     id: str
-    text: str  # what the policy reads
+    text: str
     references: tuple[str, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)  # the row of the task's data
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True)

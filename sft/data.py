@@ -46,7 +46,7 @@ def encode(
     `Policy.end_id`, which counts towards `max_generated_len`. A longer one is cut and has no end
     token: the policy must not learn to stop at the limit.
     """
-    prompts = policy.tokenize([example.prompt.text for example in examples])["input_ids"]
+    prompts = policy.tokenize([example.prompt for example in examples])["input_ids"]
     answers = [ids[:max_generated_len] for ids in _response_ids(policy, examples)]
     if cast(PretrainedConfig, policy.model.config).is_encoder_decoder:
         return [{"input_ids": prompt, "labels": answer} for prompt, answer in zip(prompts, answers)]

@@ -29,6 +29,7 @@ from fgrlhf.data.formats import (
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError
+from fgrlhf.models.dialogs import messages_in
 from fgrlhf.types import Prompt
 from tasks.qa_feedback.feedback import read_feedback
 from tasks.qa_feedback.training.comparisons import preference_comparison
@@ -50,7 +51,12 @@ USER = {"role": "user", "content": "Why is the sky blue?"}
 GOOD = {"role": "assistant", "content": "Light is scattered."}
 BAD = {"role": "assistant", "content": "It is painted."}
 TALK = [USER, {"role": "assistant", "content": "Scattering."}, {"role": "user", "content": "Why?"}]
-TALK_TEXT = "User: Why is the sky blue?\n\nAssistant: Scattering.\n\nUser: Why?"
+TALK_TEXT = "\n\nHuman: Why is the sky blue?\n\nAssistant: Scattering.\n\nHuman: Why?\n\nAssistant:"
+TALK_MESSAGES = (
+    ("user", "Why is the sky blue?"),
+    ("assistant", "Scattering."),
+    ("user", "Why?"),
+)
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -68,10 +74,15 @@ TALK_TEXT = "User: Why is the sky blue?\n\nAssistant: Scattering.\n\nUser: Why?"
         ),
         ({"prompt": "Hi", "text": "other"}, Prompt("7", "Hi", (), {"text": "other"})),
         ({"prompt": [USER]}, Prompt("7", USER["content"])),
-        ({"prompt": TALK}, Prompt("7", TALK_TEXT)),
+        ({"prompt": TALK}, Prompt("7", TALK_TEXT, messages=TALK_MESSAGES)),
+        ({"prompt": TALK_TEXT}, Prompt("7", TALK_TEXT, messages=TALK_MESSAGES)),
         (
             {"prompt": [{"role": "system", "content": "Be brief."}, USER]},
-            Prompt("7", "System: Be brief.\n\nUser: Why is the sky blue?"),
+            Prompt(
+                "7",
+                "\n\nSystem: Be brief.\n\nHuman: Why is the sky blue?\n\nAssistant:",
+                messages=(("system", "Be brief."), ("user", "Why is the sky blue?")),
+            ),
         ),
     ],
 )
@@ -241,6 +252,7 @@ def test_demonstrations(row, response, references):
 
 def test_the_last_message_of_a_conversation_is_imitated():
     parsed = parse(DEMONSTRATIONS, {"messages": [*TALK, GOOD], "prompt": "the first message"})
+    assert parsed.prompt.messages == TALK_MESSAGES
     assert parsed.prompt.text == TALK_TEXT and parsed.response == GOOD["content"]
 
 
@@ -251,7 +263,7 @@ def test_the_last_message_of_a_conversation_is_imitated():
         ({"prompt": "a", "response": ""}, "`response`: must be a text that is not empty"),
         ({"response": "a"}, "`prompt`: missing"),
         ({"messages": TALK}, "`messages[2].role`: the last message must be the assistant's"),
-        ({"messages": [GOOD]}, "`messages`: must be a text that is not empty"),
+        ({"messages": [GOOD]}, "`messages`: has no message before the answer"),
     ],
 )
 def test_malformed_demonstrations(row, message):
@@ -337,7 +349,8 @@ DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant
 )
 def test_pairs_of_the_hub(row, texts):
     prompt, better, worse = texts
-    expected = Comparison(Prompt("7", prompt), (Answer(better), Answer(worse)), ((0, 1),))
+    asked = Prompt("7", prompt, messages=messages_in(prompt))
+    expected = Comparison(asked, (Answer(better), Answer(worse)), ((0, 1),))
     assert parse(COMPARISONS, row) == expected
 
 

@@ -123,8 +123,8 @@ class MaskedPolicy(Policy):
     def end_id(self) -> int:
         return self.base.end_id
 
-    def encode(self, texts):
-        return self.base.encode(texts)
+    def encode(self, prompts):
+        return self.base.encode(prompts)
 
     def _check_fits(self, prompt_ids_GP, sampling):
         self.base._check_fits(prompt_ids_GP, sampling)

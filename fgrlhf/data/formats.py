@@ -41,13 +41,15 @@ from fgrlhf.data.rows import (
     look_up,
 )
 from fgrlhf.data.shapes import (
+    PromptText,
     chosen_completion,
-    conversation_text,
+    conversation_prompt,
     messages_of,
     split_answer,
     split_dialogs,
     split_marked_steps,
 )
+from fgrlhf.models.dialogs import messages_in
 from fgrlhf.types import Prompt
 
 Item = TypeVar("Item")
@@ -148,9 +150,11 @@ def _parse_prompt(row: Row, number: int) -> Prompt:
     return _prompt(row, number, text, _references(row, "references", "answer"))
 
 
-def _prompt(row: Row, number: int, text: str, references: Sequence[str]) -> Prompt:
+def _prompt(row: Row, number: int, prompt: PromptText, references: Sequence[str]) -> Prompt:
     """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
-    return Prompt(_id(row, number), text, tuple(references), row.rest())
+    return Prompt(
+        _id(row, number), prompt.text, tuple(references), row.rest(), messages=prompt.messages
+    )
 
 
 def _id(row: Row, number: int) -> str:
@@ -162,14 +166,14 @@ def _id(row: Row, number: int) -> str:
     return row.text("id")
 
 
-def _prompt_text(row: Row, *names: str) -> str:
+def _prompt_text(row: Row, *names: str) -> PromptText:
     """The prompt, a text or a conversation, under the first of these names that the row has."""
     name = row.first_of(*names)
     value = row.get(name)
     if isinstance(value, list):
         key = row.key(name)
-        return conversation_text(key, messages_of(key, value))
-    return row.text(name)
+        return conversation_prompt(key, messages_of(key, value))
+    return PromptText.of(row.text(name))
 
 
 def _references(row: Row, *names: str) -> tuple[str, ...]:
@@ -188,10 +192,17 @@ def _references(row: Row, *names: str) -> tuple[str, ...]:
 
 def _prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The row of a prompt, with a format's values, which take precedence over the task's keys."""
-    row: dict[str, Any] = {"id": prompt.id, "prompt": prompt.text, **(values or {})}
+    row: dict[str, Any] = {"id": prompt.id, "prompt": _prompt_value(prompt), **(values or {})}
     if prompt.references:
         row["references"] = list(prompt.references)
     return row | {key: value for key, value in prompt.meta.items() if key not in row}
+
+
+def _prompt_value(prompt: Prompt) -> str | list[dict[str, str]]:
+    """The text of a prompt, or the conversation if the text alone would not be read as the same."""
+    if prompt.messages == messages_in(prompt.text):
+        return prompt.text
+    return [{"role": role, "content": text} for role, text in prompt.messages]
 
 
 # ---- demonstrations ------------------------------------------------------------------------------
@@ -205,7 +216,7 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
     elif row.has("messages"):
         key = row.key("messages")
         messages, response = split_answer(key, messages_of(key, row.get("messages")))
-        text = conversation_text(key, messages)
+        text = conversation_prompt(key, messages)
         check_text(key, response)
     else:
         text = _prompt_text(row, "prompt", "text")
@@ -310,7 +321,7 @@ def _preferred_pairs(
     return tuple(pairs)
 
 
-def _chosen_and_rejected(row: Row) -> tuple[str, str, str]:
+def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
     """Prompt, better and worse response of a pair, in one of the forms that are common on the hub.
 
     The pair has texts with a prompt, whole dialogs without one, or conversations, which may begin
@@ -330,7 +341,7 @@ def _chosen_and_rejected(row: Row) -> tuple[str, str, str]:
             )
         if better_start:
             row.get("prompt")  # a copy of the prompt: mark it as read, so it is not in `meta`
-            return conversation_text(chosen_key, better_start), better, worse
+            return conversation_prompt(chosen_key, better_start), better, worse
         return _prompt_text(row, "prompt"), better, worse
     better = row.text("chosen", may_be_blank=True)
     worse = row.text("rejected", may_be_blank=True)
@@ -388,7 +399,7 @@ def _comparison_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def _parse_spans(row: Row, number: int) -> SpanFeedback:
-    text = _prompt_text(row, "prompt") if row.has("prompt") else ""
+    text = _prompt_text(row, "prompt") if row.has("prompt") else PromptText("")
     response = _response(row, "response", "completion")
     key = row.key(row.first_of("spans"))
     spans = []
@@ -431,7 +442,8 @@ def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
 
 def _parse_steps(row: Row, number: int) -> StepFeedback:
     if not row.has("steps") and row.has("input"):  # Math-Shepherd
-        text, marked = split_marked_steps(row.text("input"), row.text("label"))
+        problem, marked = split_marked_steps(row.text("input"), row.text("label"))
+        text = PromptText(problem)
         steps = [Step(step, score=float(is_good)) for step, is_good in marked]
     else:
         text = _prompt_text(row, "prompt")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.types import Prompt
 
@@ -22,7 +23,8 @@ def check_prompts_fit(
 ) -> int:
     """Print how many prompts exceed the policy's input limit, and return that number.
 
-    Such prompts are cut at their end, but never within their `core_text`.
+    Such prompts are cut at their end, but never within their `core_text`. A dialog loses its oldest
+    turns instead, but no part of its last message.
 
     Args:
       core_text: prompt -> the beginning of its text that must not be cut.
@@ -32,7 +34,7 @@ def check_prompts_fit(
       UserError: a prompt has no tokens, or would lose a part of its core text.
     """
     cut = cut_prompts(policy, prompts)
-    lengths = policy.prompt_lengths([core_text(prompt) for prompt in cut])
+    lengths = policy.prompt_lengths([_core(prompt, core_text) for prompt in cut])
     for prompt, length in zip(cut, lengths):
         if length > policy.max_input_len:
             raise UserError(
@@ -41,9 +43,18 @@ def check_prompts_fit(
                 " remove the row"
             )
     if cut and not quiet:
+        lost = "oldest turns" if cut[0].messages else "ends"
         print(
             f"{len(cut)} of {len(prompts)} prompts of {file} are longer than"
-            f" max_input_len={policy.max_input_len} tokens: their ends were cut",
+            f" max_input_len={policy.max_input_len} tokens: their {lost} were cut",
             flush=True,
         )
     return len(cut)
+
+
+def _core(prompt: Prompt, core_text: Callable[[Prompt], str]) -> Prompt | str:
+    """What must not be cut: of a dialog, its last message."""
+    if not prompt.messages:
+        return core_text(prompt)
+    last = prompt.messages[-1:]
+    return Prompt(prompt.id, dialog_text(last), messages=last)

@@ -1,15 +1,8 @@
 """Readers of conversations and rated steps in the formats of published data sets.
 
-A policy reads a single text as its prompt. A conversation of one user message becomes that message.
-A conversation with more turns, or with a system message, becomes a dialog:
-
-    System: ...
-
-    User: ...
-
-    Assistant: ...
-
-    User: ...
+A prompt is a text. A conversation of one user message becomes that message. A conversation with
+more turns, or with a system message, becomes a dialog (fgrlhf/models/dialogs.py), and so does a
+text in the form of HH-RLHF.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,15 +18,25 @@ from fgrlhf.data.rows import (
     check_place,
     check_text,
 )
+from fgrlhf.models.dialogs import NEXT_TURN, SPEAKERS, dialog_text, messages_in
+from fgrlhf.types import ASSISTANT, USER, Message
 
-USER, ASSISTANT = "user", "assistant"
-ROLES = ("system", USER, ASSISTANT)
-DIALOG_MARK = "\n\nAssistant:"  # before an answer in dialogs such as those of HH-RLHF
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEP = "Step 1:"
 GOOD_STEP, BAD_STEP = "+", "-"
 
-Message = tuple[str, str]  # role and text
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt, and its messages if it is a dialog."""
+
+    text: str
+    messages: tuple[Message, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> "PromptText":
+        """The prompt in a text, which may be a dialog."""
+        return cls(text, messages_in(text))
 
 
 # ---- conversations -------------------------------------------------------------------------------
@@ -49,8 +52,8 @@ def messages_of(key: str, value: Any) -> list[Message]:
     for i, item in enumerate(check_list(key, value)):
         message = check_object(f"{key}[{i}]", item)
         role = message.get("role")
-        if role not in ROLES:
-            raise RowError(f"{key}[{i}].role", f"must be one of {', '.join(ROLES)}")
+        if not isinstance(role, str) or role not in SPEAKERS:
+            raise RowError(f"{key}[{i}].role", f"must be one of {', '.join(SPEAKERS)}")
         content = check_text(f"{key}[{i}].content", message.get("content"), may_be_blank=True)
         messages.append((role, content))
     if not messages:
@@ -72,41 +75,41 @@ def split_answer(key: str, messages: Sequence[Message]) -> tuple[list[Message], 
     return list(messages[:-1]), answer
 
 
-def conversation_text(key: str, messages: Sequence[Message]) -> str:
+def conversation_prompt(key: str, messages: Sequence[Message]) -> PromptText:
     """A conversation as a prompt; see the module's docstring.
 
     Raises:
       RowError: there is no message, or the prompt is blank.
     """
+    if not messages:
+        raise RowError(key, "has no message before the answer")
     if len(messages) == 1 and messages[0][0] == USER:
-        text = messages[0][1]
-    else:
-        text = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in messages)
-    return check_text(key, text)
+        return PromptText(check_text(key, messages[0][1]))
+    return PromptText(dialog_text(messages), tuple(messages))
 
 
 # ---- pairs without a prompt ----------------------------------------------------------------------
 
 
-def split_dialogs(chosen: str, rejected: str) -> tuple[str, str, str]:
+def split_dialogs(chosen: str, rejected: str) -> tuple[PromptText, str, str]:
     """The prompt and both answers of two dialogs with the same beginning, as in HH-RLHF.
 
-    The prompt is the common beginning, up to its last `DIALOG_MARK`. White space around the answers
+    The prompt is the common beginning, up to its last `NEXT_TURN`. White space around the answers
     is removed.
 
     Raises:
       RowError: the dialogs share no such beginning.
     """
     shared = commonprefix([chosen, rejected])
-    place = shared.rfind(DIALOG_MARK)
+    place = shared.rfind(NEXT_TURN)
     if place < 0:
         raise RowError(
             "prompt",
             "missing, and `chosen` and `rejected` do not begin with the same dialog up to"
             " `Assistant:`. Name its key with columns.prompt=...",
         )
-    end = place + len(DIALOG_MARK)
-    return shared[:end], chosen[end:].strip(), rejected[end:].strip()
+    end = place + len(NEXT_TURN)
+    return PromptText.of(shared[:end]), chosen[end:].strip(), rejected[end:].strip()
 
 
 # ---- rated steps ---------------------------------------------------------------------------------

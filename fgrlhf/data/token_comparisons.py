@@ -14,6 +14,7 @@ from torch import Tensor
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy
+from fgrlhf.types import Prompt
 
 PROMPTS_AT_ONCE = 64
 
@@ -103,7 +104,7 @@ def encode_comparisons(
             f" {type(policy.tokenizer).__name__} has no character offsets: use a checkpoint with"
             " a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
         )
-    prompt_ids = _prompt_ids(policy, [c.prompt.text for c in comparisons])
+    prompt_ids = _prompt_ids(policy, [comparison.prompt for comparison in comparisons])
     encoded = []
     for comparison in comparisons:
         answer_ids = []
@@ -141,15 +142,15 @@ def _encode_answer(
     return ids, weights[: len(ids)]
 
 
-def _prompt_ids(policy: Policy, texts: Sequence[str]) -> dict[str, list[int]]:
-    """The ids of each distinct prompt, as the policy encodes it for sampling."""
+def _prompt_ids(policy: Policy, prompts: Sequence[Prompt]) -> dict[str, list[int]]:
+    """The ids of each distinct prompt by its text, as the policy encodes it for sampling."""
     ids_of: dict[str, list[int]] = {}
-    different = list(dict.fromkeys(texts))
+    different = list({prompt.text: prompt for prompt in prompts}.values())
     for start in range(0, len(different), PROMPTS_AT_ONCE):
         part = different[start : start + PROMPTS_AT_ONCE]
         ids_BP, mask_BP = policy.encode(part)
-        for text, ids_P, mask_P in zip(part, ids_BP, mask_BP):
-            ids_of[text] = ids_P[mask_P.bool()].tolist()
+        for prompt, ids_P, mask_P in zip(part, ids_BP, mask_BP):
+            ids_of[prompt.text] = ids_P[mask_P.bool()].tolist()
     return ids_of
 
 

@@ -76,11 +76,11 @@ class Perplexity(NamedMetric):
         config: Any = self.language_model.model.config
         positions = getattr(config, "max_position_embeddings", None)
         if config.is_encoder_decoder:
-            prompt_ids = self.language_model.tokenize([prompt.text])["input_ids"][0][:positions]
+            prompt_ids = self.language_model.tokenize([prompt])["input_ids"][0][:positions]
             target = tokenizer(text_target=text, add_special_tokens=False, verbose=False)
             response_ids = target["input_ids"][:positions]
         else:
-            prompt_ids, response_ids = self._split_joint_text(prompt.text, text)
+            prompt_ids, response_ids = self._split_joint_text(prompt, text)
             if positions is not None:
                 response_ids = response_ids[: positions - 1]
                 prompt_ids = prompt_ids[-(positions - len(response_ids)) :]
@@ -89,14 +89,14 @@ class Perplexity(NamedMetric):
             prompt_ids = [tokenizer.eos_token_id if start is None else start]
         return prompt_ids, response_ids
 
-    def _split_joint_text(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
+    def _split_joint_text(self, prompt: Prompt, text: str) -> tuple[list[int], list[int]]:
         """Ids of prompt and response, tokenised as one text.
 
         Many tokenizers join the space between them with the first word of the response. A token
         belongs to the response if it ends in it.
         """
         chat = self.language_model.chat
-        before = chat.turn(prompt) if chat else prompt
+        before = chat.turns(prompt) if chat else prompt.text
         is_joined = chat or not before or before[-1].isspace() or text[0].isspace()
         encoded = self.language_model.tokenizer(
             before + ("" if is_joined else " ") + text,

@@ -11,14 +11,15 @@ from transformers import PreTrainedModel
 
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.kernels.install import speed_up
-from fgrlhf.models.chat import load_chat_template, special_ids
+from fgrlhf.models.chat import load_chat_template, special_ids, without_last_tokens
 from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
+from fgrlhf.models.dialogs import dialog_text, fit_dialog
 from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import check_logprobs, chosen_logprobs, project_states
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
-from fgrlhf.types import PolicyOutput, Response
+from fgrlhf.types import PolicyOutput, Prompt, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens. They are not part of the
 # policy, so beam search runs without them.
@@ -51,9 +52,10 @@ class Policy(nn.Module):
       model: a language model of transformers.
       tokenizer: its tokenizer.
       max_input_len: longer prompts are cut at their end, because a prompt begins with its request.
+        Dialogs lose their oldest turns instead.
       padding_side: side on which prompts are padded; None: the default of the class.
-      chat_template: True: prompts are a user's turn of a conversation; None: only if the tokenizer
-        has a template.
+      chat_template: True: prompts are turns of a conversation; None: only if the tokenizer has a
+        template.
 
     Attributes:
       source: where its pretrained weights come from, if that is known; saved with the model.
@@ -177,23 +179,27 @@ class Policy(nn.Module):
 
     # ---- prompts ---------------------------------------------------------------------------------
 
-    def prompt_lengths(self, texts: Sequence[str]) -> list[int]:
+    def prompt_lengths(self, prompts: Sequence[Prompt | str]) -> list[int]:
         """Tokens of each prompt before truncation, with chat template and special tokens."""
+        texts = []
+        for prompt in map(_as_prompt, prompts):
+            texts.append(self.chat.write(prompt) if self.chat else prompt.text)
         lengths = []
         for start in range(0, len(texts), COUNTED_AT_ONCE):
-            part = list(texts[start : start + COUNTED_AT_ONCE])
-            if self.chat:
-                part = [self.chat.write(text) for text in part]
-            tokens = self.tokenizer(part, add_special_tokens=self.chat is None, verbose=False)
-            lengths += [len(ids_P) for ids_P in tokens["input_ids"]]
+            lengths += self._lengths(texts[start : start + COUNTED_AT_ONCE])
         return lengths
 
-    def tokenize(self, texts: Sequence[str], **options: Any):
+    def _lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text; a chat template has written the special tokens already."""
+        tokens = self.tokenizer(list(texts), add_special_tokens=self.chat is None, verbose=False)
+        return [len(ids_P) for ids_P in tokens["input_ids"]]
+
+    def tokenize(self, prompts: Sequence[Prompt | str], **options: Any):
         """The tokenizer's output for prompts as this policy reads them.
 
-        A prompt of a chat model becomes the user's turn. Long prompts are truncated.
+        A prompt of a chat model becomes turns of a conversation. Long prompts are truncated.
         """
-        texts = [self.chat.turn(text) for text in texts] if self.chat else list(texts)
+        texts = [self._written(_as_prompt(prompt)) for prompt in prompts]
         return self.tokenizer(
             texts,
             truncation=True,
@@ -202,15 +208,30 @@ class Policy(nn.Module):
             **options,
         )
 
-    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Prompt texts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest prompt.
+    def _written(self, prompt: Prompt) -> str:
+        """What the tokenizer reads of a prompt. It truncates texts that are still too long."""
+        if self.chat:
+            return self.chat.turns(prompt)
+        if not prompt.messages or self._lengths([prompt.text])[0] <= self.max_input_len:
+            return prompt.text
+        return fit_dialog(
+            prompt.messages,
+            dialog_text,
+            lambda text: self._lengths([text])[0],
+            lambda text, excess: without_last_tokens(self.tokenizer, text, excess),
+            self.max_input_len,
+        )
+
+    def encode(self, prompts: Sequence[Prompt | str]) -> tuple[Tensor, Tensor]:
+        """Prompts -> (prompt_ids_BP, prompt_mask_BP), padded to the longest prompt.
 
         Raises:
-          UserError: a text has no tokens.
+          UserError: a prompt has no tokens.
         """
-        batch = self.tokenize(texts, padding=True, return_tensors="pt")
-        for text, length in zip(texts, batch["attention_mask"].sum(1).tolist()):
+        batch = self.tokenize(prompts, padding=True, return_tensors="pt")
+        for prompt, length in zip(prompts, batch["attention_mask"].sum(1).tolist()):
             if length == 0:
+                text = _as_prompt(prompt).text
                 raise UserError(
                     f"a prompt has no tokens (its text is {shorten(repr(text), 80)}), so there is"
                     " nothing to respond to: remove it from the data"
@@ -382,6 +403,10 @@ def _uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int
     if row_seeds is None or len(row_seeds) != B:
         raise ValueError("sampling needs one seed per response")
     return uniform_rows(row_seeds, sampling.max_new_tokens)
+
+
+def _as_prompt(prompt: Prompt | str) -> Prompt:
+    return Prompt("", prompt) if isinstance(prompt, str) else prompt
 
 
 def name_of(tokenizer) -> str:

@@ -1,4 +1,4 @@
-"""Chat templates: a prompt as the user's turn of a conversation, and the end of the model's turn.
+"""Chat templates: a prompt as the turns of a conversation, and the end of the model's turn.
 
 A template is part of a tokenizer. It writes a conversation in the form in which the model was
 trained to read it, for example
@@ -8,7 +8,11 @@ trained to read it, for example
 It writes all special tokens itself, so its output is tokenised without adding them again.
 """
 
+from collections.abc import Sequence
+
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.models.dialogs import fit_dialog
+from fgrlhf.types import ASSISTANT, USER, Message, Prompt
 
 PLACEHOLDER = "answer"  # a dummy response, used to find the text that follows it
 
@@ -27,7 +31,7 @@ class ChatTemplate:
     def __init__(self, tokenizer, max_input_len: int):
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
-        template_length = self._length(self.write(""))
+        template_length = self._length(self.write(Prompt("", "")))
         if template_length >= max_input_len:
             raise UserError(
                 f"env.max_input_len is {max_input_len}, but the tokenizer's chat template alone"
@@ -35,46 +39,37 @@ class ChatTemplate:
                 " set model.policy_model.chat_template=false"
             )
 
-    def turn(self, prompt: str) -> str:
+    def turns(self, prompt: Prompt) -> str:
         """The prompt as the user's turn, followed by the beginning of the model's turn.
 
-        A long prompt is cut at its end; the template is never cut.
+        A dialog is several turns. A prompt that is too long loses its oldest turns, then the end of
+        its last message; the template is never cut.
         """
-        written = self.write(prompt)
-        while prompt:
-            excess = self._length(written) - self.max_input_len
-            if excess <= 0:
-                break
-            prompt = self._without_last_tokens(prompt, excess)
-            # a shorter prompt may be split into other tokens, so the length is checked again
-            written = self.write(prompt)
-        return written
-
-    def _without_last_tokens(self, prompt: str, excess: int) -> str:
-        """The prompt without its last `excess` tokens, shorter by at least one character."""
-        tokens = self.tokenizer(prompt, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [start for start, _ in tokens["offset_mapping"]]
-        remaining = len(starts) - excess
-        if remaining <= 0:
-            return ""
-        return prompt[: min(starts[remaining], len(prompt) - 1)]
+        return fit_dialog(
+            messages_of(prompt),
+            self._open_conversation,
+            self._length,
+            lambda text, excess: without_last_tokens(self.tokenizer, text, excess),
+            self.max_input_len,
+        )
 
     def end_ids(self) -> list[int]:
         """The special token with which the template ends the model's turn, or nothing."""
-        conversation = [
-            {"role": "user", "content": PLACEHOLDER},
-            {"role": "assistant", "content": PLACEHOLDER},
-        ]
-        after_response = self._apply(conversation).rpartition(PLACEHOLDER)[2]
+        conversation = self._apply([(USER, PLACEHOLDER), (ASSISTANT, PLACEHOLDER)])
+        after_response = conversation.rpartition(PLACEHOLDER)[2]
         ids = self.tokenizer(after_response, add_special_tokens=False)["input_ids"]
         special = special_ids(self.tokenizer)
         return [i for i in ids if i in special][:1]
 
-    def write(self, prompt: str) -> str:
-        """As `turn`, but without a limit on the length."""
-        return self._apply([{"role": "user", "content": prompt}], add_generation_prompt=True)
+    def write(self, prompt: Prompt) -> str:
+        """As `turns`, but without a limit on the length."""
+        return self._open_conversation(messages_of(prompt))
 
-    def _apply(self, conversation: list[dict[str, str]], **options: bool) -> str:
+    def _open_conversation(self, messages: Sequence[Message]) -> str:
+        return self._apply(messages, add_generation_prompt=True)
+
+    def _apply(self, messages: Sequence[Message], **options: bool) -> str:
+        conversation = [{"role": role, "content": text} for role, text in messages]
         try:
             return self.tokenizer.apply_chat_template(conversation, tokenize=False, **options)
         except Exception as error:  # a template is a program, so it can raise anything
@@ -86,6 +81,21 @@ class ChatTemplate:
 
     def _length(self, written: str) -> int:
         return len(self.tokenizer(written, add_special_tokens=False)["input_ids"])
+
+
+def messages_of(prompt: Prompt) -> tuple[Message, ...]:
+    """The messages of a dialog; a prompt without messages is a single one of the user."""
+    return prompt.messages or ((USER, prompt.text),)
+
+
+def without_last_tokens(tokenizer, text: str, excess: int) -> str:
+    """The text without its last `excess` tokens, shorter by at least one character."""
+    tokens = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    starts = [start for start, _ in tokens["offset_mapping"]]
+    remaining = len(starts) - excess
+    if remaining <= 0:
+        return ""
+    return text[: min(starts[remaining], len(text) - 1)]
 
 
 def special_ids(tokenizer) -> set[int]:
