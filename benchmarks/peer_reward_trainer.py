@@ -26,10 +26,15 @@ from fgrlhf.config import validate
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.utils import derive_seed, seeded
 from reward_modeling.data import PairCollator
-from reward_modeling.run_pref_rm import PairTrainer, PreferenceRMConfig, encode, pair_loss
+from reward_modeling.run_pref_rm import (
+    Example,
+    PairLoss,
+    PairTrainer,
+    PreferenceRMConfig,
+    encode,
+)
 from reward_modeling.training import load_network, trainer_arguments
 from tasks.qa_feedback.feedback import PAIRS, rm_prefix
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
@@ -65,7 +70,7 @@ class Work:
     size: Size
     config: PreferenceRMConfig
     inputs: RMInputs
-    examples: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]]
+    examples: Sequence[Example]
 
     @property
     def pairs(self) -> int:
@@ -157,7 +162,7 @@ def our_trainer(work: Work, choice: Choice) -> Trainer:
         data_collator=PairCollator(work.inputs),
         train_dataset=work.examples,
         processing_class=tokenizer,
-        compute_loss_func=pair_loss,
+        compute_loss_func=PairLoss(),
     )
 
 
@@ -168,7 +173,7 @@ def trl_rows(work: Work) -> list[dict[str, Any]]:
     """
     rows = []
     for read, pairs in work.examples:
-        for chosen, rejected in pairs:
+        for chosen, rejected, _ in pairs:
             rows.append(
                 {
                     "chosen_ids": read[chosen].input_ids,

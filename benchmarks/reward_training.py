@@ -37,10 +37,10 @@ from fgrlhf.task import text_prefix
 from fgrlhf.utils import seeded
 from reward_modeling.data import PairCollator, read_pair_rows
 from reward_modeling.run_pref_rm import (
+    PairLoss,
     PairTrainer,
     PreferenceRMConfig,
     encode,
-    pair_loss,
     with_features,
 )
 from reward_modeling.training import load_network, trainer_arguments
@@ -146,7 +146,7 @@ def quiet_trainer(settings: PreferenceRMConfig) -> PairTrainer:
         data_collator=PairCollator(inputs),
         train_dataset=with_features(network, inputs, examples),
         processing_class=tokenizer,
-        compute_loss_func=pair_loss,
+        compute_loss_func=PairLoss(),
     )
     return trainer
 

@@ -28,6 +28,7 @@ from fgrlhf.reward_utils import SEGMENT_MARK
 WHOLE = ("sequence", "whole")  # levels with one segment per response
 MOST_NAMES = 5  # of unknown tags, in a message
 
+Pair = tuple[int, int, float]  # index of the better and of the worse response, margin
 PrefixOfWords = Callable[[Sequence[str]], Prefix]
 PairReader = Callable[[str | Path], list[Comparison]]
 
@@ -197,28 +198,31 @@ def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:
 
 
 class PairCollator:
-    """(RMInputs of a prompt's responses, pairs) -> the inputs of all responses, and labels_QN2.
+    """(RMInputs of a prompt's responses, pairs) -> the inputs of all responses, and labels_QN3.
 
-    A label is the index of the better and of the worse response among all responses of the batch.
-    There are Q prompts and N pairs of the prompt with the most pairs; the labels of the others are
-    padded with IGNORED.
+    A label is the index of the better and of the worse response among all responses of the batch,
+    and the pair's margin. There are Q prompts and N pairs of the prompt with the most pairs; the
+    labels of the others are padded with IGNORED.
     """
 
     def __init__(self, inputs: RMInputs):
         self.inputs = inputs
 
     def __call__(
-        self, rows: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]]
+        self, rows: Sequence[tuple[Sequence[RMInput], Sequence[Pair]]]
     ) -> dict[str, Tensor]:
         responses: list[RMInput] = []
-        labels: list[list[list[int]]] = []
+        labels: list[list[list[float]]] = []
         for read, pairs in rows:
             first = len(responses)
-            labels.append([[first + better, first + worse] for better, worse in pairs])
+            labels.append(
+                [[first + better, first + worse, margin] for better, worse, margin in pairs]
+            )
             responses += read
         width = max(len(pairs) for pairs in labels)
-        padded = [pairs + [[IGNORED, IGNORED]] * (width - len(pairs)) for pairs in labels]
-        return {**self.inputs.collate(responses), "labels": torch.tensor(padded)}
+        padding: list[float] = [IGNORED] * 3
+        padded = [pairs + [padding] * (width - len(pairs)) for pairs in labels]
+        return {**self.inputs.collate(responses), "labels": torch.tensor(padded).float()}
 
 
 def _refuse_empty(path: str | Path, rows: Sequence) -> None:

@@ -16,6 +16,7 @@ from fgrlhf.reward_models.feature_head import LinearModel
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.rm_input import IGNORED, RMInput
+from reward_modeling.data import Pair
 
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 BATCH = 64  # inputs
@@ -60,12 +61,12 @@ def start_with_segments(
 def start_with_pairs(
     network: nn.Module,
     inputs: RMInputs,
-    examples: Sequence[tuple[Sequence[RMInput], Sequence[tuple[int, int]]]],
+    examples: Sequence[tuple[Sequence[RMInput], Sequence[Pair]]],
 ) -> None:
     """Start a network that scores responses. A network without `text_features` stays as it is.
 
     Args:
-      examples: inputs of a prompt's responses, and (better, worse) indices of them.
+      examples: inputs of a prompt's responses, and the pairs of them.
     """
     if not isinstance(network, LanguageModelScorer) or network.feature_head is None:
         return
@@ -75,8 +76,8 @@ def start_with_pairs(
     worse = []
     first = 0
     for responses, pairs in examples:
-        better += [first + winner for winner, _ in pairs]
-        worse += [first + loser for _, loser in pairs]
+        better += [first + winner for winner, _, _ in pairs]
+        worse += [first + loser for _, loser, _ in pairs]
         first += len(responses)
     network.start_as(_fit_pairs(x_NF, better, worse))
 

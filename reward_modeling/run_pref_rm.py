@@ -3,14 +3,14 @@
     python -m reward_modeling.run_pref_rm [TASK] config.yml key=value ...
 
 Data: rows with K >= 2 responses and any pairs of them, see reward_modeling/data.py. The loss is
--log sigmoid(s_w - s_l), averaged over all pairs of a batch of prompts (Ouyang et al. 2022, eq. 1).
+-log sigmoid(s_w - s_l), averaged over all pairs of a batch of prompts (`PairLoss`).
 The best checkpoint has the highest accuracy on the dev pairs. Finally, the mean and standard
 deviation of the scores of all training responses are measured and written to `reward_model.json`.
 The output folder, resuming and reuse are as in run_fg_rm.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import EvalPrediction, PreTrainedModel
 
 from fgrlhf.cli.training_program import NO_TASK, run_program
+from fgrlhf.config import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.reward_models.inputs import RMInputs
@@ -37,7 +38,7 @@ from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 from reward_modeling import training
 from reward_modeling.baselines import pair_baselines
-from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.training import (
     RMConfig,
@@ -50,8 +51,8 @@ from reward_modeling.training import (
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
-# inputs of a prompt's responses, and (better, worse) indices of them
-Example = tuple[list[RMInput], tuple[tuple[int, int], ...]]
+# inputs of a prompt's responses, and the pairs of them
+Example = tuple[list[RMInput], tuple[Pair, ...]]
 
 
 class DataSection(training.DataSection):
@@ -60,19 +61,36 @@ class DataSection(training.DataSection):
     )
 
 
+class TrainSection(training.TrainSection):
+    margin: Coefficient = Field(
+        default=0.0,
+        description="times the margin of a pair: by how much its scores should differ at least",
+    )
+    centring: Coefficient = Field(
+        default=0.0, description="weight of (s_w + s_l)^2, which keeps the mean score near 0"
+    )
+
+
 class PreferenceRMConfig(RMConfig):
     """The config of a whole run. `train.batch_size` counts prompts, each with all its pairs."""
 
     data: DataSection
+    train: TrainSection = TrainSection()
 
 
 def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[Example]:
-    """Encode the rows that have pairs."""
+    """Encode the rows that have pairs. A pair without a margin has the margin 0."""
     responses = texts_of(rows, prefix_fn, with_context)
     read = iter(inputs.encode([text for texts, _ in responses for text in texts]))
-    return [([next(read) for _ in texts], pairs) for texts, pairs in responses]
+    decided = [row for row in rows if row.pairs]
+    examples = []
+    for (texts, pairs), row in zip(responses, decided, strict=True):
+        margins = row.margins or [0.0] * len(pairs)
+        with_margins = tuple((*pair, margin) for pair, margin in zip(pairs, margins))
+        examples.append(([next(read) for _ in texts], with_margins))
+    return examples
 
 
 def texts_of(
@@ -96,16 +114,17 @@ def with_features(
     return [([next(read) for _ in responses], pairs) for responses, pairs in examples]
 
 
-def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
+def pair_margins(scores_B: Tensor, labels_QN3: Tensor) -> tuple[Tensor, Tensor]:
     """For every pair, the score of the first response minus that of the second, and a label.
 
     Args:
       scores_B: of all responses of a batch.
-      labels_QN2: indices of the better and the worse response, padded with IGNORED.
+      labels_QN3: indices of the better and the worse response and the pair's margin, which is not
+        used here, padded with IGNORED.
     Returns:
       margins_QN, 0 on padding, and labels_QN: FIRST_BETTER, SECOND_BETTER, or IGNORED on padding.
     """
-    better_QN, worse_QN = labels_QN2.unbind(-1)
+    better_QN, worse_QN = labels_QN3[..., :2].long().unbind(-1)
     is_pair_QN = better_QN != IGNORED
     first_QN = torch.minimum(better_QN, worse_QN).clamp(min=0)
     second_QN = torch.maximum(better_QN, worse_QN).clamp(min=0)
@@ -114,22 +133,42 @@ def pair_margins(scores_B: Tensor, labels_QN2: Tensor) -> tuple[Tensor, Tensor]:
     return margins_QN, labels_QN.masked_fill(~is_pair_QN, IGNORED)
 
 
-def pair_loss(outputs, labels_QN2: Tensor, num_items_in_batch: Tensor | int | None = None):
-    """-sum log sigmoid(s_w - s_l) / n over the n pairs of a batch.
+@dataclass(frozen=True)
+class PairLoss:
+    """The loss of a batch of n pairs.
 
-    Args:
-      outputs: `logits` (B, 1), the scores of all responses of the batch.
-      labels_QN2: as in `pair_margins`.
-      num_items_in_batch: number of labels of the whole batch that are not IGNORED, two for each
-        pair; this may be a part of that batch. None: n of this part.
+    A pair has the scores s_w and s_l and the margin m. The loss is
+
+        sum (-log sigmoid(s_w - s_l - margin m) + centring (s_w + s_l)^2) / n
+
+    Ouyang et al. (2022), equation 1; the margin is that of Touvron et al. (2023), equation 2, the
+    centring term that of Eisenstein et al. (2023).
     """
-    margins_QN, labels_QN = pair_margins(outputs.logits.float()[:, 0], labels_QN2)
-    is_pair_QN = labels_QN != IGNORED
-    signed_N = torch.where(labels_QN == FIRST_BETTER, margins_QN, -margins_QN)[is_pair_QN]
-    total = -torch.nn.functional.logsigmoid(signed_N).sum()
-    if num_items_in_batch is None:
-        return total / is_pair_QN.sum().clamp(min=1)
-    return total / (num_items_in_batch / 2)
+
+    margin: float = 0.0
+    centring: float = 0.0
+
+    def __call__(
+        self, outputs, labels_QN3: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """The loss.
+
+        Args:
+          outputs: `logits` (B, 1), the scores of all responses of the batch.
+          labels_QN3: as in `pair_margins`.
+          num_items_in_batch: number of labels of the whole batch that are not IGNORED, three for
+            each pair; this may be a part of that batch. None: n of this part.
+        """
+        scores_B = outputs.logits.float()[:, 0]
+        labels_N3 = labels_QN3[labels_QN3[..., 0] != IGNORED]
+        better_N, worse_N, margins_N = labels_N3.unbind(-1)
+        better_N, worse_N = scores_B[better_N.long()], scores_B[worse_N.long()]
+        wanted_N = self.margin * margins_N.float()
+        losses_N = -torch.nn.functional.logsigmoid(better_N - worse_N - wanted_N)
+        losses_N = losses_N + self.centring * (better_N + worse_N).square()
+        if num_items_in_batch is None:
+            return losses_N.sum() / max(1, len(losses_N))
+        return losses_N.sum() / (num_items_in_batch / 3)
 
 
 class PairTrainer(StageTrainer):
@@ -256,7 +295,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
             train_dataset=examples,
             eval_dataset=dev_examples,
             processing_class=tokenizer,
-            compute_loss_func=pair_loss,
+            compute_loss_func=PairLoss(config.train.margin, config.train.centring),
             compute_metrics=Metrics(),
         )
         trainer.group_by_length([max(x.length for x in responses) for responses, _ in examples])

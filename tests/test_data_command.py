@@ -14,6 +14,8 @@ from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl
+from tasks.qa_feedback.feedback import FeedbackRow, load_examples, write_feedback
+from tasks.qa_feedback.training.comparisons import read_preferences
 
 PAIRS = [
     {"prompt": "a", "chosen": "b", "rejected": "c", "source": "x"},
@@ -139,6 +141,81 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
     ]
 
 
+def test_convert_to_pairs_and_back(tmp_path, capsys):
+    rows = [
+        {"prompt": "a", "responses": ["x", "y", "z"], "scores": [2, 1, 1]},
+        {"prompt": "b", "responses": ["u", "v"], "scores": [0, 0]},
+    ]
+    write_json(tmp_path / "in.json", rows)
+    pairs, joined = tmp_path / "pairs.jsonl", tmp_path / "joined.json"
+    lines = printed(
+        capsys, "convert", tmp_path / "in.json", pairs, "format=comparisons", "to=pairs"
+    )
+    assert lines == [f"{pairs}: 2 rows of comparisons"]
+    assert read_rows(pairs) == [
+        {"id": "0/0", "prompt": "a", "chosen": "x", "rejected": "y", "margin": 1},
+        {"id": "0/1", "prompt": "a", "chosen": "x", "rejected": "z", "margin": 1},
+    ]
+    printed(capsys, "convert", pairs, joined, "format=comparisons", "to=joined")
+    assert read_rows(joined) == [
+        {
+            "id": "0/0",
+            "prompt": "a",
+            "responses": ["x", "y", "z"],
+            "preferences": [[0, 1], [0, 2]],
+            "margins": [1, 1],
+        }
+    ]
+
+
+PASSAGES = [{"wikipage": "Cat", "content": "A cat sat."}]
+PROMPT = "question: Who sat? context: wikipage: Cat text: A cat sat."
+
+
+def write_feedback_files(folder: Path) -> None:
+    """A question of qa-feedback, and feedback on four answers to it."""
+    row = {"question": "Who sat?", "passages": PASSAGES, "text": PROMPT, "answer": ["The cat."]}
+    write_json(folder / "train.json", [row])
+    feedback = FeedbackRow.make(
+        question="Who sat?",
+        passages=[["Cat", "A cat sat."]],
+        gold="The cat.",
+        predictions=["A dog.", "A cat.", "Nobody.", "The cat."],
+        errors=(),
+        missing=(),
+        corrected="",
+        preference=[2, 0, 2, 1, 0, 2],
+    )
+    write_feedback(folder / "train_feedback.json", [feedback])
+
+
+def test_convert_the_feedback_of_a_task(tmp_path, capsys):
+    """qa-feedback in the preference format of TRL, and back."""
+    write_feedback_files(tmp_path)
+    pairs, joined = tmp_path / "pairs.jsonl", tmp_path / "joined.jsonl"
+    task = ["task=qa_feedback", "source=preference", f"prompts={tmp_path / 'train.json'}"]
+    source = tmp_path / "train_feedback.json"
+    printed(capsys, "convert", source, pairs, "format=comparisons", "to=pairs", *task)
+    rows = read_rows(pairs)
+    assert [(row["chosen"], row["rejected"]) for row in rows] == [
+        ("A cat.", "A dog."),
+        ("The cat.", "A dog."),
+        ("A cat.", "Nobody."),
+        ("The cat.", "Nobody."),
+    ]
+    assert {row["prompt"] for row in rows} == {PROMPT}
+    printed(capsys, "convert", pairs, joined, "format=comparisons", "to=joined")
+    (row,) = read_rows(joined)
+    (expected,) = read_preferences(str(source), load_examples(tmp_path / "train.json"))
+
+    def outcomes(answers, pairs):
+        return {(answers[better], answers[worse]) for better, worse in pairs}
+
+    texts = [answer.text for answer in expected.answers]
+    assert outcomes(row["responses"], row["preferences"]) == outcomes(texts, expected.pairs)
+    assert row["question"] == "Who sat?" and row["passages"] == PASSAGES
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -159,6 +236,18 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
         (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
         (["show", "a.json", "format=prompts"], "format: unknown key"),
         (["show", "b.json"], "b.json does not exist"),
+        (["convert", "a.json", "b.json", "format=prompts", "to=pairs"], "to: is for"),
+        (
+            ["convert", "a.json", "b.json", "format=comparisons", "task=qa_feedback"],
+            "task: needs `source` and `prompts`",
+        ),
+        (
+            [
+                *("convert", "a.json", "b.json", "format=comparisons", "task=qa_feedback"),
+                *("source=prefrence", "prompts=a.json"),
+            ],
+            "`prefrence` is not a source of comparisons of the task qa_feedback; did you mean",
+        ),
         (
             ["convert", "a.json", "./a.json", "format=prompts"],
             "a.json is the input, so it cannot be the output",
@@ -216,7 +305,8 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = next(text for name, columns, text in BLOCKS if name == "comparisons" and not columns)
     Path("rows.jsonl").write_text(rows, encoding="utf-8")
+    write_feedback_files(tmp_path)
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 3 and Path("rows.parquet").exists()
+    assert len(commands) == 6 and Path("rows.parquet").exists()

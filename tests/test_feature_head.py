@@ -124,12 +124,12 @@ def test_a_pair_model_starts_as_the_regression_of_differences(tmp_path):
     draw = random.Random(1)
     examples = []
     for i in range(0, 24, 2):
-        examples.append((read[i : i + 2], ((0, 1) if draw.random() < 0.5 else (1, 0),)))
+        examples.append((read[i : i + 2], ((0, 1, 0.0) if draw.random() < 0.5 else (1, 0, 0.0),)))
     start_with_pairs(model, inputs, examples)
     x_NF = torch.cat(linear_inputs(model, inputs, read)).numpy()
     standard = x_NF / np.where(x_NF.std(0) > 0, x_NF.std(0), 1)
     difference = standard[::2] - standard[1::2]
-    won = [pairs[0] == (0, 1) for _, pairs in examples]
+    won = [pairs[0][0] == 0 for _, pairs in examples]
     regression = LogisticRegression(fit_intercept=False, max_iter=2000).fit(difference, won)
     with torch.no_grad():
         scores = model(**inputs.collate(read)).logits[:, 0]

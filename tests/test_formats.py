@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fgrlhf.data.comparisons import Answer, Comparison, pairs_of_outcomes, pairs_of_scores
+from fgrlhf.data.comparisons import (
+    Answer,
+    Comparison,
+    as_pairs,
+    join_pairs,
+    pairs_of_outcomes,
+    pairs_of_scores,
+)
 from fgrlhf.data.formats import (
     COMPARISONS,
     DEMONSTRATIONS,
@@ -24,6 +31,7 @@ from fgrlhf.data.formats import (
     SpanFeedback,
     Step,
     StepFeedback,
+    pair_row,
     read_prompts,
 )
 from fgrlhf.data.read import write_rows
@@ -352,6 +360,79 @@ def test_pairs_of_the_hub(row, texts):
     asked = Prompt("7", prompt, messages=messages_in(prompt))
     expected = Comparison(asked, (Answer(better), Answer(worse)), ((0, 1),))
     assert parse(COMPARISONS, row) == expected
+
+
+@pytest.mark.parametrize(
+    "form, margin", [({"margin": 2}, (2.0,)), ({"margin": 0}, (0.0,)), ({}, ())]
+)
+def test_the_margin_of_a_pair(form, margin):
+    row = {"prompt": "p", "chosen": "a", "rejected": "b", **form}
+    assert parse(COMPARISONS, row).margins == margin
+
+
+def test_margins_of_several_pairs():
+    scored = parse(COMPARISONS, FOUR | {"scores": [0.5, 2, 0.5, -1]})
+    assert scored.pairs == ((1, 0), (0, 3), (1, 2), (1, 3), (2, 3))
+    assert scored.margins == (1.5, 1.5, 1.5, 3.0, 1.5)
+    given = FOUR | {"preferences": [[1, 0], [3, 2]], "margins": [1, 0.5]}
+    assert parse(COMPARISONS, given).margins == (1.0, 0.5)
+    assert parse(COMPARISONS, FOUR | {"ranking": [1, 2, 3, 4]}).margins == ()
+    assert COMPARISONS.to_row(parse(COMPARISONS, given))["margins"] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (
+            FOUR | {"preferences": [[1, 0]], "margins": [1, 2]},
+            "`margins`: has 2 margins for 1 decided pairs",
+        ),
+        (FOUR | {"preferences": [[1, 0]], "margins": [-1]}, "`margins[0]`: must be 0 or more"),
+        ({"prompt": "p", "chosen": "a", "rejected": "b", "margin": "x"}, "`margin`: "),
+    ],
+)
+def test_malformed_margins(row, message):
+    assert message in problem(COMPARISONS, row)
+
+
+# ---- pairs and comparisons of several responses --------------------------------------------------
+
+
+def test_pairs_of_a_comparison_and_back():
+    row = FOUR | {"id": "q", "preferences": [[1, 0], [3, 2], [1, 2]], "margins": [1, 2, 3], "x": 1}
+    whole = parse(COMPARISONS, row)
+    pairs = as_pairs([whole])
+    assert [[answer.text for answer in pair.answers] for pair in pairs] == [
+        ["b", "a"],
+        ["d", "c"],
+        ["b", "c"],
+    ]
+    assert [pair.margins for pair in pairs] == [(1.0,), (2.0,), (3.0,)]
+    assert [pair.prompt.id for pair in pairs] == ["q/0", "q/1", "q/2"]
+    (joined,) = join_pairs(pairs)
+    assert joined.prompt.id == "q/0" and joined.prompt.meta == {"x": 1}
+    assert [answer.text for answer in joined.answers] == ["b", "a", "d", "c"]
+    assert joined.pairs == ((0, 1), (2, 3), (0, 3)) and joined.margins == (1.0, 2.0, 3.0)
+
+
+def test_a_joined_comparison_keeps_marks_and_ties():
+    first = parse(
+        COMPARISONS, {"prompt": "p", "chosen": "a", "rejected": "b", "marked": [[], [[0, 1]]]}
+    )
+    tie = parse(COMPARISONS, {"prompt": "p", "responses": ["b", "c"], "scores": [1, 1]})
+    other = parse(COMPARISONS, {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1})
+    joined, alone = join_pairs([first, other, tie])
+    assert [answer.text for answer in joined.answers] == ["a", "b", "c"]
+    assert joined.answers[1].marked == ((0, 1),) and joined.pairs == ((0, 1),)
+    assert alone == other
+
+
+def test_pairs_as_published_rows():
+    whole = parse(COMPARISONS, FOUR | {"preferences": [[1, 0]]})
+    (pair,) = as_pairs([whole])
+    assert pair_row(pair) == {"id": "7/0", "prompt": "p", "chosen": "b", "rejected": "a"}
+    with_margin = parse(COMPARISONS, {"prompt": "p", "chosen": "a", "rejected": "b", "margin": 1})
+    assert pair_row(with_margin)["margin"] == 1.0
 
 
 def test_a_pair_keeps_its_other_keys():

@@ -154,10 +154,10 @@ def test_labels_of_a_batch_are_places_among_all_its_responses():
         def collate(self, responses):
             return {"responses": responses}
 
-    rows = [(["a", "b", "c"], ((2, 0), (0, 1))), (["d", "e"], ((1, 0),))]
+    rows = [(["a", "b", "c"], ((2, 0, 0.5), (0, 1, 2.0))), (["d", "e"], ((1, 0, 0.0),))]
     batch = PairCollator(Inputs())(rows)
     assert batch["responses"] == ["a", "b", "c", "d", "e"]
-    assert batch["labels"].tolist() == [[[2, 0], [0, 1]], [[4, 3], [-100, -100]]]
+    assert batch["labels"].tolist() == [[[2, 0, 0.5], [0, 1, 2]], [[4, 3, 0], [-100] * 3]]
 
 
 # ---- pair files of qa-feedback -------------------------------------------------------------------

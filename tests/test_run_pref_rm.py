@@ -12,23 +12,28 @@ from safetensors.torch import load_file
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.config import validate
+from fgrlhf.data.comparisons import as_pairs, join_pairs
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
+from fgrlhf.reward_models.scoring import inputs_of, shape_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.task import load_task, text_prefix
 from reward_modeling import run_pref_rm
-from reward_modeling.data import first_position_share, read_pair_rows
+from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
 from reward_modeling.run_pref_rm import (
+    PairLoss,
     PreferenceRMConfig,
     decided_pairs,
+    encode,
     pair_calibration,
-    pair_loss,
     pair_margins,
     train,
 )
-from reward_modeling.training import load_metric
+from reward_modeling.training import load_metric, load_network
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
 NONE = -100  # padding of labels
+PAD = [NONE] * 3
 QA = load_task("tasks.qa_feedback")
 
 
@@ -57,32 +62,42 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
 def test_margins_are_of_the_response_listed_first():
     """Two prompts of three and two responses."""
     scores_B = torch.tensor([1.0, 10.0, 100.0, 5.0, 7.0])
-    labels_QN2 = torch.tensor([[[2, 0], [0, 1], [1, 2]], [[4, 3], [NONE, NONE], [NONE, NONE]]])
-    margins_QN, labels_QN = pair_margins(scores_B, labels_QN2)
+    labels_QN3 = torch.tensor([[[2, 0, 7.0], [0, 1, 0], [1, 2, 0]], [[4, 3, 9], PAD, PAD]])
+    margins_QN, labels_QN = pair_margins(scores_B, labels_QN3)
     assert margins_QN.tolist() == [[-99, -9, -90], [-2, 0, 0]]
     assert labels_QN.tolist() == [[1, 0, 0], [1, NONE, NONE]]
 
 
 def test_pair_loss_by_hand():
     scores = torch.tensor([[2.0], [0.0], [0.0], [1.0]])
-    labels = torch.tensor([[[0, 1], [2, 0], [3, 2]], [[3, 2], [NONE, NONE], [NONE, NONE]]])
+    labels = torch.tensor([[[0, 1, 7.0], [2, 0, 7], [3, 2, 7]], [[3, 2, 7], PAD, PAD]])
     total = math.log(1 + math.exp(-2)) + math.log(1 + math.exp(2)) + 2 * math.log(1 + math.exp(-1))
     output = TokenClassifierOutput(logits=scores)
-    assert pair_loss(output, labels).item() == pytest.approx(total / 4)
-    # the Trainer counts the labels that are not IGNORED: two per pair
-    assert pair_loss(output, labels, num_items_in_batch=16).item() == pytest.approx(total / 8)
-    assert pair_loss(output, torch.full((1, 6, 2), NONE)).item() == 0
+    assert PairLoss()(output, labels).item() == pytest.approx(total / 4)
+    # the Trainer counts the labels that are not IGNORED: three per pair
+    assert PairLoss()(output, labels, num_items_in_batch=24).item() == pytest.approx(total / 8)
+    assert PairLoss()(output, torch.full((1, 6, 3), float(NONE))).item() == 0
+
+
+def test_margin_and_centring_by_hand():
+    output = TokenClassifierOutput(logits=torch.tensor([[2.0], [0.5]]))
+    labels = torch.tensor([[[0, 1, 3.0]]])
+    # the scores should differ by .5 * 3 and do differ by 1.5
+    assert PairLoss(margin=0.5)(output, labels).item() == pytest.approx(math.log(2))
+    plain = math.log(1 + math.exp(-1.5))
+    assert PairLoss(centring=0.1)(output, labels).item() == pytest.approx(plain + 0.1 * 2.5**2)
 
 
 def test_gradients_do_not_depend_on_padding_or_on_the_order_of_pairs():
     def gradient(labels):
         scores = torch.tensor([[2.0], [0.5], [-1.0]], requires_grad=True)
-        pair_loss(TokenClassifierOutput(logits=scores), torch.tensor(labels)).backward()
+        loss = PairLoss(margin=1.0, centring=0.01)
+        loss(TokenClassifierOutput(logits=scores), torch.tensor(labels)).backward()
         return scores.grad
 
-    expected = gradient([[[0, 1], [2, 1]]])
+    expected = gradient([[[0, 1, 0.3], [2, 1, 0.2]]])
     assert expected.abs().min() > 0
-    torch.testing.assert_close(gradient([[[2, 1], [0, 1], [NONE, NONE]]]), expected)
+    torch.testing.assert_close(gradient([[[2, 1, 0.2], [0, 1, 0.3], PAD]]), expected)
 
 
 def test_pair_accuracy_by_hand():
@@ -275,11 +290,10 @@ def test_killed_between_the_last_checkpoint_and_the_end(tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        run_pref_rm,
-        "pair_loss",
-        lambda outputs, labels, num_items_in_batch=None: outputs.logits.sum() * float("inf"),
-    )
+    def infinite(self, outputs, labels, num_items_in_batch=None):
+        return outputs.logits.sum() * float("inf")
+
+    monkeypatch.setattr(PairLoss, "__call__", infinite)
     with pytest.raises(UserError, match="training diverged: the loss is -?(inf|nan) at step 1"):
         train(config(tmp_path, **SHORT))
     assert not (tmp_path / "rm" / "result.json").exists()
@@ -298,3 +312,43 @@ def test_scores_that_are_not_finite_are_refused(tmp_path, monkeypatch):
     ):
         train(settings)
     assert not (tmp_path / "rm" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
+def test_pairs_and_comparisons_of_several_responses_give_equal_gradients(tmp_path, shape):
+    """The same pairs, once in rows of four responses and once in rows of two."""
+    settings = config(tmp_path, shape)
+    rows = read_pair_rows(settings.data.train_file)[:6]
+    network, tokenizer = load_network(settings.model, "sequence")
+    network.double().eval()
+    spec = RewardModelSpec("sequence", shape_of(network), "sequence", True, 128, mean=0, std=1)
+    inputs = inputs_of(network, tokenizer, spec)
+
+    def gradients(comparisons):
+        batch = PairCollator(inputs)(encode(inputs, comparisons, text_prefix, True))
+        labels = batch.pop("labels")
+        network.zero_grad()
+        PairLoss()(network(**batch), labels).backward()
+        return [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+    whole = gradients(rows)
+    assert sum(len(row.pairs) for row in rows) > 6 and any(grad.any() for grad in whole)
+    for grad, expected in zip(gradients(as_pairs(rows)), whole, strict=True):
+        torch.testing.assert_close(grad, expected, atol=1e-6, rtol=1e-6)
+    for grad, expected in zip(gradients(join_pairs(as_pairs(rows))), whole, strict=True):
+        torch.testing.assert_close(grad, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_margins_reach_the_loss(tmp_path):
+    """A margin moves the scores of a pair further apart."""
+    rows = rm.comparison_rows(150, 0)
+    for row in rows:
+        row["margins"] = [1.0] * len(row["preferences"])
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    (tmp_path / "dev.json").write_text(json.dumps(rm.comparison_rows(40, 1)))
+    stds = []
+    for margin in (0.0, 5.0):
+        folder = tmp_path / f"margin{margin:.0f}"
+        train(config(tmp_path, train__margin=margin, logging__save_dir=str(folder)))
+        stds.append(json.loads((folder / "reward_model.json").read_text())["std"])
+    assert stds[1] > stds[0] + 1

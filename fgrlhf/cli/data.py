@@ -3,6 +3,7 @@
     fgrlhf data show FILE                            print keys, first rows and matching formats
     fgrlhf data check FILE format=comparisons        check every row and print statistics
     fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
+    fgrlhf data convert IN OUT format=comparisons to=pairs    write {prompt, chosen, rejected}
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
@@ -17,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.key_help import describe
-from fgrlhf.config import Count, StrictModel, suggestion
+from fgrlhf.config import Count, StrictModel, refuse, suggestion
 from fgrlhf.data.checks import type_name
-from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.comparisons import Comparison, as_pairs, join_pairs
 from fgrlhf.data.formats import (
     COMPARISONS,
     DEMONSTRATIONS,
@@ -34,6 +35,7 @@ from fgrlhf.data.formats import (
     Demonstration,
     SpanFeedback,
     StepFeedback,
+    pair_row,
 )
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
@@ -54,6 +56,36 @@ class FormatSettings(StrictModel):
         description="the format's keys -> the file's, e.g. columns={prompt: instruction}",
     )
     limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+class ConvertSettings(FormatSettings):
+    to: Literal["rows", "pairs", "joined"] = Field(
+        default="rows",
+        description=(
+            "rows: as they are; of comparisons also pairs: {prompt, chosen, rejected} for every"
+            " decided pair; joined: one row for each prompt"
+        ),
+    )
+    task: str | None = Field(
+        default=None, description="of comparisons: the task whose `source` reads the file"
+    )
+    source: str | None = Field(default=None, description="name in `Task.comparisons`")
+    prompts: str | None = Field(
+        default=None, description="file of the prompts that `source` refers to"
+    )
+
+    @model_validator(mode="after")
+    def _only_of_comparisons(self):
+        if self.format != "comparisons":
+            for key in ("to", "task"):
+                if key in self.model_fields_set:
+                    refuse([(key, "is for format=comparisons: leave it out")])
+        given = [self.task is not None, self.source is not None, self.prompts is not None]
+        if any(given) and not all(given):
+            refuse([("task", "needs `source` and `prompts`, and they need it: give all three")])
+        if self.task is not None and self.columns:
+            refuse([("columns", "are not read by a task: leave them out")])
+        return self
 
 
 class ShowSettings(StrictModel):
@@ -199,15 +231,39 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
 # ---- convert -------------------------------------------------------------------------------------
 
 
-def convert(source: str, out: str, settings: FormatSettings) -> None:
-    """Read rows in a format and write them with the format's own keys."""
+def convert(source: str, out: str, settings: ConvertSettings) -> None:
+    """Read rows in a format and write them with the format's own keys, or as pairs."""
     if Path(source).resolve() == Path(out).resolve():
         raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
     check_output(out)
     row_format = FORMATS[settings.format]
-    items = row_format.read(source, settings.columns, settings.limit)
-    write_rows(out, [row_format.to_row(item) for item in items])
-    print(f"{out}: {len(items):,} rows of {settings.format}")
+    if settings.task is None:
+        items = row_format.read(source, settings.columns, settings.limit)
+    else:
+        items = _read_by_task(source, settings)
+    if settings.to == "joined":
+        items = join_pairs(items)
+    if settings.to == "pairs":
+        rows = [pair_row(pair) for pair in as_pairs(items)]
+    else:
+        rows = [row_format.to_row(item) for item in items]
+    write_rows(out, rows)
+    print(f"{out}: {len(rows):,} rows of {settings.format}")
+
+
+def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:
+    """The comparisons that a source of the task finds in a file."""
+    from fgrlhf.task import load_task  # takes seconds, and other files do not need it
+
+    task = load_task(str(settings.task))
+    source = str(settings.source)
+    if source not in task.comparisons:
+        raise UserError(
+            f"`{shorten(source)}` is not a source of comparisons of the task {task.name};"
+            f" {suggestion(source, [*task.comparisons])}"
+        )
+    prompts = task.read(str(settings.prompts))
+    return task.comparisons[source](file, prompts)[: settings.limit]
 
 
 # ---- model ---------------------------------------------------------------------------------------
@@ -230,7 +286,8 @@ def fetch(name: str, settings: ModelSettings) -> None:
 
 USAGE = """usage: fgrlhf data show FILE [rows=3]
        fgrlhf data check FILE format=... [columns=...] [limit=...]
-       fgrlhf data convert IN OUT format=... [columns=...] [limit=...]
+       fgrlhf data convert IN OUT format=... [columns=...] [limit=...] [to=...]
+       fgrlhf data convert IN OUT format=comparisons task=... source=... prompts=... [to=...]
        fgrlhf data model NAME [output_dir=...]"""
 # action -> names of its arguments
 ACTIONS = {"show": ["FILE"], "check": ["FILE"], "convert": ["IN", "OUT"], "model": ["NAME"]}
@@ -240,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an action, its files, and key=value settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        keys = [ShowSettings, FormatSettings, ModelSettings]
+        keys = [ShowSettings, ConvertSettings, ModelSettings]
         lines = [line for settings in keys for line in describe(settings)]
         print("\n".join([USAGE, "keys:", *lines]))
         sys.exit(0 if arguments else 2)
@@ -259,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif action == "check":
         check(given[0], settings_from(FormatSettings, settings))
     elif action == "convert":
-        convert(given[0], given[1], settings_from(FormatSettings, settings))
+        convert(given[0], given[1], settings_from(ConvertSettings, settings))
     else:
         fetch(given[0], settings_from(ModelSettings, settings))
 

@@ -3,13 +3,14 @@
 An answer can have marked characters, those that decided the comparison. DPO gives tokens with
 marked characters a larger weight (docs/algorithms.md). This module turns judgements into pairs:
 from an outcome for every two answers, from scores or ranks, or from a correction of an answer.
+Pairs of one prompt can be joined, and a comparison of several answers divided into pairs.
 """
 
 import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from fgrlhf.types import Prompt
@@ -38,8 +39,12 @@ class Comparison:
     answers: tuple[Answer, ...]
     # (better, worse) as indices of `answers`; a pair may occur several times, once for each vote
     pairs: tuple[tuple[int, int], ...]
+    # by how much the first answer of each pair is better; () if nobody said that
+    margins: tuple[float, ...] = ()
 
     def __post_init__(self):
+        if self.margins and len(self.margins) != len(self.pairs):
+            raise ValueError(f"{len(self.margins)} margins for {len(self.pairs)} pairs")
         if any(not 0 <= i < len(self.answers) for pair in self.pairs for i in pair):
             raise ValueError(f"pairs {self.pairs} of {len(self.answers)} answers")
 
@@ -77,6 +82,70 @@ def pairs_of_scores(scores: Sequence[float]) -> tuple[tuple[int, int], ...]:
         else:
             outcomes.append(FIRST if first > second else SECOND)
     return pairs_of_outcomes(len(scores), outcomes)
+
+
+def margins_of_scores(
+    scores: Sequence[float], pairs: Sequence[tuple[int, int]]
+) -> tuple[float, ...]:
+    """The difference of the scores of each (better, worse) pair."""
+    return tuple(scores[better] - scores[worse] for better, worse in pairs)
+
+
+# ---- comparisons of two answers and of several ---------------------------------------------------
+
+
+def as_pairs(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """A comparison of two answers, the better one first, for every decided pair.
+
+    Its prompt has the id `<id>/<number of the pair>`.
+    """
+    result = []
+    for comparison in comparisons:
+        for number, (better, worse) in enumerate(comparison.pairs):
+            prompt = replace(comparison.prompt, id=f"{comparison.prompt.id}/{number}")
+            answers = (comparison.answers[better], comparison.answers[worse])
+            margins = comparison.margins[number : number + 1]
+            result.append(Comparison(prompt, answers, ((0, 1),), margins))
+    return result
+
+
+def join_pairs(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """One comparison for each prompt, with all answers to it and all pairs of them.
+
+    Prompts and answers are the same if their texts are. The prompt is that of the first comparison.
+    A reward model reads each answer once, however many pairs it is in.
+    """
+    by_prompt: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        by_prompt.setdefault(comparison.prompt.text, []).append(comparison)
+    return [_joined(group) for group in by_prompt.values()]
+
+
+def _joined(comparisons: Sequence[Comparison]) -> Comparison:
+    """Comparisons of answers to the same prompt as one.
+
+    A pair without a margin gets the margin 0 if other pairs have one.
+    """
+    marked: dict[str, set[tuple[int, int]]] = {}  # text of an answer -> its marks
+    for comparison in comparisons:
+        for answer in comparison.answers:
+            marked.setdefault(answer.text, set()).update(answer.marked)
+    places = {text: place for place, text in enumerate(marked)}
+    pairs = []
+    margins: list[float] = []
+    for comparison in comparisons:
+        texts = [answer.text for answer in comparison.answers]
+        pairs += [
+            (places[texts[better]], places[texts[worse]]) for better, worse in comparison.pairs
+        ]
+        margins += comparison.margins or [0.0] * len(comparison.pairs)
+    has_margins = any(comparison.margins for comparison in comparisons)
+    return Comparison(
+        comparisons[0].prompt,
+        tuple(Answer(text, tuple(sorted(marks))) for text, marks in marked.items()),
+        tuple(pairs),
+        tuple(margins) if has_margins else (),
+    )
 
 
 # ---- corrections ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
     prompts           {prompt, references?}
     demonstrations    {prompt, response, references?}
-    comparisons       {prompt, responses, preferences | ranking | scores, marked?}
-                      or {prompt?, chosen, rejected}
+    comparisons       {prompt, responses, preferences | ranking | scores, marked?, margins?}
+                      or {prompt?, chosen, rejected, margin?}
     spans             {prompt?, response, spans: [{start, end, label}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
 
@@ -23,6 +23,7 @@ from fgrlhf.data.checks import refuse_rows, type_name
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
+    margins_of_scores,
     pairs_of_outcomes,
     pairs_of_scores,
 )
@@ -249,16 +250,19 @@ def _parse_comparison(row: Row, number: int) -> Comparison:
     if row.has("responses"):
         text = _prompt_text(row, "prompt")
         texts = _compared_texts(row)
-        pairs = _pairs(row, len(texts))
+        pairs, margins = _pairs(row, len(texts))
     else:
         row.first_of("responses", "chosen")
         row.first_of("rejected")
         text, *texts = _chosen_and_rejected(row)
         pairs = ((0, 1),)
+        margins = ()
+        if row.has("margin"):
+            margins = (_margin(row.key("margin"), row.get("margin")),)
     marked = _marked(row, texts)
     answers = tuple(Answer(answer, ranges) for answer, ranges in zip(texts, marked))
     prompt = _prompt(row, number, text, _references(row, "references"))
-    return Comparison(prompt, answers, pairs)
+    return Comparison(prompt, answers, pairs, margins)
 
 
 def _compared_texts(row: Row) -> list[str]:
@@ -275,19 +279,42 @@ def _compared_texts(row: Row) -> list[str]:
     return texts
 
 
-def _pairs(row: Row, n_answers: int) -> tuple[tuple[int, int], ...]:
-    """(better, worse) indices from `preferences`, `ranking` or `scores`: the first that exists."""
+def _pairs(row: Row, n_answers: int) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
+    """(better, worse) indices from `preferences`, `ranking` or `scores`: the first that exists.
+
+    Also the margins of the pairs: given ones of preferences, or the differences of scores.
+    """
     name = row.first_of("preferences", "ranking", "scores")
     key = row.key(name)
     values = check_list(key, row.get(name))
     if name == "preferences":
-        return _preferred_pairs(key, values, n_answers)
+        pairs = _preferred_pairs(key, values, n_answers)
+        return pairs, _margins(row, len(pairs))
     if len(values) != n_answers:
         raise RowError(key, f"has {len(values)} values for {n_answers} responses")
     numbers = [check_number(f"{key}[{i}]", value) for i, value in enumerate(values)]
     if name == "ranking":  # 1 is the best
-        return pairs_of_scores([-rank for rank in numbers])
-    return pairs_of_scores(numbers)
+        return pairs_of_scores([-rank for rank in numbers]), ()
+    pairs = pairs_of_scores(numbers)
+    return pairs, margins_of_scores(numbers, pairs)
+
+
+def _margins(row: Row, n_pairs: int) -> tuple[float, ...]:
+    """The given margins of the decided pairs; () if there are none."""
+    if not row.has("margins"):
+        return ()
+    key = row.key("margins")
+    values = check_list(key, row.get("margins"))
+    if len(values) != n_pairs:
+        raise RowError(key, f"has {len(values)} margins for {n_pairs} decided pairs")
+    return tuple(_margin(f"{key}[{i}]", value) for i, value in enumerate(values))
+
+
+def _margin(key: str, value: Any) -> float:
+    margin = check_number(key, value)
+    if margin < 0:
+        raise RowError(key, "must be 0 or more: it says by how much the better response is better")
+    return margin
 
 
 def _preferred_pairs(
@@ -390,9 +417,26 @@ def _comparison_row(comparison: Comparison) -> dict[str, Any]:
         "responses": [answer.text for answer in comparison.answers],
         "preferences": [list(pair) for pair in comparison.pairs],
     }
+    if comparison.margins:
+        values["margins"] = list(comparison.margins)
     if any(answer.marked for answer in comparison.answers):
         values["marked"] = [list(map(list, answer.marked)) for answer in comparison.answers]
     return _prompt_row(comparison.prompt, values)
+
+
+def pair_row(pair: Comparison) -> dict[str, Any]:
+    """A comparison of two answers, the better one first, as {prompt, chosen, rejected, margin?}.
+
+    These are the usual keys of preference data sets. The marks of the answers are left out.
+    """
+    (margin,) = pair.margins or (None,)
+    values: dict[str, Any] = {
+        "chosen": pair.answers[0].text,
+        "rejected": pair.answers[1].text,
+    }
+    if margin is not None:
+        values["margin"] = margin
+    return _prompt_row(pair.prompt, values)
 
 
 # ---- spans ---------------------------------------------------------------------------------------
@@ -522,7 +566,7 @@ COMPARISONS = Format(
     "comparisons",
     (
         *("id", "prompt", "responses", "preferences", "ranking", "scores", "marked"),
-        *("chosen", "rejected", "references"),
+        *("margins", "chosen", "rejected", "margin", "references"),
     ),
     _parse_comparison,
     _comparison_row,
