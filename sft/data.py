@@ -12,9 +12,11 @@ from torch.utils.data import Sampler
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.data.formats import Demonstration
+from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.shared_rows import position_arguments
 from fgrlhf.policy import Policy, count_cut
 from fgrlhf.runs.batching import shuffled_batches
+from fgrlhf.types import ASSISTANT, Prompt
 
 IGNORED = -100  # the label that the losses of transformers ignore
 
@@ -34,6 +36,21 @@ class Cuts:
             f" model.max_input_len={max_input_len}, {self.answers} answers to"
             f" model.max_generated_len={max_generated_len} tokens"
         )
+
+
+def every_turn(demonstration: Demonstration) -> list[Demonstration]:
+    """An example for every turn of the assistant in a dialog, the last one included.
+
+    Its prompt is the dialog up to that turn. Blank turns are left out.
+    """
+    prompt = demonstration.prompt
+    examples = []
+    for place, (role, text) in enumerate(prompt.messages):
+        if role == ASSISTANT and text.strip():
+            before = prompt.messages[:place]
+            turn = Prompt(f"{prompt.id}/{place}", dialog_text(before), (text,), messages=before)
+            examples.append(Demonstration(turn, text))
+    return [*examples, demonstration]
 
 
 def encode(

@@ -61,7 +61,16 @@ from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, hold, last_complete_checkpoint
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt
-from sft.data import IGNORED, Collator, Order, count_cuts, encode, keeps_logits, response_loss
+from sft.data import (
+    IGNORED,
+    Collator,
+    Order,
+    count_cuts,
+    encode,
+    every_turn,
+    keeps_logits,
+    response_loss,
+)
 
 
 class ModelSection(StrictModel):
@@ -83,6 +92,13 @@ class DataSection(StrictModel):
     )
     dev_examples: Count | None = Field(
         default=None, description="use only the first dev rows; null: all"
+    )
+    turns: Literal["last", "all"] = Field(
+        default="last",
+        description=(
+            "of a training dialog, imitate the assistant's last turn or all of its turns, each of"
+            " them as an example"
+        ),
     )
     columns: dict[str, str | list[str]] = Field(
         default={},
@@ -335,6 +351,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
     files = [path for path in (config.data.train_file, config.data.dev_file) if path is not None]
     columns = config.data.columns
     examples = DEMONSTRATIONS.read(config.data.train_file, columns)
+    if config.data.turns == "all":
+        examples = [turn for example in examples for turn in every_turn(example)]
     dev = []
     if config.data.dev_file is not None:
         dev = DEMONSTRATIONS.read(config.data.dev_file, columns, config.data.dev_examples)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from feedback_files import PASSAGES, PROMPT, write_feedback_files
 
 from fgrlhf.cli import data
 from fgrlhf.data.formats import FORMATS
@@ -14,7 +15,7 @@ from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json, write_jsonl
-from tasks.qa_feedback.feedback import FeedbackRow, load_examples, write_feedback
+from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.training.comparisons import read_preferences
 
 PAIRS = [
@@ -168,27 +169,6 @@ def test_convert_to_pairs_and_back(tmp_path, capsys):
     ]
 
 
-PASSAGES = [{"wikipage": "Cat", "content": "A cat sat."}]
-PROMPT = "question: Who sat? context: wikipage: Cat text: A cat sat."
-
-
-def write_feedback_files(folder: Path) -> None:
-    """A question of qa-feedback, and feedback on four answers to it."""
-    row = {"question": "Who sat?", "passages": PASSAGES, "text": PROMPT, "answer": ["The cat."]}
-    write_json(folder / "train.json", [row])
-    feedback = FeedbackRow.make(
-        question="Who sat?",
-        passages=[["Cat", "A cat sat."]],
-        gold="The cat.",
-        predictions=["A dog.", "A cat.", "Nobody.", "The cat."],
-        errors=(),
-        missing=(),
-        corrected="",
-        preference=[2, 0, 2, 1, 0, 2],
-    )
-    write_feedback(folder / "train_feedback.json", [feedback])
-
-
 def test_convert_the_feedback_of_a_task(tmp_path, capsys):
     """qa-feedback in the preference format of TRL, and back."""
     write_feedback_files(tmp_path)
@@ -309,4 +289,4 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 6 and Path("rows.parquet").exists()
+    assert len(commands) == 8 and Path("rows.parquet").exists()

@@ -3,14 +3,17 @@
 import pytest
 import tiny
 
-from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS
+from fgrlhf.config import validate
+from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import dialog_text, fit_dialog, messages_in
 from fgrlhf.task import whole_text
 from fgrlhf.types import Prompt
-from sft.data import IGNORED, encode
+from sft.data import IGNORED, encode, every_turn
+from sft.run_sft import SFTConfig, train
 
 HH = "\n\nHuman: a dog\n\nAssistant: the cat\n\nHuman: a bird\n\nAssistant:"
 MESSAGES = (("user", "a dog"), ("assistant", "the cat"), ("user", "a bird"))
@@ -140,3 +143,28 @@ def test_the_loss_of_a_dialog_is_on_the_answer_only():
     words = policy.tokenizer.convert_ids_to_tokens(learned)
     assert words == ["▁the", "▁red", "▁cat", "<|end|>"]
     assert len(example["input_ids"]) == len(example["labels"]) == 18
+
+
+def test_every_turn_of_the_assistant():
+    row = {"prompt": HH, "response": "the red cat"}
+    demonstration = DEMONSTRATIONS.parse(Row(row, {}), 0)
+    first, last = every_turn(demonstration)
+    assert last == demonstration
+    asked = Prompt("0/1", "\n\nHuman: a dog\n\nAssistant:", ("the cat",), messages=MESSAGES[:1])
+    assert first == Demonstration(asked, "the cat")
+    plain = DEMONSTRATIONS.parse(Row({"prompt": "a", "response": "b"}, {}), 0)
+    assert every_turn(plain) == [plain]
+
+
+def test_sft_counts_the_turns_of_the_training_dialogs(tmp_path, capsys):
+    tiny.chat().save(tmp_path / "model")
+    rows = [{"prompt": HH, "response": "the red cat"}] * 3
+    write_json(tmp_path / "train.json", rows)
+    tree = {
+        "model": {"ckpt": str(tmp_path / "model"), "max_input_len": 64},
+        "data": {"train_file": str(tmp_path / "train.json"), "turns": "all"},
+        "train": {"max_steps": 1, "batch_size": 2},
+        "logging": {"run_name": "sft", "save_dir": str(tmp_path / "sft")},
+    }
+    train(validate(SFTConfig, tree, "test config"))
+    assert "6 training examples" in capsys.readouterr().out

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from feedback_files import write_feedback_files
 from pydantic import ValidationError
 
 from fgrlhf.cli import command_line, new_task
@@ -283,7 +284,7 @@ class Programs:
         patch.setattr("fgrlhf.data.model.fetch_model", stop)
 
     def working_folder(self) -> Path:
-        """A repository with a new task and a file of rows."""
+        """A repository with a new task, files of rows, and feedback."""
         root = self.folder / "repository"
         if root.exists():
             return root
@@ -291,7 +292,9 @@ class Programs:
         (root / "tasks" / "__init__.py").touch()
         shutil.copytree(ROOT / "scripts", root / "scripts")
         row = '{"prompt": "Name a prime.", "chosen": "7", "rejected": "8"}\n'
-        (root / "rows.jsonl").write_text(row)
+        for name in ("rows.jsonl", "pairs.jsonl"):
+            (root / name).write_text(row)
+        write_feedback_files(root)
         return root
 
 

@@ -1,9 +1,11 @@
-"""Show, check and convert rows of training data, and fetch a small pretrained model.
+"""Show, check, explore and convert rows of training data, and fetch a small pretrained model.
 
     fgrlhf data show FILE                            print keys, first rows and matching formats
     fgrlhf data check FILE format=comparisons        check every row and print statistics
     fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
     fgrlhf data convert IN OUT format=comparisons to=pairs    write {prompt, chosen, rejected}
+    fgrlhf data explore FILE                         a page about comparisons: lengths, bias, ...
+    fgrlhf data filter IN OUT drop=[blank]           write comparisons without some of the pairs
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
@@ -37,12 +39,16 @@ from fgrlhf.data.formats import (
     StepFeedback,
     pair_row,
 )
+from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
 from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.files import write_text
 from fgrlhf.types import Prompt
 
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
+
+FilterName = Literal["blank", "identical", "contradicted", "close", "duplicates"]
 
 ROWS_TRIED = 100  # rows used to find out which formats a file matches
 MOST_SHOWN = 400  # characters shown of a row
@@ -86,6 +92,21 @@ class ConvertSettings(FormatSettings):
         if self.task is not None and self.columns:
             refuse([("columns", "are not read by a task: leave them out")])
         return self
+
+
+class ComparisonSettings(StrictModel):
+    columns: dict[str, str | list[str]] = Field(
+        default={}, description="keys of a comparison -> the file's"
+    )
+    limit: Count | None = Field(default=None, description="only the first rows; null: all")
+
+
+class ExploreSettings(ComparisonSettings):
+    out: str = Field(default="explore.html", description="the page")
+
+
+class FilterSettings(ComparisonSettings):
+    drop: list[FilterName] = Field(min_length=1, description="filters, applied in this order")
 
 
 class ShowSettings(StrictModel):
@@ -233,9 +254,7 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
 
 def convert(source: str, out: str, settings: ConvertSettings) -> None:
     """Read rows in a format and write them with the format's own keys, or as pairs."""
-    if Path(source).resolve() == Path(out).resolve():
-        raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
-    check_output(out)
+    _check_paths(source, out)
     row_format = FORMATS[settings.format]
     if settings.task is None:
         items = row_format.read(source, settings.columns, settings.limit)
@@ -251,6 +270,13 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     print(f"{out}: {len(rows):,} rows of {settings.format}")
 
 
+def _check_paths(source: str, out: str) -> None:
+    """Raises `UserError` if the output cannot be written, or would replace the input."""
+    if Path(source).resolve() == Path(out).resolve():
+        raise UserError(f"{out} is the input, so it cannot be the output too: name another file")
+    check_output(out)
+
+
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:
     """The comparisons that a source of the task finds in a file."""
     from fgrlhf.task import load_task  # takes seconds, and other files do not need it
@@ -264,6 +290,43 @@ def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:
         )
     prompts = task.read(str(settings.prompts))
     return task.comparisons[source](file, prompts)[: settings.limit]
+
+
+# ---- explore -------------------------------------------------------------------------------------
+
+
+def explore_comparisons(source: str, settings: ExploreSettings) -> None:
+    """Write a page of statistics of comparisons, and print its warnings."""
+    # they take seconds, and other actions do not need them
+    from fgrlhf.data.explore import explore
+    from fgrlhf.data.explore_page import page, warnings
+
+    comparisons = COMPARISONS.read(source, settings.columns, settings.limit)
+    if not any(comparison.pairs for comparison in comparisons):
+        raise UserError(
+            f"{source} has no decided pair in its {counted(len(comparisons), 'row')}, so there is"
+            " nothing to explore: check its keys with `fgrlhf data show`"
+        )
+    found = explore(comparisons)
+    print(f"{source}: {found.rows:,} rows, {found.pairs:,} decided pairs")
+    for warning in warnings(found):
+        print(f"  {warning}")
+    write_text(settings.out, page(Path(source).name, found, comparisons))
+    print(f"page: {settings.out}")
+
+
+def filter_comparisons(source: str, out: str, settings: FilterSettings) -> None:
+    """Write the comparisons without the pairs that the filters remove."""
+    from fgrlhf.data.explore import apply_filter, decided_pairs
+
+    _check_paths(source, out)
+    comparisons = COMPARISONS.read(source, settings.columns, settings.limit)
+    for name in settings.drop:
+        before = len(decided_pairs(comparisons))
+        comparisons = apply_filter(name, comparisons)
+        print(f"{name}: {before - len(decided_pairs(comparisons)):,} of {before:,} pairs removed")
+    write_rows(out, [COMPARISONS.to_row(comparison) for comparison in comparisons])
+    print(f"{out}: {counted(len(comparisons), 'row')} of comparisons")
 
 
 # ---- model ---------------------------------------------------------------------------------------
@@ -288,16 +351,25 @@ USAGE = """usage: fgrlhf data show FILE [rows=3]
        fgrlhf data check FILE format=... [columns=...] [limit=...]
        fgrlhf data convert IN OUT format=... [columns=...] [limit=...] [to=...]
        fgrlhf data convert IN OUT format=comparisons task=... source=... prompts=... [to=...]
+       fgrlhf data explore FILE [out=explore.html] [columns=...] [limit=...]
+       fgrlhf data filter IN OUT drop=[...] [columns=...] [limit=...]
        fgrlhf data model NAME [output_dir=...]"""
 # action -> names of its arguments
-ACTIONS = {"show": ["FILE"], "check": ["FILE"], "convert": ["IN", "OUT"], "model": ["NAME"]}
+ACTIONS = {
+    "show": ["FILE"],
+    "check": ["FILE"],
+    "convert": ["IN", "OUT"],
+    "explore": ["FILE"],
+    "filter": ["IN", "OUT"],
+    "model": ["NAME"],
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: an action, its files, and key=value settings."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or any(argument in ("-h", "--help") for argument in arguments):
-        keys = [ShowSettings, ConvertSettings, ModelSettings]
+        keys = [ShowSettings, ConvertSettings, ExploreSettings, FilterSettings, ModelSettings]
         lines = [line for settings in keys for line in describe(settings)]
         print("\n".join([USAGE, "keys:", *lines]))
         sys.exit(0 if arguments else 2)
@@ -317,6 +389,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         check(given[0], settings_from(FormatSettings, settings))
     elif action == "convert":
         convert(given[0], given[1], settings_from(ConvertSettings, settings))
+    elif action == "explore":
+        explore_comparisons(given[0], settings_from(ExploreSettings, settings))
+    elif action == "filter":
+        filter_comparisons(given[0], given[1], settings_from(FilterSettings, settings))
     else:
         fetch(given[0], settings_from(ModelSettings, settings))
 

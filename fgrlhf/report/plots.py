@@ -144,6 +144,26 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
         return _svg(figure, f"{title} against {xlabel}")
 
 
+def histograms(title: str, values: Mapping[str, Sequence[float]], xlabel: str) -> str:
+    """Distributions as outlines over the same bins. The last bin holds the largest percent too."""
+    every = np.concatenate([np.asarray(one, dtype=float) for one in values.values()])
+    highest = max(float(np.percentile(every, 99)), float(every.min()) + 1)
+    bins = np.linspace(every.min(), highest, 31)
+    with rc_context(_STYLE):
+        figure, axes = _axes(3.7, 2.15)
+        axes.set_title(title)
+        for colour, (name, one) in enumerate(values.items(), 1):
+            heights, _ = np.histogram(np.clip(one, None, highest), bins)
+            style: dict[str, Any] = {"color": _series_colour(colour), "label": name}
+            axes.stairs(heights / max(len(one), 1), bins, linewidth=1.6, **style)
+        if len(values) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        axes.set(xlabel=xlabel, ylabel="share")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        return _svg(figure, title)
+
+
 def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: int) -> str:
     """Observed frequency over predicted probability; a dot's area shows the cases in its bin."""
     with rc_context(_STYLE):

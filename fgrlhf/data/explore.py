@@ -1,0 +1,299 @@
+"""Statistics of comparisons: what a reward model can learn from them, also by mistake.
+
+All of them are computed from the texts; words are what is between spaces.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
+from fgrlhf.stats import Interval, ratio_bootstrap
+from fgrlhf.types import USER
+
+WORDS_SHOWN = 20  # of each side
+FEWEST_PAIRS = 10  # with a word, of which at least so many have it in one of the responses only
+CLOSE = 0.9  # similarity of two responses from which a pair is close
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A decided pair of responses to a prompt."""
+
+    row: int
+    better: str
+    worse: str
+    first_is_better: bool
+
+
+@dataclass(frozen=True)
+class Feature:
+    """How often the better response of a pair has more of something."""
+
+    name: str
+    better_mean: float
+    worse_mean: float
+    share: Interval  # of the pairs with a difference, those whose better response has more
+    different: int  # pairs with a difference
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that is more frequent in better responses (z > 0) or in worse ones (z < 0)."""
+
+    text: str
+    better: int  # pairs in which only the better response has it
+    worse: int
+    z: float
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Rows or pairs that a filter removes."""
+
+    name: str
+    reason: str
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """Statistics of a file of comparisons."""
+
+    rows: int
+    prompts: int  # different texts
+    responses: Mapping[int, int]  # responses of a row -> number of rows
+    pairs: int
+    undecided_rows: int
+    ties: int  # undecided pairs of two responses of a row
+    contradictions: int  # pairs of responses that are decided both ways
+    first_is_better: Interval | None  # share of the pairs; None if rows list the better one first
+    turns: Mapping[int, int]  # user's turns of a prompt -> number of rows
+    lengths: Mapping[str, list[int]]  # words of prompts, better and worse responses
+    features: list[Feature]
+    words: list[Word]
+    duplicate_groups: list[list[int]]  # rows with nearly the same prompt and responses
+    prompt_groups: list[list[int]]  # rows with nearly the same prompt
+    filters: list[Filter]
+
+
+def explore(comparisons: Sequence[Comparison]) -> Exploration:
+    """The statistics of comparisons, at least one of which has a decided pair.
+
+    Raises:
+      ValueError: none has.
+    """
+    pairs = decided_pairs(comparisons)
+    if not pairs:
+        raise ValueError("no decided pair")
+    turns = Counter(
+        sum(role == USER for role, _ in comparison.prompt.messages) or 1
+        for comparison in comparisons
+    )
+    prompts = [comparison.prompt.text for comparison in comparisons]
+    return Exploration(
+        rows=len(comparisons),
+        prompts=len(set(prompts)),
+        responses=_sorted_counts(Counter(len(item.answers) for item in comparisons)),
+        pairs=len(pairs),
+        undecided_rows=sum(not item.pairs for item in comparisons),
+        ties=sum(map(_ties, comparisons)),
+        contradictions=sum(map(_contradictions, comparisons)),
+        first_is_better=_first_is_better(pairs),
+        turns=_sorted_counts(turns),
+        lengths={
+            "prompts": [len(text.split()) for text in prompts],
+            "better responses": [len(pair.better.split()) for pair in pairs],
+            "worse responses": [len(pair.worse.split()) for pair in pairs],
+        },
+        features=[_feature(name, measure, pairs) for name, measure in FEATURES.items()],
+        words=distinguishing_words(pairs),
+        duplicate_groups=duplicate_rows(comparisons),
+        prompt_groups=near_duplicates(prompts),
+        filters=[
+            Filter(name, reason, len(pairs) - len(decided_pairs(apply_filter(name, comparisons))))
+            for name, (reason, _) in FILTERS.items()
+        ],
+    )
+
+
+def decided_pairs(comparisons: Sequence[Comparison]) -> list[Pair]:
+    """The decided pairs of all rows."""
+    pairs = []
+    for row, comparison in enumerate(comparisons):
+        for better, worse in comparison.pairs:
+            texts = comparison.answers[better].text, comparison.answers[worse].text
+            pairs.append(Pair(row, *texts, better < worse))
+    return pairs
+
+
+def _sorted_counts(counts: Counter[int]) -> dict[int, int]:
+    return dict(sorted(counts.items()))
+
+
+def _different(comparison: Comparison) -> set[frozenset[int]]:
+    """The decided pairs without their direction."""
+    return {frozenset(pair) for pair in comparison.pairs}
+
+
+def _ties(comparison: Comparison) -> int:
+    possible = math.comb(len(comparison.answers), 2)
+    return possible - len(_different(comparison))
+
+
+def _contradictions(comparison: Comparison) -> int:
+    return len(set(comparison.pairs)) - len(_different(comparison))
+
+
+def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) -> Interval:
+    """The share of pairs, with an interval over rows.
+
+    Args:
+      above: whether each pair is in the numerator.
+      below: whether it is in the denominator.
+    """
+    numerators: Counter[int] = Counter()
+    denominators: Counter[int] = Counter()
+    for pair, in_numerator, in_denominator in zip(pairs, above, below, strict=True):
+        numerators[pair.row] += in_numerator
+        denominators[pair.row] += in_denominator
+    rows = sorted(denominators)
+    return ratio_bootstrap([numerators[row] for row in rows], [denominators[row] for row in rows])
+
+
+def _first_is_better(pairs: Sequence[Pair]) -> Interval | None:
+    first = [pair.first_is_better for pair in pairs]
+    return None if all(first) else _share(pairs, first, [True] * len(pairs))
+
+
+# ---- features ------------------------------------------------------------------------------------
+
+
+def _repeated(text: str) -> float:
+    words = [word.casefold() for word in text.split()]
+    return 1 - len(set(words)) / len(words) if words else 0.0
+
+
+FEATURES: dict[str, Callable[[str], float]] = {
+    "words": lambda text: len(text.split()),
+    "sentences": lambda text: len(re.findall(r"[.!?]+(?:\s|$)", text)),
+    "lines": lambda text: len([line for line in text.splitlines() if line.strip()]),
+    "list items": lambda text: len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s", text, re.M)),
+    "? marks": lambda text: text.count("?"),
+    "! marks": lambda text: text.count("!"),
+    "numbers": lambda text: len(re.findall(r"\d+", text)),
+    "share of repeated words": _repeated,
+}
+
+
+def _feature(name: str, measure: Callable[[str], float], pairs: Sequence[Pair]) -> Feature:
+    better = np.array([measure(pair.better) for pair in pairs])
+    worse = np.array([measure(pair.worse) for pair in pairs])
+    return Feature(
+        name,
+        float(better.mean()),
+        float(worse.mean()),
+        _share(pairs, list(better > worse), list(better != worse)),
+        int((better != worse).sum()),
+    )
+
+
+def distinguishing_words(pairs: Sequence[Pair], shown: int = WORDS_SHOWN) -> list[Word]:
+    """The words with the largest |z|, most positive first.
+
+    Of the n pairs in which only one response has the word, b are those in which the better one has
+    it. Without a preference for the word, b is binomial with probability 1/2, so
+
+        z = (b - n / 2) / sqrt(n / 4)
+    """
+    better: Counter[str] = Counter()
+    worse: Counter[str] = Counter()
+    for pair in pairs:
+        in_better = _words(pair.better)
+        in_worse = _words(pair.worse)
+        better.update(in_better - in_worse)
+        worse.update(in_worse - in_better)
+    words = []
+    for text in better.keys() | worse.keys():
+        n = better[text] + worse[text]
+        if n >= FEWEST_PAIRS:
+            z = (better[text] - n / 2) / math.sqrt(n / 4)
+            words.append(Word(text, better[text], worse[text], z))
+    words.sort(key=lambda word: (-word.z, word.text))
+    positive = [word for word in words if word.z > 0][:shown]
+    negative = [word for word in words if word.z < 0][-shown:]
+    return positive + negative
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}
+
+
+# ---- filters -------------------------------------------------------------------------------------
+
+Keeps = Callable[[Comparison, int, int], bool]  # (row, better, worse) -> whether the pair remains
+
+
+def _is_not_blank(row: Comparison, better: int, worse: int) -> bool:
+    return bool(row.answers[better].text.strip())
+
+
+def _is_different(row: Comparison, better: int, worse: int) -> bool:
+    return row.answers[better].text.split() != row.answers[worse].text.split()
+
+
+def _is_not_contradicted(row: Comparison, better: int, worse: int) -> bool:
+    return (worse, better) not in row.pairs
+
+
+def _is_not_close(row: Comparison, better: int, worse: int) -> bool:
+    texts = row.answers[better].text, row.answers[worse].text
+    return similarity(*map(shingles, texts)) < CLOSE
+
+
+# name -> (the reason to remove a pair, which pairs remain); `duplicates` removes whole rows
+FILTERS: dict[str, tuple[str, Keeps | None]] = {
+    "blank": ("the better response is blank", _is_not_blank),
+    "identical": ("both responses are the same, apart from white space", _is_different),
+    "contradicted": ("the same two responses are decided the other way too", _is_not_contradicted),
+    "close": (f"the responses share {CLOSE:.0%} of their word triples", _is_not_close),
+    "duplicates": ("an earlier row has nearly the same prompt and responses", None),
+}
+
+
+def apply_filter(name: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons without the pairs that a filter removes, and without rows that lose all."""
+    _, keeps = FILTERS[name]
+    if keeps is None:
+        return _without_duplicates(comparisons)
+    remaining = []
+    for comparison in comparisons:
+        places = [place for place, pair in enumerate(comparison.pairs) if keeps(comparison, *pair)]
+        if places or not comparison.pairs:
+            pairs = tuple(comparison.pairs[place] for place in places)
+            margins = comparison.margins
+            if margins:
+                margins = tuple(margins[place] for place in places)
+            remaining.append(replace(comparison, pairs=pairs, margins=margins))
+    return remaining
+
+
+def _without_duplicates(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The rows without those that repeat an earlier one."""
+    removed = {row for group in duplicate_rows(comparisons) for row in group[1:]}
+    return [item for row, item in enumerate(comparisons) if row not in removed]
+
+
+def duplicate_rows(comparisons: Sequence[Comparison]) -> list[list[int]]:
+    """Groups of rows with nearly the same prompt and responses, whatever their order."""
+    wholes = []
+    for comparison in comparisons:
+        answers = sorted(answer.text for answer in comparison.answers)
+        wholes.append("\n".join([comparison.prompt.text, *answers]))
+    return near_duplicates(wholes)

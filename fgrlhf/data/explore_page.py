@@ -1,0 +1,91 @@
+"""The page of `fgrlhf data explore`: the statistics of a file of comparisons in one HTML file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.explore import Exploration
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import shorten
+from fgrlhf.report.page import page_template, stylesheet
+from fgrlhf.report.plots import histograms
+
+GROUPS_SHOWN = 5
+TEXT_SHOWN = 300  # characters
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that are nearly the same, and the text of the first of them."""
+
+    rows: str
+    count: int
+    text: str
+
+
+def page(title: str, found: Exploration, comparisons: Sequence[Comparison]) -> str:
+    """The page. The template escapes every text of the data."""
+    lengths = dict(found.lengths)
+    prompts = lengths.pop("prompts")
+    plots = [
+        histograms("Words of a prompt", {"prompts": prompts}, "words"),
+        histograms("Words of a response", lengths, "words"),
+    ]
+    return page_template(Path(__file__).parent, "explore.html.j2").render(
+        title=title,
+        style=stylesheet(),
+        found=found,
+        warnings=warnings(found),
+        plots=[Markup(plot) for plot in plots],
+        groups={
+            "prompt and responses": _groups(found.duplicate_groups, comparisons),
+            "prompt": _groups(found.prompt_groups, comparisons),
+        },
+    )
+
+
+def _groups(groups: Sequence[Sequence[int]], comparisons: Sequence[Comparison]) -> list[Group]:
+    largest = sorted(groups, key=lambda group: -len(group))[:GROUPS_SHOWN]
+    shown = []
+    for group in largest:
+        rows = ", ".join(map(str, group[:10])) + (", ..." if len(group) > 10 else "")
+        text = shorten(comparisons[group[0]].prompt.text.strip(), TEXT_SHOWN)
+        shown.append(Group(rows, len(group), text))
+    return shown
+
+
+def warnings(found: Exploration) -> list[str]:
+    """What a reward model may learn by mistake from these rows, in plain sentences."""
+    lines = []
+    first = found.first_is_better
+    if first is not None and (first.low > 0.5 or first.high < 0.5):
+        lines.append(
+            f"The response listed first is better in {first.mean:.1%} of the pairs"
+            f" [{first.low:.1%}, {first.high:.1%}]: the annotators have a position bias, or the"
+            " rows are sorted. Reward models do not read positions, but the labels are less"
+            " reliable."
+        )
+    length = next(feature for feature in found.features if feature.name == "words")
+    share = length.share
+    if length.different and (share.low > 0.5 or share.high < 0.5):
+        longer = "longer" if share.mean > 0.5 else "shorter"
+        agreement = max(share.mean, 1 - share.mean)
+        lines.append(
+            f"The {longer} response is better in {agreement:.1%} of the pairs of different length:"
+            " a reward model has to beat this accuracy to have learned more than the length."
+        )
+    if found.contradictions:
+        lines.append(
+            f"{counted(found.contradictions, 'pair')} of responses decided both ways: at least as"
+            " many labels are wrong."
+        )
+    repeated = sum(len(group) - 1 for group in found.duplicate_groups)
+    if repeated:
+        lines.append(
+            f"{counted(repeated, 'near-duplicate')} of earlier rows: divided between training and"
+            " dev data, they make dev accuracy too high."
+        )
+    return lines

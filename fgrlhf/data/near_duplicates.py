@@ -1,0 +1,91 @@
+"""Groups of texts that are nearly the same, without comparing all pairs.
+
+Two texts are similar if their sets A and B of three successive words have a Jaccard similarity
+|A and B| / |A or B| of at least a threshold. Candidates come from MinHash signatures in bands
+(Broder 1997; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, chapter 3); the exact
+similarity decides.
+"""
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+SIMILAR = 0.8
+SHINGLE = 3  # words
+# A pair with similarity s has the same values in at least one band with probability
+# 1 - (1 - s^ROWS)^BANDS: 0.9998 at 0.8, 0.06 at 0.25.
+BANDS, ROWS = 16, 4
+COMPARED = 20  # texts of a bucket with which each text is compared
+
+_WORD = re.compile(r"\w+")
+
+
+def shingles(text: str) -> frozenset[tuple[str, ...]]:
+    """The sets of three successive words; of a shorter text, all of its words."""
+    words = tuple(word.casefold() for word in _WORD.findall(text))
+    if len(words) < SHINGLE:
+        return frozenset([words])
+    starts = range(len(words) - SHINGLE + 1)
+    return frozenset(words[start : start + SHINGLE] for start in starts)
+
+
+def similarity(first: frozenset, second: frozenset) -> float:
+    """|A and B| / |A or B|; 1 for two empty sets."""
+    together = len(first | second)
+    return len(first & second) / together if together else 1.0
+
+
+def near_duplicates(texts: Sequence[str], threshold: float = SIMILAR) -> list[list[int]]:
+    """Groups of two or more similar texts, as indices in ascending order.
+
+    Similar texts of similar texts are in the same group. The result does not depend on chance: the
+    hash functions are fixed.
+    """
+    sets = [shingles(text) for text in texts]
+    parent = list(range(len(texts)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    for bucket in _buckets(sets):
+        for place, i in enumerate(bucket):
+            for j in bucket[max(0, place - COMPARED) : place]:
+                if root(i) != root(j) and similarity(sets[i], sets[j]) >= threshold:
+                    parent[root(i)] = root(j)
+    groups: dict[int, list[int]] = {}
+    for i in range(len(texts)):
+        groups.setdefault(root(i), []).append(i)
+    return sorted(group for group in groups.values() if len(group) > 1)
+
+
+def _buckets(sets: Sequence[frozenset[tuple[str, ...]]]) -> Iterator[list[int]]:
+    """Indices of sets that agree in a band of their signatures."""
+    signatures = [_signature(one) for one in sets]
+    for band in range(BANDS):
+        buckets: dict[Hashable, list[int]] = {}
+        rows = slice(band * ROWS, (band + 1) * ROWS)
+        for i, signature in enumerate(signatures):
+            buckets.setdefault(signature[rows].tobytes(), []).append(i)
+        yield from (bucket for bucket in buckets.values() if len(bucket) > 1)
+
+
+_RANDOM = np.random.default_rng(0)
+# odd multipliers: x -> a x + b (mod 2^64) is then a permutation of the 64-bit numbers
+_A_H = _RANDOM.integers(2**63, size=BANDS * ROWS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_B_H = _RANDOM.integers(2**63, size=BANDS * ROWS, dtype=np.uint64)
+
+
+def _signature(one: frozenset[tuple[str, ...]]) -> np.ndarray:
+    """The smallest value of the set's elements under each hash function."""
+    numbers = [
+        int.from_bytes(blake2b(" ".join(words).encode(), digest_size=8).digest(), "big")
+        for words in one
+    ]
+    hashed_NH = np.array(numbers, dtype=np.uint64)[:, None] * _A_H + _B_H
+    # the low bits of a product are weak, so the high half decides
+    return (hashed_NH >> np.uint64(32)).min(0)

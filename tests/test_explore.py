@@ -1,0 +1,224 @@
+"""Statistics of comparisons: by hand, with planted faults, as a page and as a command."""
+
+import math
+import random
+from itertools import combinations
+
+import pytest
+
+from fgrlhf.cli import data
+from fgrlhf.data.comparisons import Answer, Comparison
+from fgrlhf.data.explore import (
+    FILTERS,
+    apply_filter,
+    decided_pairs,
+    distinguishing_words,
+    explore,
+)
+from fgrlhf.data.explore_page import page, warnings
+from fgrlhf.data.near_duplicates import near_duplicates, shingles, similarity
+from fgrlhf.data.read import read_rows
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_jsonl
+from fgrlhf.types import Prompt
+
+VOCABULARY = [f"word{i}" for i in range(300)]
+
+
+def row(prompt, answers, pairs=((0, 1),), margins=()):
+    return Comparison(
+        Prompt(prompt, prompt), tuple(map(Answer, answers)), tuple(pairs), tuple(margins)
+    )
+
+
+def random_text(rng, length=40):
+    return " ".join(rng.choices(VOCABULARY, k=length))
+
+
+# ---- near-duplicates -----------------------------------------------------------------------------
+
+
+def test_similarity_by_hand():
+    a, b = shingles("The cat sat down."), shingles("the cat sat up")
+    assert a == {("the", "cat", "sat"), ("cat", "sat", "down")}
+    assert similarity(a, b) == 1 / 3
+    assert shingles("Hi there") == {("hi", "there")} and shingles("") == {()}
+    assert similarity(frozenset(), frozenset()) == 1
+
+
+def test_planted_near_duplicates_and_no_others():
+    """Against the comparison of all pairs."""
+    rng = random.Random(0)
+    texts = [random_text(rng) for _ in range(150)]
+    for place in (3, 40, 41, 90):
+        words = texts[place].split()
+        words[rng.randrange(len(words))] = "changed"  # 3 of 38 triples differ
+        texts.append(" ".join(words))
+    texts.append(texts[3].upper() + "!")
+    sets = list(map(shingles, texts))
+    linked = {
+        frozenset(pair)
+        for pair in combinations(range(len(texts)), 2)
+        if similarity(sets[pair[0]], sets[pair[1]]) >= 0.8
+    }
+    groups = near_duplicates(texts)
+    assert groups == [[3, 150, 154], [40, 151], [41, 152], [90, 153]]
+    assert {frozenset(pair) for group in groups for pair in combinations(group, 2)} >= linked
+    assert near_duplicates(texts[:150]) == []
+
+
+def test_many_equal_texts_are_one_group():
+    assert near_duplicates(["a b c d"] * 500 + ["x y z w"]) == [list(range(500))]
+
+
+# ---- statistics ----------------------------------------------------------------------------------
+
+
+def test_counts_by_hand():
+    found = explore(
+        [
+            row("p", ["a b c", "a b"]),
+            row("p", ["x", "y z", "u v w"], [(2, 0), (1, 0)]),  # one tie
+            row("q", ["m", "n"], []),
+            row("r", ["s", "t"], [(0, 1), (1, 0)]),  # decided both ways
+        ]
+    )
+    assert (found.rows, found.prompts, found.pairs) == (4, 3, 5)
+    assert (found.undecided_rows, found.ties, found.contradictions) == (1, 2, 1)
+    assert found.responses == {2: 3, 3: 1} and found.turns == {1: 4}
+    assert found.lengths["prompts"] == [1] * 4
+    assert found.lengths["better responses"] == [3, 3, 2, 1, 1]
+    assert found.lengths["worse responses"] == [2, 1, 1, 1, 1]
+    assert found.first_is_better.mean == 2 / 5
+    (words,) = [feature for feature in found.features if feature.name == "words"]
+    assert (words.better_mean, words.worse_mean) == (2.0, 1.2)
+    assert (words.share.mean, words.different) == (1.0, 3)
+
+
+def test_rows_that_list_the_better_response_first_have_no_position():
+    assert explore([row("p", ["a", "b"]), row("q", ["c", "d"])]).first_is_better is None
+
+
+def test_turns_are_those_of_the_user():
+    messages = (("user", "a"), ("assistant", "b"), ("user", "c"))
+    dialog = Comparison(
+        Prompt("0", "a b c", messages=messages), (Answer("x"), Answer("y")), ((0, 1),)
+    )
+    assert explore([dialog, row("p", ["a", "b"])]).turns == {1: 1, 2: 1}
+
+
+def test_distinguishing_words_by_hand():
+    pairs = decided_pairs(
+        [row(f"p{i}", ["Sorry, no", "yes"]) for i in range(9)]
+        + [row(f"q{i}", ["yes", "no, sorry"]) for i in range(3)]
+        + [row(f"r{i}", ["yes and", "yes"]) for i in range(9)]  # 9 pairs are too few for "and"
+    )
+    words = {word.text: word for word in distinguishing_words(pairs)}
+    assert set(words) == {"sorry", "no", "yes"}
+    assert (words["sorry"].better, words["sorry"].worse) == (9, 3)
+    assert words["sorry"].z == pytest.approx((9 - 6) / math.sqrt(3))
+    assert words["yes"].z == pytest.approx(-words["sorry"].z)
+    assert [word.text for word in distinguishing_words(pairs, shown=1)] == ["no", "yes"]
+
+
+@pytest.mark.parametrize("better_is_longer", [0.5, 0.9])
+def test_a_length_bias_is_reported_only_where_there_is_one(better_is_longer):
+    rng = random.Random(1)
+    comparisons = []
+    for i in range(300):
+        short, long = random_text(rng, 5), random_text(rng, 9)
+        answers = [long, short] if rng.random() < better_is_longer else [short, long]
+        flip = rng.random() < 0.5
+        comparisons.append(row(f"p{i}", answers[::-1] if flip else answers, [(flip, not flip)]))
+    found = explore(comparisons)
+    (share,) = [feature.share for feature in found.features if feature.name == "words"]
+    assert share.low < better_is_longer < share.high
+    assert any("The longer response is better" in line for line in warnings(found)) == (
+        better_is_longer == 0.9
+    )
+    assert found.first_is_better.low < 0.5 < found.first_is_better.high
+
+
+# ---- filters -------------------------------------------------------------------------------------
+
+
+def test_every_filter_removes_what_it_names():
+    rng = random.Random(2)
+    long, other = random_text(rng), random_text(rng)
+    fine = row(random_text(rng), [long, other])
+    rows = {
+        "blank": row(random_text(rng), [" ", "a"]),
+        "identical": row(random_text(rng), ["a  b", "a b "]),
+        "contradicted": row(random_text(rng), ["a", "b"], [(0, 1), (1, 0)]),
+        "close": row(random_text(rng), [long, f"{long} end"]),
+        "duplicates": fine,
+    }
+    comparisons = [fine, *rows.values()]
+    assert set(rows) == set(FILTERS)
+    for name in rows:
+        remaining = apply_filter(name, comparisons)
+        # identical responses are also close
+        removed = ["identical", "close"] if name == "close" else [name]
+        expected = [fine, *(item for key, item in rows.items() if key not in removed)]
+        assert remaining == expected, name
+    assert apply_filter("duplicates", [fine, fine, fine]) == [fine]
+
+
+def test_a_filter_keeps_the_other_pairs_of_a_row_and_their_margins():
+    whole = row("p", ["", "b", "c"], [(0, 1), (1, 2)], [1.0, 2.0])
+    (remaining,) = apply_filter("blank", [whole])
+    assert remaining.pairs == ((1, 2),) and remaining.margins == (2.0,)
+    undecided = row("p", ["a", "b"], [])
+    assert apply_filter("blank", [undecided]) == [undecided]
+
+
+# ---- page and command ----------------------------------------------------------------------------
+
+
+def test_the_page_escapes_the_data():
+    wild = "<script>alert(1)</script> & more words"
+    comparisons = [row(wild, [wild, "b"]), row(wild, [wild, "b"])]
+    text = page("<b>.jsonl", explore(comparisons), comparisons)
+    assert "<script" not in text and "&lt;script&gt;alert(1)" in text
+    assert "<title>&lt;b&gt;.jsonl</title>" in text and text.count("<svg") == 2
+    assert "1 near-duplicate of earlier rows" in text
+
+
+def test_the_commands(tmp_path, capsys):
+    rows = [
+        {"prompt": "p", "chosen": "", "rejected": "b"},
+        {"prompt": "q", "chosen": "a", "rejected": "b"},
+        {"prompt": "r", "responses": ["a", "b"], "preferences": [[0, 1], [1, 0]]},
+    ]
+    source, out = tmp_path / "rows.jsonl", tmp_path / "kept.jsonl"
+    write_jsonl(source, rows)
+    data.main(["explore", str(source), f"out={tmp_path / 'page.html'}"])
+    printed = capsys.readouterr().out
+    assert "rows.jsonl: 3 rows, 4 decided pairs" in printed
+    assert "1 pair of responses decided both ways" in printed
+    assert "<h1>rows.jsonl</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    data.main(["filter", str(source), str(out), "drop=[blank,contradicted]"])
+    assert capsys.readouterr().out.splitlines() == [
+        "blank: 1 of 4 pairs removed",
+        "contradicted: 2 of 3 pairs removed",
+        f"{out}: 1 row of comparisons",
+    ]
+    assert [row["prompt"] for row in read_rows(out)] == ["q"]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["explore", "ties.jsonl"], "ties.jsonl has no decided pair in its 1 row, so"),
+        (["filter", "ties.jsonl", "b.jsonl", "drop=[]"], "drop: "),
+        (["filter", "ties.jsonl", "b.jsonl", "drop=[blnk]"], "drop.0: input should be 'blank'"),
+        (["filter", "ties.jsonl", "ties.jsonl", "drop=[blank]"], "is the input, so it cannot be"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl("ties.jsonl", [{"prompt": "p", "responses": ["a", "b"], "scores": [1, 1]}])
+    with pytest.raises(UserError) as error:
+        data.main(arguments)
+    assert message in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["ties.jsonl"]
