@@ -1,6 +1,7 @@
 """Dialogs: plain text, chat templates, and what is cut from long ones."""
 
 import pytest
+import rm_helpers
 import tiny
 
 from fgrlhf.config import validate
@@ -10,6 +11,8 @@ from fgrlhf.data.rows import Row
 from fgrlhf.errors import UserError
 from fgrlhf.files import write_json
 from fgrlhf.models.dialogs import dialog_text, fit_dialog, messages_in
+from fgrlhf.reward_models.inputs import RMInputs
+from fgrlhf.reward_models.prefix import Prefix, RMText, text_prefix
 from fgrlhf.task import whole_text
 from fgrlhf.types import Prompt
 from sft.data import IGNORED, encode, every_turn
@@ -168,3 +171,34 @@ def test_sft_counts_the_turns_of_the_training_dialogs(tmp_path, capsys):
     }
     train(validate(SFTConfig, tree, "test config"))
     assert "6 training examples" in capsys.readouterr().out
+
+
+# ---- reward models -------------------------------------------------------------------------------
+
+
+def test_the_context_of_a_dialog_are_its_earlier_turns():
+    prefix = text_prefix(DIALOG, True)
+    assert prefix.words == tuple(HH.split()) and prefix.keeps_end
+    assert [prefix.words[i] for part in prefix.context for i in part] == [
+        *("Human:", "a", "dog", "Assistant:", "the", "cat")
+    ]
+    assert text_prefix(DIALOG, False).words == ("Human:", "a", "bird", "Assistant:")
+    one_turn = Prompt("1", "\n\nHuman: a\n\nAssistant:", messages=(("user", "a"),))
+    assert text_prefix(one_turn, True) == Prefix(("Human:", "a", "Assistant:"))
+    assert text_prefix(Prompt("2", "no dialog"), False) == Prefix(("no", "dialog"))
+
+
+@pytest.mark.parametrize("shape", rm_helpers.SHAPES)
+def test_a_long_dialog_loses_its_oldest_words_before_a_reward_model(shape):
+    tokenizer = tiny.tokenizer("word")
+    words = ("red", "blue", "green", "one", "two", "three")
+    text = RMText(Prefix(words, (range(4),), keeps_end=True), (("cat", "dog"),))
+    inputs = RMInputs(tokenizer, shape, "sequence", 64, decoder_start_id=0)
+    (whole,) = inputs.encode([text])
+    longest = len(whole.input_ids)
+    for removed in range(1, 4):
+        inputs = RMInputs(tokenizer, shape, "sequence", longest - removed, decoder_start_id=0)
+        (cut,) = inputs.encode([text])
+        kept = tokenizer.decode(cut.input_ids, skip_special_tokens=True).split()
+        expected = tokenizer.decode(whole.input_ids, skip_special_tokens=True).split()
+        assert kept == expected[removed:] and cut.cut_context == removed

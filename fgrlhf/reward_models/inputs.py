@@ -108,16 +108,14 @@ class RMInputs:
         for i, text in enumerate(texts):
             ids = batch["input_ids"][i]
             word_ids = batch.word_ids(i)
-            inputs.append(
-                self._cut_encoder_input(ids, word_ids, text.prefix.context, all_bounds[i])
-            )
+            inputs.append(self._cut_encoder_input(ids, word_ids, text.prefix, all_bounds[i]))
         return inputs
 
     def _cut_encoder_input(
         self,
         ids: list[int],
         word_ids: Sequence[int | None],
-        context: Sequence[range],
+        prefix: Prefix,
         bounds: Sequence[int],
     ) -> RMInput:
         """An encoder's input, cut to `max_length`. Its final special tokens stay.
@@ -125,7 +123,7 @@ class RMInputs:
         Args:
           ids: of the whole input.
           word_ids: the index of the word that each token is part of; None for special tokens.
-          context: ranges of words.
+          prefix: the words before the response.
           bounds: the index of the first word of each segment (or of its mark, if there are marks),
             and the number of words.
         """
@@ -143,8 +141,10 @@ class RMInputs:
             return min(later, default=content_end)
 
         context_tokens: list[int] = []
-        for part in context:
+        for part in prefix.context:
             context_tokens += range(begin(part.start), begin(part.stop))
+        if prefix.keeps_end:
+            context_tokens.reverse()
         response_begin = begin(bounds[0])
         response_length = content_end - response_begin
         lengths = TokenCounts(
@@ -276,6 +276,8 @@ class RMInputs:
                 first = _token_of_word(prefix.words, part.start, offsets, content_end)
                 stop = _token_of_word(prefix.words, part.stop, offsets, content_end)
                 context += range(first, stop)
+            if prefix.keeps_end:
+                context.reverse()
             tokens[prefix] = _PrefixTokens(batch["input_ids"][i], context, content_end)
         return tokens
 
@@ -286,7 +288,7 @@ class _PrefixTokens:
 
     Attributes:
       ids: all tokens.
-      context: positions of the tokens that may be cut.
+      context: positions of the tokens that may be cut, those that are kept longest first.
       content_end: where the special tokens at the end begin.
     """
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.types import Prompt
 
 
@@ -13,7 +14,9 @@ class Prefix:
     Attributes:
       words: the prompt in words.
       context: ranges of `words` that may be cut, such as retrieved documents. They are in ascending
-        order and do not overlap. An input that is too long loses these words first, from the end.
+        order and do not overlap. An input that is too long loses these words first.
+      keeps_end: whether the context is cut from its beginning, as the oldest turns of a dialog are;
+        else it is cut from its end.
       response_mark: words that announce the response to an encoder, such as `answer:`. A language
         model reads the response directly after `words`, as it does in sampling.
     """
@@ -21,6 +24,7 @@ class Prefix:
     words: tuple[str, ...]
     context: tuple[range, ...] = ()
     response_mark: tuple[str, ...] = ()
+    keeps_end: bool = False
 
     def __post_init__(self):
         end = 0
@@ -58,6 +62,14 @@ class RMText:
 PrefixFn = Callable[[Prompt, bool], Prefix | Sequence[str]]
 
 
-def text_prefix(prompt: Prompt, with_context: bool) -> list[str]:
-    """The words of the prompt's text, which a reward model reads before the response."""
-    return prompt.text.split()
+def text_prefix(prompt: Prompt, with_context: bool) -> Prefix:
+    """The words of the prompt's text, which a reward model reads before the response.
+
+    The context of a dialog are its turns before the last one, the oldest of which are cut first.
+    """
+    words = tuple(prompt.text.split())
+    last_turn = len(dialog_text(prompt.messages[-1:]).split()) if prompt.messages else len(words)
+    start = max(0, len(words) - last_turn)
+    if not with_context:
+        return Prefix(words[start:])
+    return Prefix(words, (range(start),), keeps_end=True) if start else Prefix(words)
