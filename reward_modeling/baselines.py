@@ -1,9 +1,10 @@
 """Linear baselines of a reward model: what ten hand-made features predict without a network.
 
 A trained reward model should beat them on the rows that it is evaluated on. Three baselines are
-fitted on the training rows, in seconds:
+fitted on the training rows, in seconds, and a fourth one for comparisons:
 
 - majority: the most frequent label
+- length: of comparisons, logistic regression on the number of words
 - features: logistic regression on the ten features of fgrlhf/reward_models/text_features.py
 - tfidf: logistic regression on TF-IDF weights of words and pairs of words
 
@@ -11,6 +12,9 @@ For comparisons, the input of the regression is the difference of two responses'
 an intercept (Bradley and Terry 1952):
 
     P(response 1 is better) = sigmoid(w . (x_1 - x_2))
+
+Rows that always list the better response first say nothing about the most frequent label, so every
+second pair of theirs is taken in the other order.
 """
 
 from collections.abc import Sequence
@@ -29,6 +33,7 @@ from reward_modeling.metrics.span_errors import auc, precision_recall_f1
 
 NAMES = {
     "majority": "the most frequent label",
+    "length": "the number of words alone",
     "features": "a linear model of ten hand-made features",
     "tfidf": "a linear model of TF-IDF weights",
 }
@@ -77,6 +82,15 @@ def pair_baselines(
     share = float(first_better.mean())
     results = {"majority": _metrics(np.full(len(dev_first_better), share), dev_first_better)}
     if share not in (0, 1):
+        words = np.array([[len(text.split())] for text in texts])
+        dev_words = np.array([[len(text.split())] for text in dev_texts])
+        predicted = _predict(
+            words[left] - words[right],
+            first_better,
+            dev_words[dev_left] - dev_words[dev_right],
+            intercept=False,
+        )
+        results["length"] = _metrics(predicted, dev_first_better)
         features = _all_features(train)
         dev_features = _all_features(dev)
         predicted = _predict(
@@ -140,7 +154,10 @@ def _segments(
 def _pairs(
     rows: Sequence[tuple[Sequence[RMText], Sequence[tuple[int, int]]]],
 ) -> tuple[list[int], list[int], list[str], np.ndarray]:
-    """Indices of each pair's responses in the order of the row, all texts, and which is better."""
+    """Indices of each pair's responses in the order of the row, all texts, and which is better.
+
+    If the first response is always better, every second pair is in the other order.
+    """
     left: list[int] = []
     right: list[int] = []
     texts: list[str] = []
@@ -152,6 +169,10 @@ def _pairs(
             left.append(start + min(better, worse))
             right.append(start + max(better, worse))
             first_better.append(better < worse)
+    if all(first_better):
+        for i in range(1, len(left), 2):
+            left[i], right[i] = right[i], left[i]
+            first_better[i] = False
     return left, right, texts, np.array(first_better)
 
 

@@ -313,11 +313,16 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         return score_moments(scorer, known, rows, rank, world)
 
     won, decided = first_position_share(rows)
+    position = (
+        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% without"
+        " position bias)"
+    )
+    if won == decided:
+        position = "the better response is listed first in every pair"
     start_messages = [
         f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
         f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
-        f"the response listed first wins {won / decided:.1%} of the decided pairs (50% without"
-        " position bias)",
+        position,
         inputs.cuts.describe(spec.max_length),
     ]
     baselines = pair_baselines(

@@ -91,6 +91,21 @@ def test_pairs_by_the_difference_of_features():
     assert results["features"] == {"accuracy": 1, "auc": 1}
     swapped = pair_baselines(pair_rows(30, 0, swap=True), pair_rows(20, 1, swap=True))
     assert swapped["features"] == results["features"]
+    assert results["length"] == {"accuracy": 1, "auc": 1}
+
+
+def test_rows_that_list_the_better_response_first():
+    """Their order is not a label, so it predicts nothing."""
+
+    def sorted_rows(n, seed):
+        rows = []
+        for texts, ((better, worse),) in pair_rows(n, seed):
+            rows.append(([texts[better], texts[worse]], ((0, 1),)))
+        return rows
+
+    results = pair_baselines(sorted_rows(30, 0), sorted_rows(20, 1))
+    assert results["majority"] == {"accuracy": 0.5, "auc": 0.5}
+    assert results["features"] == results["length"] == {"accuracy": 1, "auc": 1}
 
 
 def test_a_model_that_does_not_beat_them_says_so():

@@ -4,6 +4,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.data import download as module
 from fgrlhf.data.download import DownloadConfig, blob_id
 from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import sha256, write_text
 from tasks.qa_feedback.data import download as qa_feedback
 
 CONTENTS = {"a.json": bytes(range(256)) * 2000, "b.json": b"[]\n"}
@@ -311,3 +313,55 @@ def test_a_server_that_lies_about_the_length(server, tmp_path, monkeypatch, leng
     )
     download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json", "b.json"]
+
+
+# ---- the hub -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub that lists a SHA-256 and sends the text `sent`."""
+    state = SimpleNamespace(sent="a row\n", listed="")
+    write_text(tmp_path / "listed", state.sent)
+    state.listed = sha256(tmp_path / "listed")
+
+    class Api:
+        def get_paths_info(self, name, paths, repo_type):
+            return [SimpleNamespace(lfs=SimpleNamespace(sha256=state.listed))]
+
+    def fetch(name, path, repo_type, local_dir):
+        write_text(Path(local_dir) / path, state.sent)
+        return str(Path(local_dir) / path)
+
+    monkeypatch.setattr(module, "HfApi", Api)
+    monkeypatch.setattr(module, "hf_hub_download", fetch)
+    return state
+
+
+def fetch(folder):
+    return module.fetch_from_hub("org/set", "part/rows.jsonl", folder / "part" / "rows.jsonl")
+
+
+def test_the_hub_file_is_verified(hub, tmp_path):
+    path = fetch(tmp_path)
+    assert path == tmp_path / "part" / "rows.jsonl" and path.read_text() == hub.sent
+    assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
+    hub.sent = "not asked for again"
+    assert fetch(tmp_path).read_text() != hub.sent
+
+
+def test_another_file_of_the_hub_is_not_kept(hub, tmp_path):
+    hub.sent = "changed"
+    with pytest.raises(UserError, match="hub:org/set sent a part/rows.jsonl .* but lists"):
+        fetch(tmp_path)
+    assert not (tmp_path / "part" / "rows.jsonl").exists()
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, monkeypatch):
+    def unreachable(*arguments, **options):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(module, "hf_hub_download", unreachable)
+    monkeypatch.setattr(module.HfApi, "get_paths_info", unreachable)
+    with pytest.raises(UserError, match="no route to host. Is there a network"):
+        fetch(tmp_path)

@@ -1,12 +1,14 @@
-"""Downloads published files, verifies them by their git blob ids, and resumes after interruptions.
+"""Downloads published files, verifies them, and resumes after interruptions.
 
-A file is first written to <name>.part and renamed once its contents are verified. The blob id
-covers size and contents, so a wrong, changed or incomplete file is never accepted.
+A file is first written to <name>.part and renamed once its contents are verified: by its git blob
+id, which covers size and contents, or by the SHA-256 that the Hugging Face hub lists. A wrong,
+changed or incomplete file is never accepted.
 """
 
 import hashlib
 import http.client
 import os
+import shutil
 import time
 import urllib.error
 import urllib.parse
@@ -15,11 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from huggingface_hub import HfApi, hf_hub_download
 from pydantic import Field, field_validator
 from tqdm import tqdm
 
 from fgrlhf.config import StrictModel
 from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import sha256
 from fgrlhf.runs.progress import progress_bar
 
 BLOCK = 1 << 16
@@ -109,6 +113,46 @@ def download(config: DownloadConfig, blob_ids: Mapping[str, str]) -> list[Path]:
         _fetch(config, path, blob_of_path[path])
         print(f"{path}: fetched, verified")
     return missing
+
+
+def fetch_from_hub(repository: str, name: str, path: Path) -> Path:
+    """Fetch a file of a data set from the Hugging Face hub to `path`.
+
+    An interrupted download is continued. A file that is already there is kept: its rows are checked
+    when they are read.
+
+    Args:
+      repository: of the data set.
+      name: of the file in the repository.
+
+    Raises:
+      UserError: the hub cannot be reached, or sends another file than it lists.
+    """
+    if path.exists():
+        print(f"{path}: already there")
+        return path
+    received_in = path.parent / "hub.part"
+    try:
+        (listed,) = HfApi().get_paths_info(repository, [name], repo_type="dataset")
+        partial = hf_hub_download(repository, name, repo_type="dataset", local_dir=received_in)
+    except Exception as error:  # the hub's client raises many kinds
+        raise UserError(
+            f"{name} cannot be fetched from hub:{repository}: {shorten(error)}. Is there a"
+            f" network? Run the same command again, or put the file at {path}"
+        ) from None
+    stored = getattr(listed, "lfs", None)  # None for a file that the hub keeps in git
+    expected = None if stored is None else stored.sha256
+    received = sha256(partial)
+    if received != expected:
+        Path(partial).unlink()
+        raise UserError(
+            f"hub:{repository} sent a {name} with SHA-256 {received}, but lists {expected}. It was"
+            " not kept; run the same command again"
+        )
+    Path(partial).replace(path)
+    shutil.rmtree(received_in)
+    print(f"{path}: fetched, verified")
+    return path
 
 
 def _fetch(config: DownloadConfig, path: Path, blob: str) -> None:

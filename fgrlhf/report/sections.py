@@ -38,6 +38,7 @@ SEQUENCE_NUMBERS = (
 # names of the baselines in reward_modeling/baselines.py
 BASELINES = {
     "majority": "most frequent label",
+    "length": "number of words",
     "features": "linear model of ten hand-made features",
     "tfidf": "linear model of TF-IDF weights",
 }

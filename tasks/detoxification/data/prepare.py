@@ -15,7 +15,6 @@ the judge, by a hash of its file name: rows of one web page stay together.
 """
 
 import csv
-import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pydantic import Field
 
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import StrictModel
+from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import parse_json, read_jsonl, read_text, write_json
 from fgrlhf.reward_utils import load_segmenter
@@ -142,12 +142,6 @@ def _is_index(value: Any, text: str) -> bool:
 
 
 # ---- splitting -----------------------------------------------------------------------------------
-
-
-def hash_share(text: str) -> float:
-    """A number from 0 to 1 that depends on the text alone."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def part_of(row: RatedRow) -> str:

@@ -1,25 +1,22 @@
 """Detoxification: its data, its two scorers, its download, and all stages with a tiny model."""
 
-import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.config import load_config
+from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError
-from fgrlhf.files import read_json, read_jsonl, sha256, write_json, write_jsonl, write_text
+from fgrlhf.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.reward_models.linear import LinearScorer
 from fgrlhf.task import rl_config
-from tasks.detoxification.data import download
 from tasks.detoxification.data.prepare import (
     RATED_FILE,
     SPANS_FILE,
     MarkedPost,
     PrepareConfig,
-    hash_share,
     part_of,
     prepare,
     rated_texts,
@@ -176,53 +173,6 @@ def test_damaged_examples_are_an_error(tmp_path):
     write_json(tmp_path / "span_sentences.json", [{"text": "x"}])
     with pytest.raises(UserError, match="span_sentences.json is damaged"):
         train_scorers(ScorersConfig(data_dir=str(tmp_path), output_dir=str(tmp_path)))
-
-
-# ---- download ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """A hub that lists a SHA-256 and sends the text `sent`."""
-    state = SimpleNamespace(sent=json.dumps(rated_row(0)) + "\n", listed="")
-    write_text(tmp_path / "listed", state.sent)
-    state.listed = sha256(tmp_path / "listed")
-
-    class Api:
-        def get_paths_info(self, name, paths, repo_type):
-            return [SimpleNamespace(lfs=SimpleNamespace(sha256=state.listed))]
-
-    def fetch(name, path, repo_type, local_dir):
-        write_text(Path(local_dir) / path, state.sent)
-        return str(Path(local_dir) / path)
-
-    monkeypatch.setattr(download, "HfApi", Api)
-    monkeypatch.setattr(download, "hf_hub_download", fetch)
-    return state
-
-
-def test_the_hub_file_is_verified(hub, tmp_path):
-    path = download.fetch_rated(tmp_path)
-    assert path == tmp_path / RATED_FILE and path.read_text() == hub.sent
-    hub.sent = "not asked for again"
-    assert download.fetch_rated(tmp_path).read_text() != hub.sent
-
-
-def test_another_file_of_the_hub_is_not_kept(hub, tmp_path):
-    hub.sent = "changed"
-    with pytest.raises(UserError, match="but lists"):
-        download.fetch_rated(tmp_path)
-    assert not (tmp_path / RATED_FILE).exists()
-
-
-def test_a_hub_that_cannot_be_reached_is_an_error(tmp_path, monkeypatch):
-    def unreachable(*arguments, **options):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(download, "hf_hub_download", unreachable)
-    monkeypatch.setattr(download.HfApi, "get_paths_info", unreachable)
-    with pytest.raises(UserError, match="no route to host. Is there a network"):
-        download.fetch_rated(tmp_path)
 
 
 # ---- configs and stages --------------------------------------------------------------------------

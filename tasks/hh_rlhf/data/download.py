@@ -1,0 +1,41 @@
+"""Fetch the dialogs of HH-RLHF and verify them.
+
+    python -m tasks.hh_rlhf.data.download data_dir=FOLDER [subsets=[harmless-base,helpful-base]]
+
+Bai et al. (2022), MIT licence, from the Hugging Face hub. The SHA-256 of each file must be the one
+that the hub lists.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.data.download import fetch_from_hub
+from fgrlhf.errors import run_main
+
+HUB_NAME = "Anthropic/hh-rlhf"
+FILES = ("train.jsonl.gz", "test.jsonl.gz")
+Subset = Literal["harmless-base", "helpful-base", "helpful-online", "helpful-rejection-sampled"]
+
+
+class Settings(StrictModel):
+    """Which files to fetch."""
+
+    data_dir: str = Field(description="folder of the downloaded files")
+    subsets: list[Subset] = Field(
+        default=["harmless-base", "helpful-base"], min_length=1, description="of the data set"
+    )
+
+
+def main() -> None:
+    settings = settings_from(Settings)
+    for subset in settings.subsets:
+        for name in FILES:
+            fetch_from_hub(HUB_NAME, f"{subset}/{name}", Path(settings.data_dir) / subset / name)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# DPO on the pairs. Further arguments: key=value overrides of the YAML.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m fgrlhf.cli.dpo "tasks.$TASK" "$(config_for training/dpo_config.yml)" "$@"

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# RL against the reward model: algorithm.name=ppo, grpo, ... Further arguments: key=value overrides of the YAML.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for training/rl_config.yml)" "$@"
