@@ -208,7 +208,9 @@ def test_every_config_is_valid(scale, monkeypatch):
     training = FOLDER / "training"
     load_config(SFTConfig, training / f"{scale}_sft_config.yml")
     load_config(DPOConfig, training / f"{scale}_dpo_config.yml")
-    load_config(rl_config(TASK), training / f"{scale}_rl_config.yml")
+    for algorithm in ("ppo", "grpo"):
+        chosen = [f"algorithm.name={algorithm}"]
+        load_config(rl_config(TASK), training / f"{scale}_rl_config.yml", chosen)
     load_config(PreferenceRMConfig, FOLDER / "reward_modeling" / f"{scale}_rm_config.yml")
 
 
