@@ -82,34 +82,20 @@ def pair_baselines(
     share = float(first_better.mean())
     results = {"majority": _metrics(np.full(len(dev_first_better), share), dev_first_better)}
     if share not in (0, 1):
-        words = np.array([[len(text.split())] for text in texts])
-        dev_words = np.array([[len(text.split())] for text in dev_texts])
-        predicted = _predict(
-            words[left] - words[right],
-            first_better,
-            dev_words[dev_left] - dev_words[dev_right],
-            intercept=False,
-        )
-        results["length"] = _metrics(predicted, dev_first_better)
-        features = _all_features(train)
-        dev_features = _all_features(dev)
-        predicted = _predict(
-            features[left] - features[right],
-            first_better,
-            dev_features[dev_left] - dev_features[dev_right],
-            intercept=False,
-        )
-        results["features"] = _metrics(predicted, dev_first_better)
         vectorizer = _vectorizer()
-        weights = sparse.csr_array(vectorizer.fit_transform(texts))
-        dev_weights = sparse.csr_array(vectorizer.transform(dev_texts))
-        predicted = _predict(
-            weights[left] - weights[right],
-            first_better,
-            dev_weights[dev_left] - dev_weights[dev_right],
-            intercept=False,
-        )
-        results["tfidf"] = _metrics(predicted, dev_first_better)
+        inputs: dict[str, tuple[Any, Any]] = {
+            "length": (_word_counts(texts), _word_counts(dev_texts)),
+            "features": (_all_features(train), _all_features(dev)),
+            "tfidf": (
+                sparse.csr_array(vectorizer.fit_transform(texts)),
+                sparse.csr_array(vectorizer.transform(dev_texts)),
+            ),
+        }
+        for name, (x, dev_x) in inputs.items():
+            difference = x[left] - x[right]
+            dev_difference = dev_x[dev_left] - dev_x[dev_right]
+            predicted = _predict(difference, first_better, dev_difference, intercept=False)
+            results[name] = _metrics(predicted, dev_first_better)
     for metrics in results.values():
         del metrics["error_f1"]  # pairs have no error
     return results
@@ -174,6 +160,10 @@ def _pairs(
             left[i], right[i] = right[i], left[i]
             first_better[i] = False
     return left, right, texts, np.array(first_better)
+
+
+def _word_counts(texts: Sequence[str]) -> np.ndarray:
+    return np.array([[len(text.split())] for text in texts])
 
 
 def _all_features(
