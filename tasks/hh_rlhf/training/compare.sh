@@ -4,4 +4,4 @@
 # Writes $OUTPUT_DIR/compare/index.html.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 python -m fgrlhf.pipeline.compare "tasks.$TASK" "$(config_for training/rl_config.yml)" "dpo:$(config_for training/dpo_config.yml)" \
-    algorithms=ppo,grpo data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
+    algorithms=ppo,grpo settings="$(config_for training/compare_config.yml)" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
