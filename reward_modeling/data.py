@@ -18,6 +18,7 @@ from torch import Tensor
 from fgrlhf.data.checks import refuse_rows, text_problem
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.data.read import read_rows
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.inputs import RMInputs
@@ -178,14 +179,24 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[C
     them.
 
     Args:
-      reader: reader of the task's own format; None: the library's format.
+      reader: reader of the task's own format; None: the library's format. Files with the library's
+        keys are read as such in any case.
     Raises:
       UserError: there are no rows, or rows are malformed (listed with file, row from 0, field and
         reason).
     """
-    comparisons = COMPARISONS.read(path) if reader is None else reader(path)
+    if reader is None or _has_library_keys(path):
+        comparisons = COMPARISONS.read(path)
+    else:
+        comparisons = reader(path)
     _refuse_empty(path, comparisons)
     return comparisons
+
+
+def _has_library_keys(path: str | Path) -> bool:
+    """Whether the first row of a file has the responses of the library's comparisons."""
+    first = next(iter(read_rows(path)), None)
+    return isinstance(first, dict) and ("responses" in first or "chosen" in first)
 
 
 def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:

@@ -218,8 +218,16 @@ def test_convert_the_feedback_of_a_task(tmp_path, capsys):
         (["show", "b.json"], "b.json does not exist"),
         (["convert", "a.json", "b.json", "format=prompts", "to=pairs"], "to: is for"),
         (
-            ["convert", "a.json", "b.json", "format=comparisons", "task=qa_feedback"],
-            "task: needs `source` and `prompts`",
+            ["convert", "a.json", "b.json", "format=comparisons", "source=preference"],
+            "source: and `prompts` need each other",
+        ),
+        (
+            ["convert", "a.json", "b.json", "format=comparisons", "source=x", "prompts=y"],
+            "source: is a source of a task",
+        ),
+        (
+            ["convert", "a.json", "b.json", "format=comparisons", "task=hanoi"],
+            "pair files of the task hanoi have no format of their own",
         ),
         (
             [

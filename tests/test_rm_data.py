@@ -140,7 +140,7 @@ def test_a_pair_file_without_rows_is_refused(tmp_path):
         with pytest.raises(UserError, match="train.json has no rows"):
             read_pair_rows(written(tmp_path), reader)
     (tmp_path / "train.json").write_text('{"question": "a"}')
-    with pytest.raises(UserError, match="train.json must be a JSON array.*not a dict"):
+    with pytest.raises(UserError, match="train.json must hold one JSON array of rows, it holds an object"):
         read_pair_rows(tmp_path / "train.json", read_pairs)
 
 
@@ -158,6 +158,15 @@ def test_labels_of_a_batch_are_places_among_all_its_responses():
     batch = PairCollator(Inputs())(rows)
     assert batch["responses"] == ["a", "b", "c", "d", "e"]
     assert batch["labels"].tolist() == [[[2, 0, 0.5], [0, 1, 2]], [[4, 3, 0], [-100] * 3]]
+
+
+def test_a_task_with_its_own_format_reads_the_librarys_too(tmp_path):
+    rows = [{"prompt": "q", "chosen": "a", "rejected": "b", "question": "q", "passages": []}]
+    for row in rows, [*rows, {"prompt": "q", "responses": ["a", "b"], "scores": [1, 2]}]:
+        (tmp_path / "pairs.json").write_text(json.dumps(row))
+        comparisons = read_pair_rows(tmp_path / "pairs.json", read_pairs)
+        assert len(comparisons) == len(row) and comparisons[0].pairs == ((0, 1),)
+    assert comparisons[0].prompt.meta == {"question": "q", "passages": []}
 
 
 # ---- pair files of qa-feedback -------------------------------------------------------------------

@@ -73,9 +73,12 @@ class ConvertSettings(FormatSettings):
         ),
     )
     task: str | None = Field(
-        default=None, description="of comparisons: the task whose `source` reads the file"
+        default=None, description="of comparisons: the task that reads the file"
     )
-    source: str | None = Field(default=None, description="name in `Task.comparisons`")
+    source: str | None = Field(
+        default=None,
+        description="name in `Task.comparisons`; null: the file is a pair file of the task",
+    )
     prompts: str | None = Field(
         default=None, description="file of the prompts that `source` refers to"
     )
@@ -86,9 +89,10 @@ class ConvertSettings(FormatSettings):
             for key in ("to", "task"):
                 if key in self.model_fields_set:
                     refuse([(key, "is for format=comparisons: leave it out")])
-        given = [self.task is not None, self.source is not None, self.prompts is not None]
-        if any(given) and not all(given):
-            refuse([("task", "needs `source` and `prompts`, and they need it: give all three")])
+        if (self.source is None) != (self.prompts is None):
+            refuse([("source", "and `prompts` need each other: give both, or neither")])
+        if self.source is not None and self.task is None:
+            refuse([("source", "is a source of a task: give task=... too")])
         if self.task is not None and self.columns:
             refuse([("columns", "are not read by a task: leave them out")])
         return self
@@ -278,11 +282,18 @@ def _check_paths(source: str, out: str) -> None:
 
 
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:
-    """The comparisons that a source of the task finds in a file."""
+    """The comparisons in a pair file of the task, or those that one of its sources finds."""
     from fgrlhf.task import load_task  # takes seconds, and other files do not need it
 
     task = load_task(str(settings.task))
-    source = str(settings.source)
+    source = settings.source
+    if source is None:
+        if task.rm_pairs is None:
+            raise UserError(
+                f"pair files of the task {task.name} have no format of their own: leave task=..."
+                " out, or give source=... and prompts=... to read feedback"
+            )
+        return task.rm_pairs(file)[: settings.limit]
     if source not in task.comparisons:
         raise UserError(
             f"`{shorten(source)}` is not a source of comparisons of the task {task.name};"
@@ -350,7 +361,7 @@ def fetch(name: str, settings: ModelSettings) -> None:
 USAGE = """usage: fgrlhf data show FILE [rows=3]
        fgrlhf data check FILE format=... [columns=...] [limit=...]
        fgrlhf data convert IN OUT format=... [columns=...] [limit=...] [to=...]
-       fgrlhf data convert IN OUT format=comparisons task=... source=... prompts=... [to=...]
+       fgrlhf data convert IN OUT format=comparisons task=... [source=... prompts=...] [to=...]
        fgrlhf data explore FILE [out=explore.html] [columns=...] [limit=...]
        fgrlhf data filter IN OUT drop=[...] [columns=...] [limit=...]
        fgrlhf data model NAME [output_dir=...]"""
