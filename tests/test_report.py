@@ -604,6 +604,8 @@ def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, caps
     assert not shown() and "tasks.gone" in capsys.readouterr().err
     write_json(tmp_path / "summary.json", {"task": "qa_feedback"})
     assert shown()
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"<title>fgrlhf · qa_feedback · {tmp_path.name}</title>" in page
     with pytest.raises(UserError, match="no task `tasks.gone`"):
         report_page.main([str(tmp_path), "task=tasks.gone"])
 

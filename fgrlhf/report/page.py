@@ -65,7 +65,8 @@ def write_report(
         "rollouts": lambda: _rollouts(outputs, display),
         "stages": lambda: stage_rows(outputs),
     }
-    title = f"fgrlhf · {outputs.folder.resolve().name}"
+    task = (recorded_task(output_dir) or "").rpartition(".")[2]
+    title = " · ".join(filter(None, ["fgrlhf", task, outputs.folder.resolve().name]))
     page = page_template(HERE, "report.html.j2").render(
         title=title,
         style=stylesheet(),
