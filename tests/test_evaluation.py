@@ -35,9 +35,9 @@ class Canned:
     def __init__(self, answers):
         self.answers, self.tokenizer = answers, tiny.tokenizer()
 
-    def encode(self, texts):
-        self.texts = texts
-        return torch.zeros(len(texts), 1), torch.ones(len(texts), 1)
+    def encode(self, prompts):
+        self.texts = [prompt.text for prompt in prompts]
+        return torch.zeros(len(prompts), 1), torch.ones(len(prompts), 1)
 
     def generate(self, ids_GP, mask_GP, sampling, row_seeds, num_samples, temperature):
         texts = [answer for text in self.texts for answer in self.answers[text][:num_samples]]

@@ -75,7 +75,9 @@ def test_a_policy_has_the_same_results_without_kernels(kind, request, tmp_path):
     assert policy.model.config._attn_implementation == "sdpa" or kind in ("bloom", "gemma2")
     result = results(policy)
     for found_tensor, expected_tensor in zip(result, expected):
-        torch.testing.assert_close(found_tensor, expected_tensor, atol=1e-5, rtol=1e-4)
+        # rounding is relative to the largest gradient: about 20 in the Llama model
+        atol = max(1e-5, 2e-6 * float(expected_tensor.abs().max()))
+        torch.testing.assert_close(found_tensor, expected_tensor, atol=atol, rtol=1e-4)
 
 
 def test_shared_prompts_follow_the_switch(request):

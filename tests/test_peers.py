@@ -150,12 +150,12 @@ def test_both_sides_are_given_the_same_pairs(work):
     assert {len(x.input_ids) for four, _ in work.examples for x in four} >= {TINY.max_length}, (
         "nothing was cut"
     )
-    for row, (won, lost) in zip(rows, pairs):
+    for row, (won, lost, _) in zip(rows, pairs):
         assert (row["chosen_ids"], row["rejected_ids"]) == (
             read[won].input_ids,
             read[lost].input_ids,
         )
-    assert {True, False} == {won < lost for _, pairs in work.examples for won, lost in pairs}
+    assert {True, False} == {won < lost for _, pairs in work.examples for won, lost, _ in pairs}
 
 
 def test_ours_runs_without_evaluation_checkpoints_and_logging(work):

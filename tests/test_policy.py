@@ -238,8 +238,11 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
     assert bool(calls) == (kind in SHARED)
     monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
     monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
-    torch.testing.assert_close(logprobs_and_gradient(policy, batch), shared, atol=1e-5, rtol=1e-4)
-    assert shared[1].abs().max() > 0.01
+    # rounding is relative to the largest gradient: about 20 in the Llama model
+    largest = float(shared[1].abs().max())
+    unshared = logprobs_and_gradient(policy, batch)
+    torch.testing.assert_close(unshared, shared, atol=max(1e-5, 2e-6 * largest), rtol=1e-4)
+    assert largest > 0.01
 
 
 def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
