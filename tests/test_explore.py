@@ -3,6 +3,7 @@
 import math
 import random
 from itertools import combinations
+from typing import get_args
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_every_filter_removes_what_it_names():
         "duplicates": fine,
     }
     comparisons = [fine, *rows.values()]
-    assert set(rows) == set(FILTERS)
+    assert set(rows) == set(FILTERS) == set(get_args(data.FilterName))
     for name in rows:
         remaining = apply_filter(name, comparisons)
         # identical responses are also close
@@ -162,6 +163,14 @@ def test_every_filter_removes_what_it_names():
         expected = [fine, *(item for key, item in rows.items() if key not in removed)]
         assert remaining == expected, name
     assert apply_filter("duplicates", [fine, fine, fine]) == [fine]
+    removed = {counts.name: counts.pairs for counts in explore(comparisons).filters}
+    assert removed == {
+        "blank": 1,
+        "identical": 1,
+        "contradicted": 2,
+        "close": 2,
+        "duplicates": 1,
+    }
 
 
 def test_a_filter_keeps_the_other_pairs_of_a_row_and_their_margins():
@@ -181,7 +190,7 @@ def test_the_page_escapes_the_data():
     text = page("<b>.jsonl", explore(comparisons), comparisons)
     assert "<script" not in text and "&lt;script&gt;alert(1)" in text
     assert "<title>&lt;b&gt;.jsonl</title>" in text and text.count("<svg") == 2
-    assert "1 near-duplicate of earlier rows" in text
+    assert "Near-duplicates of earlier rows: 1." in text
 
 
 def test_the_commands(tmp_path, capsys):
@@ -195,7 +204,7 @@ def test_the_commands(tmp_path, capsys):
     data.main(["explore", str(source), f"out={tmp_path / 'page.html'}"])
     printed = capsys.readouterr().out
     assert "rows.jsonl: 3 rows, 4 decided pairs" in printed
-    assert "1 pair of responses decided both ways" in printed
+    assert "Pairs of responses decided both ways: 1." in printed
     assert "<h1>rows.jsonl</h1>" in (tmp_path / "page.html").read_text(encoding="utf-8")
     data.main(["filter", str(source), str(out), "drop=[blank,contradicted]"])
     assert capsys.readouterr().out.splitlines() == [

@@ -84,7 +84,7 @@ class ConvertSettings(FormatSettings):
     )
 
     @model_validator(mode="after")
-    def _only_of_comparisons(self):
+    def _settings_fit_together(self):
         if self.format != "comparisons":
             for key in ("to", "task"):
                 if key in self.model_fields_set:
@@ -318,24 +318,21 @@ def explore_comparisons(source: str, settings: ExploreSettings) -> None:
             f"{source} has no decided pair in its {counted(len(comparisons), 'row')}, so there is"
             " nothing to explore: check its keys with `fgrlhf data show`"
         )
-    found = explore(comparisons)
-    print(f"{source}: {found.rows:,} rows, {found.pairs:,} decided pairs")
-    for warning in warnings(found):
+    exploration = explore(comparisons)
+    print(f"{source}: {exploration.rows:,} rows, {exploration.pairs:,} decided pairs")
+    for warning in warnings(exploration):
         print(f"  {warning}")
-    write_text(settings.out, page(Path(source).name, found, comparisons))
+    write_text(settings.out, page(Path(source).name, exploration, comparisons))
     print(f"page: {settings.out}")
 
 
 def filter_comparisons(source: str, out: str, settings: FilterSettings) -> None:
     """Write the comparisons without the pairs that the filters remove."""
-    from fgrlhf.data.explore import apply_filter, decided_pairs
+    from fgrlhf.data.explore import drop_pairs
 
     _check_paths(source, out)
     comparisons = COMPARISONS.read(source, settings.columns, settings.limit)
-    for name in settings.drop:
-        before = len(decided_pairs(comparisons))
-        comparisons = apply_filter(name, comparisons)
-        print(f"{name}: {before - len(decided_pairs(comparisons)):,} of {before:,} pairs removed")
+    comparisons = drop_pairs(comparisons, settings.drop)
     write_rows(out, [COMPARISONS.to_row(comparison) for comparison in comparisons])
     print(f"{out}: {counted(len(comparisons), 'row')} of comparisons")
 

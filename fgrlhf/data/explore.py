@@ -17,7 +17,7 @@ from fgrlhf.stats import Interval, ratio_bootstrap
 from fgrlhf.types import USER
 
 WORDS_SHOWN = 20  # of each side
-FEWEST_PAIRS = 10  # with a word, of which at least so many have it in one of the responses only
+FEWEST_PAIRS = 10  # pairs with a word in only one of their responses; rarer words are left out
 CLOSE = 0.9  # similarity of two responses from which a pair is close
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
 
@@ -97,6 +97,14 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         for comparison in comparisons
     )
     prompts = [comparison.prompt.text for comparison in comparisons]
+    duplicates = duplicate_rows(comparisons)
+    filters = []
+    for name, (reason, keeps) in FILTERS.items():
+        if keeps is None:
+            removed = sum(len(comparisons[row].pairs) for row in _repeated_rows(duplicates))
+        else:
+            removed = sum(not keeps(row, *pair) for row in comparisons for pair in row.pairs)
+        filters.append(Filter(name, reason, removed))
     return Exploration(
         rows=len(comparisons),
         prompts=len(set(prompts)),
@@ -114,12 +122,9 @@ def explore(comparisons: Sequence[Comparison]) -> Exploration:
         },
         features=[_feature(name, measure, pairs) for name, measure in FEATURES.items()],
         words=distinguishing_words(pairs),
-        duplicate_groups=duplicate_rows(comparisons),
+        duplicate_groups=duplicates,
         prompt_groups=near_duplicates(prompts),
-        filters=[
-            Filter(name, reason, len(pairs) - len(decided_pairs(apply_filter(name, comparisons))))
-            for name, (reason, _) in FILTERS.items()
-        ],
+        filters=filters,
     )
 
 
@@ -286,8 +291,24 @@ def apply_filter(name: str, comparisons: Sequence[Comparison]) -> list[Compariso
 
 def _without_duplicates(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The rows without those that repeat an earlier one."""
-    removed = {row for group in duplicate_rows(comparisons) for row in group[1:]}
-    return [item for row, item in enumerate(comparisons) if row not in removed]
+    repeated = _repeated_rows(duplicate_rows(comparisons))
+    return [item for row, item in enumerate(comparisons) if row not in repeated]
+
+
+def _repeated_rows(groups: Sequence[Sequence[int]]) -> set[int]:
+    """The rows of the groups, except the first row of each."""
+    return {row for group in groups for row in group[1:]}
+
+
+def drop_pairs(comparisons: Sequence[Comparison], names: Sequence[str]) -> list[Comparison]:
+    """Apply several filters in the given order, and print how many pairs each removes."""
+    remaining = list(comparisons)
+    for name in names:
+        before = len(decided_pairs(remaining))
+        remaining = apply_filter(name, remaining)
+        removed = before - len(decided_pairs(remaining))
+        print(f"{name}: {removed:,} of {before:,} pairs removed")
+    return remaining
 
 
 def duplicate_rows(comparisons: Sequence[Comparison]) -> list[list[int]]:

@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import Exploration
-from fgrlhf.data.problems import counted
 from fgrlhf.errors import shorten
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import histograms
@@ -26,9 +25,9 @@ class Group:
     text: str
 
 
-def page(title: str, found: Exploration, comparisons: Sequence[Comparison]) -> str:
+def page(title: str, exploration: Exploration, comparisons: Sequence[Comparison]) -> str:
     """The page. The template escapes every text of the data."""
-    lengths = dict(found.lengths)
+    lengths = dict(exploration.lengths)
     prompts = lengths.pop("prompts")
     plots = [
         histograms("Words of a prompt", {"prompts": prompts}, "words"),
@@ -37,12 +36,12 @@ def page(title: str, found: Exploration, comparisons: Sequence[Comparison]) -> s
     return page_template(Path(__file__).parent, "explore.html.j2").render(
         title=title,
         style=stylesheet(),
-        found=found,
-        warnings=warnings(found),
+        exploration=exploration,
+        warnings=warnings(exploration),
         plots=[Markup(plot) for plot in plots],
         groups={
-            "prompt and responses": _groups(found.duplicate_groups, comparisons),
-            "prompt": _groups(found.prompt_groups, comparisons),
+            "prompt and responses": _groups(exploration.duplicate_groups, comparisons),
+            "prompt": _groups(exploration.prompt_groups, comparisons),
         },
     )
 
@@ -57,10 +56,10 @@ def _groups(groups: Sequence[Sequence[int]], comparisons: Sequence[Comparison]) 
     return shown
 
 
-def warnings(found: Exploration) -> list[str]:
+def warnings(exploration: Exploration) -> list[str]:
     """What a reward model may learn by mistake from these rows, in plain sentences."""
     lines = []
-    first = found.first_is_better
+    first = exploration.first_is_better
     if first is not None and (first.low > 0.5 or first.high < 0.5):
         lines.append(
             f"The response listed first is better in {first.mean:.1%} of the pairs"
@@ -68,7 +67,7 @@ def warnings(found: Exploration) -> list[str]:
             " rows are sorted. Reward models do not read positions, but the labels are less"
             " reliable."
         )
-    length = next(feature for feature in found.features if feature.name == "words")
+    length = next(feature for feature in exploration.features if feature.name == "words")
     share = length.share
     if length.different and (share.low > 0.5 or share.high < 0.5):
         longer = "longer" if share.mean > 0.5 else "shorter"
@@ -77,15 +76,15 @@ def warnings(found: Exploration) -> list[str]:
             f"The {longer} response is better in {agreement:.1%} of the pairs of different length:"
             " a reward model has to beat this accuracy to have learned more than the length."
         )
-    if found.contradictions:
+    if exploration.contradictions:
         lines.append(
-            f"{counted(found.contradictions, 'pair')} of responses decided both ways: at least as"
+            f"Pairs of responses decided both ways: {exploration.contradictions:,}. At least as"
             " many labels are wrong."
         )
-    repeated = sum(len(group) - 1 for group in found.duplicate_groups)
+    repeated = sum(len(group) - 1 for group in exploration.duplicate_groups)
     if repeated:
         lines.append(
-            f"{counted(repeated, 'near-duplicate')} of earlier rows: divided between training and"
-            " dev data, they make dev accuracy too high."
+            f"Near-duplicates of earlier rows: {repeated:,}. If they are split between training and"
+            " dev data, dev accuracy is too high."
         )
     return lines

@@ -1,9 +1,9 @@
 """Groups of texts that are nearly the same, without comparing all pairs.
 
-Two texts are similar if their sets A and B of three successive words have a Jaccard similarity
-|A and B| / |A or B| of at least a threshold. Candidates come from MinHash signatures in bands
-(Broder 1997; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, chapter 3); the exact
-similarity decides.
+Two texts are similar if A and B, the sets of all sequences of three words in them, have a Jaccard
+similarity |A and B| / |A or B| of at least a threshold. Candidates come from MinHash signatures in
+bands (Broder 1997; Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, chapter 3); the
+exact similarity decides.
 """
 
 import re
@@ -23,7 +23,7 @@ _WORD = re.compile(r"\w+")
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """The sets of three successive words; of a shorter text, all of its words."""
+    """All sequences of three words in a text; a shorter text is one sequence."""
     words = tuple(word.casefold() for word in _WORD.findall(text))
     if len(words) < SHINGLE:
         return frozenset([words])

@@ -145,7 +145,7 @@ def panels(title: str, bands: Mapping[str, Band], xlabel: str, columns: int = 4)
 
 
 def histograms(title: str, values: Mapping[str, Sequence[float]], xlabel: str) -> str:
-    """Distributions as outlines over the same bins. The last bin holds the largest percent too."""
+    """Distributions as outlines over the same bins. The last bin also holds the largest 1%."""
     every = np.concatenate([np.asarray(one, dtype=float) for one in values.values()])
     highest = max(float(np.percentile(every, 99)), float(every.min()) + 1)
     bins = np.linspace(every.min(), highest, 31)

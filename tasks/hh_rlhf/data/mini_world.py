@@ -60,12 +60,11 @@ REFUSAL = "sorry , i can not help you with that ."
 NOISE = 0.2  # of the annotators
 EXTRA = 0.5  # what a wrong or needless sentence costs, in units of a right one
 
-_STATEMENTS = {
-    relation: re.compile(
-        statement.format(animal=f"(?P<animal>{'|'.join(ANIMALS)})", value=r"(?P<value>\w+)")
-    )
-    for relation, (statement, _, _) in RELATIONS.items()
-}
+_ANIMAL = f"(?P<animal>{'|'.join(ANIMALS)})"
+_VALUE = r"(?P<value>\w+)"
+_STATEMENTS = {}
+for _relation, (_statement_form, _, _) in RELATIONS.items():
+    _STATEMENTS[_relation] = re.compile(_statement_form.format(animal=_ANIMAL, value=_VALUE))
 
 Fact = tuple[str, str]  # animal, relation
 
@@ -95,8 +94,8 @@ def read_talk(messages: Sequence[Message]) -> Talk | None:
     told: dict[Fact, str] = {}
     for role, text in messages[:-1]:
         if role == USER:
-            for sentence in _sentences(text.replace("my ", "")):
-                statement = _statement(sentence)
+            for sentence in _sentences(text):
+                statement = _statement(sentence.removeprefix("my "))
                 if statement is not None:
                     told[statement[0]] = statement[1]
     request = messages[-1][1] if messages else ""

@@ -10,8 +10,8 @@ Writes to data_dir
     train_pairs.json, dev_pairs.json, test_pairs.json    comparisons, for reward models and DPO
     sft.json                                   the preferred answers to training prompts
 
-A dialog belongs to train, dev or test by a hash of its first message, so dialogs with the same
-beginning stay together.
+A dialog belongs to train, dev or test by a hash of the user's first message, so dialogs with the
+same beginning stay together.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from pydantic import Field
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import Count, StrictModel
 from fgrlhf.data.comparisons import Comparison
-from fgrlhf.data.explore import apply_filter, decided_pairs
+from fgrlhf.data.explore import drop_pairs
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
 from fgrlhf.data.split import hash_share
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_json
-from fgrlhf.types import Prompt
+from fgrlhf.types import USER, Prompt
 
 SUFFIXES = (".jsonl", ".json", ".gz", ".parquet")
 # share of the dialogs, up to which the hash of a dialog falls into the part
@@ -84,7 +84,8 @@ def _with_id(row: Comparison, name: str) -> Comparison:
 
 def part_of(prompt: Prompt) -> str:
     """What a prompt is used for: train, dev or test."""
-    beginning = prompt.messages[0][1] if prompt.messages else prompt.text
+    requests = [text for role, text in prompt.messages if role == USER]
+    beginning = requests[0] if requests else prompt.text
     share = hash_share(" ".join(beginning.split()))
     return next(part for part, limit in PARTS.items() if share <= limit)
 
@@ -116,10 +117,7 @@ def prepare(settings: Settings) -> None:
     """
     comparisons = [row for row in read_comparisons(settings) if row.pairs]
     print(f"{settings.source}: {len(comparisons):,} rows with a decided pair")
-    for name in FILTERS:
-        before = len(decided_pairs(comparisons))
-        comparisons = apply_filter(name, comparisons)
-        print(f"{name}: {before - len(decided_pairs(comparisons)):,} of {before:,} pairs removed")
+    comparisons = drop_pairs(comparisons, FILTERS)
     parts: dict[str, list[Comparison]] = {part: [] for part in PARTS}
     for row in comparisons:
         parts[part_of(row.prompt)].append(row)

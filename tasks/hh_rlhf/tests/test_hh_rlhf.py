@@ -163,6 +163,17 @@ def test_a_subset_is_the_same_every_time_and_part_of_a_larger_one(source):
     assert texts(30) == texts(60)[:30] and len(texts(30)) == 30 and len(texts(None)) == 122
 
 
+def test_a_system_message_does_not_decide_the_part():
+    parts = set()
+    for number in range(50):
+        request = ("user", f"question {number}")
+        plain = Prompt("0", "", messages=(request,))
+        with_system = Prompt("0", "", messages=(("system", "Be brief."), request))
+        assert part_of(plain) == part_of(with_system)
+        parts.add(part_of(plain))
+    assert parts == {"train", "dev", "test"}
+
+
 def test_the_preferred_answer_wins_the_most_pairs():
     values = {"prompt": "p", "responses": ["a", "b", "c"], "preferences": [[1, 0], [1, 2], [0, 2]]}
     assert preferred(COMPARISONS.parse(plain_row(values), 0)) == "b"
