@@ -1,16 +1,18 @@
-"""`fgrlhf rm segment|sequence [TASK] config.yml`: train a reward model of either kind."""
+"""`fgrlhf rm segment|sequence [TASK] config.yml`: train a reward model, or prepare its file."""
 
 import sys
 from collections.abc import Sequence
 
 from fgrlhf.errors import UserError
-from reward_modeling import run_fg_rm, run_pref_rm
+from reward_modeling import run_fg_rm, run_pref_rm, step_files
 
-PROGRAMS = {"segment": run_fg_rm, "sequence": run_pref_rm}
+PROGRAMS = {"segment": run_fg_rm, "sequence": run_pref_rm, "step_files": step_files}
 USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
+       fgrlhf rm step_files TASK source=... output=... [key=value ...]
 
-  segment    a label for every segment, from files of words and tags
-  sequence   one score for the whole response, from comparisons
+  segment      a label for every segment, from files of words and tags
+  sequence     one score for the whole response, from comparisons
+  step_files   write a file for `segment` from solutions with judged steps
 
 TASK determines what the model reads before a response; the default is the prompt's text.
 `fgrlhf rm KIND --help` lists the keys."""
@@ -24,5 +26,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(0 if arguments else 2)
     kind, *rest = arguments
     if kind not in PROGRAMS:
-        raise UserError(f"`{kind}` is not a kind of reward model: use segment or sequence")
+        raise UserError(
+            f"`{kind}` is not a kind of reward model: use segment or sequence; step_files"
+            " prepares a file"
+        )
     PROGRAMS[kind].main(rest)

@@ -117,7 +117,8 @@ def test_check(tmp_path, capsys, rows, row_format, lines):
     path = tmp_path / "a.json"
     write_json(path, rows)
     head, *others = printed(capsys, "check", path, f"format={row_format}")
-    assert head == f"{path}: {len(rows)} rows of {row_format}, all well formed"
+    count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    assert head == f"{path}: {count} of {row_format}, all well formed"
     assert [line.strip() for line in others] == lines
 
 
@@ -169,6 +170,31 @@ def test_convert_to_pairs_and_back(tmp_path, capsys):
     ]
 
 
+def test_convert_steps_to_another_format(tmp_path, capsys):
+    steps = [{"text": "b", "score": 1}, {"text": "c", "score": 0.5}]
+    write_json(tmp_path / "in.json", [{"id": "0", "prompt": "a", "steps": steps}])
+    out = tmp_path / "out.jsonl"
+    arguments = ["convert", tmp_path / "in.json", out, "format=steps", "to=trl"]
+    lines = printed(capsys, *arguments, "error_at_most=0.5")
+    assert lines == [f"{out}: 1 row of steps"]
+    assert read_rows(out) == [
+        {"id": "0", "prompt": "a", "completions": ["b", "c"], "labels": [True, False]}
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (("format=comparisons", "to=trl"), "to: `trl` is for format=steps"),
+        (("format=steps", "error_at_most=0"), "error_at_most: is for to=trl, math_shepherd"),
+        (("format=steps", "task=tasks.words"), "task: is for format=comparisons"),
+    ],
+)
+def test_settings_of_convert_that_do_not_fit(tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        data.main(["convert", "in.json", str(tmp_path / "out.json"), *settings])
+
+
 def test_convert_the_feedback_of_a_task(tmp_path, capsys):
     """qa-feedback in the preference format of TRL, and back."""
     write_feedback_files(tmp_path)
@@ -216,7 +242,10 @@ def test_convert_the_feedback_of_a_task(tmp_path, capsys):
         (["check", "a.json", "format=prompts", "columns=x"], "columns: "),
         (["show", "a.json", "format=prompts"], "format: unknown key"),
         (["show", "b.json"], "b.json does not exist"),
-        (["convert", "a.json", "b.json", "format=prompts", "to=pairs"], "to: is for"),
+        (
+            ["convert", "a.json", "b.json", "format=prompts", "to=pairs"],
+            "to: `pairs` is for format=comparisons",
+        ),
         (
             ["convert", "a.json", "b.json", "format=comparisons", "source=preference"],
             "source: and `prompts` need each other",

@@ -294,6 +294,8 @@ class Programs:
         row = '{"prompt": "Name a prime.", "chosen": "7", "rejected": "8"}\n'
         for name in ("rows.jsonl", "pairs.jsonl"):
             (root / name).write_text(row)
+        steps = '{"prompt": "Name a prime.", "steps": [{"text": "7", "score": 1}]}\n'
+        (root / "steps.jsonl").write_text(steps)
         write_feedback_files(root)
         return root
 

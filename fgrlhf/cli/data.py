@@ -4,6 +4,7 @@
     fgrlhf data check FILE format=comparisons        check every row and print statistics
     fgrlhf data convert IN OUT format=comparisons    write rows with the format's own keys
     fgrlhf data convert IN OUT format=comparisons to=pairs    write {prompt, chosen, rejected}
+    fgrlhf data convert IN OUT format=steps to=trl   write {prompt, completions, labels}
     fgrlhf data explore FILE                         a page about comparisons: lengths, bias, ...
     fgrlhf data filter IN OUT drop=[blank]           write comparisons without some of the pairs
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
@@ -42,11 +43,15 @@ from fgrlhf.data.formats import (
 from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_output, read_rows, write_rows
 from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.step_rows import STEP_ROWS
 from fgrlhf.errors import UserError, run_main, shorten
 from fgrlhf.files import write_text
 from fgrlhf.types import Prompt
 
 FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps"]
+
+# format -> what `convert` can write besides rows with the format's own keys
+TARGETS = {"comparisons": ("pairs", "joined"), "steps": ("trl", "math_shepherd", "prm800k")}
 
 FilterName = Literal["blank", "identical", "contradicted", "close", "duplicates"]
 
@@ -65,12 +70,16 @@ class FormatSettings(StrictModel):
 
 
 class ConvertSettings(FormatSettings):
-    to: Literal["rows", "pairs", "joined"] = Field(
+    to: Literal["rows", "pairs", "joined", "trl", "math_shepherd", "prm800k"] = Field(
         default="rows",
         description=(
             "rows: as they are; of comparisons also pairs: {prompt, chosen, rejected} for every"
-            " decided pair; joined: one row for each prompt"
+            " decided pair; joined: one row for each prompt; of steps also the formats trl,"
+            " math_shepherd and prm800k"
         ),
+    )
+    error_at_most: float = Field(
+        default=0.0, description="of steps: the highest score of a bad step"
     )
     task: str | None = Field(
         default=None, description="of comparisons: the task that reads the file"
@@ -85,10 +94,13 @@ class ConvertSettings(FormatSettings):
 
     @model_validator(mode="after")
     def _settings_fit_together(self):
-        if self.format != "comparisons":
-            for key in ("to", "task"):
-                if key in self.model_fields_set:
-                    refuse([(key, "is for format=comparisons: leave it out")])
+        formats = [name for name, targets in TARGETS.items() if self.to in targets]
+        if self.to != "rows" and self.format not in formats:
+            refuse([("to", f"`{self.to}` is for format={formats[0]}: choose another one")])
+        if self.task is not None and self.format != "comparisons":
+            refuse([("task", "is for format=comparisons: leave it out")])
+        if "error_at_most" in self.model_fields_set and self.to not in TARGETS["steps"]:
+            refuse([("error_at_most", f"is for to={', '.join(TARGETS['steps'])}: leave it out")])
         if (self.source is None) != (self.prompts is None):
             refuse([("source", "and `prompts` need each other: give both, or neither")])
         if self.source is not None and self.task is None:
@@ -129,7 +141,7 @@ class ModelSettings(StrictModel):
 def show(source: str, settings: ShowSettings) -> None:
     """Print the keys of a file with their types, the matching formats, and the first rows."""
     rows = read_rows(source)
-    print(f"{source}: {len(rows):,} rows")
+    print(f"{source}: {counted(len(rows), 'row')}")
     for key, types in _types_by_key(rows).items():
         counts = ", ".join(f"{name} {count:,}" for name, count in types.most_common())
         print(f"  {shorten(key, 60)}: {counts}")
@@ -165,7 +177,7 @@ def _fits(name: str, rows: Sequence[Any]) -> bool:
 def check(source: str, settings: FormatSettings) -> None:
     """Read every row in a format and print statistics."""
     items = FORMATS[settings.format].read(source, settings.columns, settings.limit)
-    print(f"{source}: {len(items):,} rows of {settings.format}, all well formed")
+    print(f"{source}: {counted(len(items), 'row')} of {settings.format}, all well formed")
     for line in _SUMMARIES[settings.format](items):
         print(f"  {line}")
 
@@ -268,10 +280,13 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
         items = join_pairs(items)
     if settings.to == "pairs":
         rows = [pair_row(pair) for pair in as_pairs(items)]
+    elif settings.to in STEP_ROWS:
+        write = STEP_ROWS[settings.to]
+        rows = [write(item, settings.error_at_most) for item in items]
     else:
         rows = [row_format.to_row(item) for item in items]
     write_rows(out, rows)
-    print(f"{out}: {len(rows):,} rows of {settings.format}")
+    print(f"{out}: {counted(len(rows), 'row')} of {settings.format}")
 
 
 def _check_paths(source: str, out: str) -> None:

@@ -191,7 +191,7 @@ def _references(row: Row, *names: str) -> tuple[str, ...]:
     return ()
 
 
-def _prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def prompt_row(prompt: Prompt, values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The row of a prompt, with a format's values, which take precedence over the task's keys."""
     row: dict[str, Any] = {"id": prompt.id, "prompt": _prompt_value(prompt), **(values or {})}
     if prompt.references:
@@ -240,7 +240,7 @@ def _response(row: Row, *names: str) -> str:
 
 
 def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
-    return _prompt_row(demonstration.prompt, {"response": demonstration.response})
+    return prompt_row(demonstration.prompt, {"response": demonstration.response})
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ def _comparison_row(comparison: Comparison) -> dict[str, Any]:
         values["margins"] = list(comparison.margins)
     if any(answer.marked for answer in comparison.answers):
         values["marked"] = [list(map(list, answer.marked)) for answer in comparison.answers]
-    return _prompt_row(comparison.prompt, values)
+    return prompt_row(comparison.prompt, values)
 
 
 def pair_row(pair: Comparison) -> dict[str, Any]:
@@ -436,7 +436,7 @@ def pair_row(pair: Comparison) -> dict[str, Any]:
     }
     if margin is not None:
         values["margin"] = margin
-    return _prompt_row(pair.prompt, values)
+    return prompt_row(pair.prompt, values)
 
 
 # ---- spans ---------------------------------------------------------------------------------------
@@ -475,7 +475,7 @@ def _inside(row: Row, name: str, part: str, place: str, element: Mapping[str, An
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
     spans = [{"start": span.start, "end": span.end, "label": span.label} for span in feedback.spans]
-    row = _prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
+    row = prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
     if not feedback.prompt.text:
         del row["prompt"]
     return row
@@ -548,13 +548,13 @@ def _steps_row(feedback: StepFeedback) -> dict[str, Any]:
     for step in feedback.steps:
         values = {"text": step.text, "label": step.label, "score": step.score}
         steps.append({key: value for key, value in values.items() if value is not None})
-    return _prompt_row(feedback.prompt, {"steps": steps})
+    return prompt_row(feedback.prompt, {"steps": steps})
 
 
 # ---- the formats ---------------------------------------------------------------------------------
 
 PROMPTS = Format(
-    "prompts", ("id", "prompt", "text", "references", "answer"), _parse_prompt, _prompt_row
+    "prompts", ("id", "prompt", "text", "references", "answer"), _parse_prompt, prompt_row
 )
 DEMONSTRATIONS = Format(
     "demonstrations",

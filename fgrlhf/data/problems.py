@@ -57,8 +57,8 @@ class DataError(UserError):
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """`1 row`, `2,000 rows`."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def row_problems(

@@ -1,0 +1,110 @@
+"""Judged steps -> a segment file, on which run_fg_rm trains a process reward model.
+
+    fgrlhf rm step_files TASK source=steps.jsonl output=step/train.json [error_at_most=-1]
+
+Reads rows of the format `steps` (docs/data_formats.md): PRM800K, Math-Shepherd, TRL's stepwise rows
+or the library's own. Every step becomes a line of the response, since the level `step` has lines;
+line breaks within a step become spaces. Steps after the first bad one are not judged, because they
+build on an error (Lightman et al. 2023, section 2.6).
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.data.formats import STEPS, Step, StepFeedback
+from fgrlhf.errors import UserError, run_main, shorten
+from fgrlhf.files import write_text
+from fgrlhf.reward_utils import load_segmenter
+from fgrlhf.task import Task
+from reward_modeling.segment_files import IGNORE, OK, TaggedWords, segment_file, tagged_words
+
+ERROR = "ERROR"
+USAGE = "usage: fgrlhf rm step_files TASK source=... output=... [key=value ...]"
+
+
+class Settings(StrictModel):
+    """Input, output, and which steps are bad."""
+
+    source: str = Field(description="file of judged steps, or hub:org/name")
+    output: FilePath = Field(description="the segment file")
+    columns: dict[str, str | list[str]] = Field(
+        default={}, description="the format's keys -> the file's: docs/data_formats.md, Steps"
+    )
+    error_at_most: float = Field(
+        default=0.0, description="the highest score of a bad step; -1 for PRM800K"
+    )
+    error_labels: list[str] = Field(
+        default=[], description="labels of bad steps, for steps without a score"
+    )
+
+
+def step_tags(feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]) -> list:
+    """The tag of each step: O, ERROR for the first bad one, Ignore for those after it.
+
+    Raises:
+      UserError: a step has only a label, and `error_labels` is empty.
+    """
+    tags = []
+    for step in feedback.steps:
+        if ERROR in tags:
+            tags.append(IGNORE)
+        elif _is_bad(step, feedback, error_at_most, error_labels):
+            tags.append(ERROR)
+        else:
+            tags.append(OK)
+    return tags
+
+
+def _is_bad(
+    step: Step, feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
+) -> bool:
+    if step.score is not None:
+        return step.score <= error_at_most
+    if not error_labels:
+        raise UserError(
+            f"row {shorten(feedback.prompt.id, 80)} has a step with the label"
+            f" {shorten(str(step.label), 40)!r} and no score: name the labels of bad steps with"
+            " error_labels=[...]"
+        )
+    return step.label in error_labels
+
+
+def tagged_solution(
+    task: Task, feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
+) -> TaggedWords | None:
+    """The line of a segment file for a solution; None if it has no step."""
+    lines = [" ".join(step.text.split()) for step in feedback.steps]
+    text = "\n".join(lines)
+    segments = load_segmenter().segments(text, "step")
+    tags = step_tags(feedback, error_at_most, error_labels)
+    return tagged_words(task.rm_prefix(feedback.prompt, False), text, segments, tags)
+
+
+def write_step_file(task: Task, settings: Settings) -> None:
+    """Write the segment file, and print its number of rows and tags."""
+    solutions = STEPS.read(settings.source, settings.columns)
+    examples = []
+    for solution in solutions:
+        examples.append(
+            tagged_solution(task, solution, settings.error_at_most, settings.error_labels)
+        )
+    text, summary = segment_file(examples)
+    if not text:
+        raise UserError(f"{settings.source} has no judged step: check it with `fgrlhf data check`")
+    write_text(settings.output, text)
+    print(f"{Path(settings.output)}: {summary}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line: a task, and key=value settings."""
+    task, rest = task_and_rest(sys.argv[1:] if argv is None else argv, USAGE)
+    write_step_file(task, settings_from(Settings, rest, USAGE))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,81 @@
+"""Judged steps as files of a process reward model."""
+
+import json
+
+import pytest
+
+from fgrlhf.data.formats import Step, StepFeedback
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_jsonl
+from fgrlhf.task import Task
+from fgrlhf.types import Prompt
+from reward_modeling import command
+from reward_modeling.data import read_segment_rows
+from reward_modeling.step_files import step_tags, tagged_solution
+
+TASK = Task(name="any")
+
+
+def feedback(*steps: Step) -> StepFeedback:
+    return StepFeedback(Prompt("4", "add 2 and 3"), steps)
+
+
+def test_steps_after_the_first_error_are_not_judged():
+    solution = feedback(
+        Step("a", score=1.0), Step("b", score=0.0), Step("c", score=0.0), Step("d", score=1.0)
+    )
+    assert step_tags(solution, 0.0, ()) == ["O", "ERROR", "Ignore", "Ignore"]
+
+
+@pytest.mark.parametrize(
+    "error_at_most, tags",
+    [(-1.0, ["O", "O", "ERROR"]), (0.0, ["O", "ERROR", "Ignore"])],
+)
+def test_ratings_of_prm800k(error_at_most, tags):
+    solution = feedback(Step("a", score=1.0), Step("b", score=0.0), Step("c", score=-1.0))
+    assert step_tags(solution, error_at_most, ()) == tags
+
+
+def test_labels_without_scores():
+    solution = feedback(Step("a", "fine"), Step("b", "wrong"))
+    assert step_tags(solution, 0.0, ["wrong", "odd"]) == ["O", "ERROR"]
+    with pytest.raises(UserError, match="row 4 has a step with the label 'fine' and no score"):
+        step_tags(solution, 0.0, ())
+
+
+def test_every_step_is_one_line():
+    solution = feedback(Step("first\n\nstep", score=1.0), Step(" second ", score=0.0))
+    example = tagged_solution(TASK, solution, 0.0, ())
+    assert example is not None
+    assert example.words == [
+        *("add", "2", "and", "3"),
+        *("</s>", "first", "step"),
+        *("</s>", "second"),
+    ]
+    assert example.tags == [*["Ignore"] * 4, "O", "Ignore", "Ignore", "ERROR", "Ignore"]
+
+
+def test_the_file_is_what_training_reads(tmp_path, capsys):
+    steps = [{"text": "2 + 3 = 5", "score": 1}, {"text": "the answer is 6", "score": 0}]
+    rows = [
+        {"prompt": "add 2 and 3", "steps": steps},
+        {"prompt": "nothing", "steps": []},
+    ]
+    write_jsonl(tmp_path / "steps.jsonl", rows)
+    out = tmp_path / "step" / "train.json"
+    command.main(["step_files", "numbers", f"source={tmp_path}/steps.jsonl", f"output={out}"])
+    assert capsys.readouterr().out == (
+        f"{out}: 1 of 2 rows; segments: ERROR 1 (50.0%), O 1 (50.0%)\n"
+    )
+    (row,) = read_segment_rows(out, ("ERROR", "O"), "Ignore", "step")
+    assert row.labels == (1, 0)
+    assert [" ".join(words) for words in row.text.segments] == ["2 + 3 = 5", "the answer is 6"]
+    assert len(json.loads(out.read_text())["text"]) == 4 + 6 + 5
+
+
+def test_a_file_without_steps_is_an_error(tmp_path):
+    write_jsonl(tmp_path / "steps.jsonl", [{"prompt": "nothing", "steps": []}])
+    with pytest.raises(UserError, match="has no judged step"):
+        command.main(
+            ["step_files", "numbers", f"source={tmp_path}/steps.jsonl", f"output={tmp_path}/a.json"]
+        )

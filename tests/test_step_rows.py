@@ -1,0 +1,79 @@
+"""Writers of judged steps in other projects' formats."""
+
+import pytest
+
+from fgrlhf.data.formats import STEPS, Step, StepFeedback
+from fgrlhf.data.rows import Row
+from fgrlhf.data.step_rows import STEP_ROWS, math_shepherd_row, prm800k_row, trl_row
+from fgrlhf.errors import UserError
+from fgrlhf.types import Prompt
+
+PROMPT = Prompt("7", "What is 2 + 3 * 4?")
+SOLUTION = StepFeedback(
+    PROMPT,
+    (Step("3 * 4 = 12", score=1.0), Step("2 + 12 = 15", score=0.0)),
+)
+PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}
+
+
+def reread(row, columns=None):
+    return STEPS.parse(Row(row, columns or {}), 0)
+
+
+def test_trl_row():
+    assert trl_row(SOLUTION) == {
+        "id": "7",
+        "prompt": "What is 2 + 3 * 4?",
+        "completions": ["3 * 4 = 12", "2 + 12 = 15"],
+        "labels": [True, False],
+    }
+    assert reread(trl_row(SOLUTION)) == SOLUTION
+
+
+def test_math_shepherd_row():
+    assert math_shepherd_row(SOLUTION) == {
+        "input": "What is 2 + 3 * 4? Step 1: 3 * 4 = 12 ки\nStep 2: 2 + 12 = 15 ки",
+        "label": "What is 2 + 3 * 4? Step 1: 3 * 4 = 12 +\nStep 2: 2 + 12 = 15 -",
+    }
+
+
+def test_math_shepherd_keeps_the_numbers_of_its_own_steps():
+    steps = (Step("Step 1: add", score=1.0), Step("Step 2: divide", score=0.0))
+    again = reread(math_shepherd_row(StepFeedback(PROMPT, steps)))
+    assert again.steps == steps
+    assert again.prompt.text == PROMPT.text
+
+
+def test_prm800k_row():
+    row = prm800k_row(SOLUTION)
+    assert row["question"] == {"problem": "What is 2 + 3 * 4?"}
+    good, bad = row["label"]["steps"]
+    assert good["completions"] == [{"text": "3 * 4 = 12", "rating": 1}]
+    assert good["chosen_completion"] == 0
+    assert bad["completions"] == [{"text": "2 + 12 = 15", "rating": -1}]
+    assert bad["chosen_completion"] is None  # the solution ends here
+
+
+def test_prm800k_ratings_are_reread_unchanged():
+    steps = (Step("a", score=0.0), Step("b", score=1.0), Step("c", score=-1.0))
+    row = prm800k_row(StepFeedback(PROMPT, steps), error_at_most=-1.0)
+    assert reread(row, PRM800K_COLUMNS).steps == steps
+
+
+def test_the_threshold_decides_which_steps_are_bad():
+    steps = (Step("a", score=0.3), Step("b", score=0.5), Step("c", score=0.7))
+    row = trl_row(StepFeedback(PROMPT, steps), error_at_most=0.5)
+    assert row["labels"] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", STEP_ROWS)
+def test_a_step_without_a_score_is_an_error(name):
+    feedback = StepFeedback(PROMPT, (Step("a", label="wrong"),))
+    with pytest.raises(UserError, match="row 7: the step 'a' has the label 'wrong' and no score"):
+        STEP_ROWS[name](feedback, 0.0)
+
+
+def test_the_mark_of_math_shepherd_in_a_text_is_an_error():
+    feedback = StepFeedback(PROMPT, (Step("раки", score=1.0),))
+    with pytest.raises(UserError, match="contains `ки`"):
+        math_shepherd_row(feedback)
