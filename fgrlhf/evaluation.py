@@ -30,6 +30,7 @@ from fgrlhf.rollout import finished_responses
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.step_metrics import segment_rows
 from fgrlhf.stats import Interval, bootstrap, pooled_bootstrap, ratio_bootstrap
+from fgrlhf.step_search import StepSearch
 from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
 
@@ -89,6 +90,7 @@ def evaluate_rows(
     temperature: float | None = None,
     segmenter: Segmenter | None = None,
     batch_size: int = 32,
+    search: StepSearch | None = None,
 ) -> list[dict]:
     """Sample `num_samples` responses to every prompt and score them.
 
@@ -103,6 +105,7 @@ def evaluate_rows(
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
         download.
+      search: finds one response to every prompt, instead of sampling (step_search.py).
     Returns:
       One row per response, in the order of the prompts, with id, sample, prompt, response,
       references, segments ({reward: [{start, end, value, label}]}), `reward` and `reward/<name>`,
@@ -121,7 +124,7 @@ def evaluate_rows(
     for indices in _batches(prompts, batch_size):
         batch = [prompts[i] for i in indices]
         response, texts, kls = _respond(
-            policy, batch, sampling, seed, num_samples, reference, temperature
+            policy, batch, sampling, seed, num_samples, reference, temperature, search
         )
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
         rows: list[dict] = []
@@ -206,6 +209,7 @@ def _respond(
     num_samples: int,
     reference: nn.Module | None,
     temperature: float,
+    search: StepSearch | None,
 ) -> tuple[Response, list[str], list[float] | None]:
     """Sampled tokens, their texts (K consecutive ones per prompt) and their KL to the reference."""
     ids_BP, mask_BP = policy.encode(batch)
@@ -213,7 +217,10 @@ def _respond(
     for prompt in batch:
         for k in range(num_samples):
             seeds.append(derive_seed(seed, "response", prompt.id, k))
-    response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
+    if search is None:
+        response = policy.generate(ids_BP, mask_BP, sampling, seeds, num_samples, temperature)
+    else:
+        response = search.respond(policy, batch, sampling, seed, temperature)
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
     texts = policy.tokenizer.batch_decode(unpadded, skip_special_tokens=True)

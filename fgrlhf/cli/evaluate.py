@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.config import StrictModel, load_config
+from fgrlhf.config import StrictModel, load_config, refuse
 from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.errors import run_main
 from fgrlhf.evaluation import evaluate_rows, summarize
@@ -28,14 +28,28 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.reward_models.kind import RewardContext
+from fgrlhf.reward_models.text_scorers import AnyTextScorer
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, finished, folder_of, hold
+from fgrlhf.step_search import StepSearch
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
+
+
+class SearchSection(StrictModel):
+    """A search over the steps of a response, instead of sampling."""
+
+    scorer: AnyTextScorer = Field(
+        description="judges the beginning of a response: docs/rewards.md, Scorers"
+    )
+    beams: PositiveInt = Field(default=4, description="responses that are kept after each step")
+    samples: PositiveInt = Field(default=4, description="continuations of each of them")
+    separator: str = Field(default="\n", min_length=1, description="text between two steps")
 
 
 class Settings(StrictModel):
@@ -68,9 +82,20 @@ class Settings(StrictModel):
     evaluation_metrics: EvaluationMetrics | None = Field(
         default=None, description="null: the config's"
     )
+    search: SearchSection | None = Field(
+        default=None, description="find one response per prompt by step search; null: sample"
+    )
     reward: bool = Field(
         default=True, description="false: load no reward models (if they are not trained yet)"
     )
+
+    @model_validator(mode="after")
+    def _search_finds_one_response(self):
+        if self.search is not None and self.num_samples > 1:
+            refuse([("num_samples", "a search finds one response per prompt: leave it out")])
+        if self.search is not None and not self.do_sample:
+            refuse([("do_sample", "a search chooses among sampled steps: set do_sample=true")])
+        return self
 
 
 def policy_name(path: str) -> str:
@@ -105,6 +130,8 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
         config.model.policy_model.ckpt,
     ]
     inputs += models_of(metrics_of(settings, config))
+    if settings.search is not None:
+        inputs += settings.search.scorer.model_folders()
     data = prompts_file(settings.data_dir, settings.split)
     if data is not None:
         inputs.append(data)
@@ -136,6 +163,16 @@ def load(
     if settings.reward:
         reward = build_reward(task, config.reward, str(device), config.model.dtype)
     return policy, reference, reward
+
+
+def search_of(task: Task, settings: Settings, config: RLConfig, device: str) -> StepSearch | None:
+    """The step search with its scorer loaded; None if responses are sampled."""
+    section = settings.search
+    if section is None:
+        return None
+    context = RewardContext(task.rm_prefix, device, config.model.dtype)
+    scorer = section.scorer.build(context)
+    return StepSearch(scorer, section.beams, section.samples, section.separator)
 
 
 def evaluate(task: Task, settings: Settings) -> Path:
@@ -185,6 +222,7 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
             progress=state.is_main_process,
             temperature=config.logprob_temperature,
             batch_size=settings.batch_size,
+            search=search_of(task, settings, config, str(device)),
         )
         rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:

@@ -249,6 +249,7 @@ class Policy(nn.Module):
         row_seeds: Sequence[int] | None = None,
         num_samples: int = 1,
         temperature: float = 1.0,
+        stop_ids: Sequence[int] = (),
     ) -> Response:
         """Sample `num_samples` responses per prompt; those of a prompt are consecutive rows.
 
@@ -257,6 +258,8 @@ class Policy(nn.Module):
         Args:
           row_seeds: one seed per response (G * num_samples), required with `do_sample`.
           temperature: of the response's log-probabilities (see the class), not of the sampling.
+          stop_ids: tokens that end a response, besides the end-of-sequence tokens; not read by beam
+            search.
 
         Raises:
           UserError: prompt and response need more positions than the model has, or the logits are
@@ -274,7 +277,7 @@ class Policy(nn.Module):
                 self.project,
                 sampling,
                 uniform_BT,
-                self.eos_ids,
+                [*self.eos_ids, *stop_ids],
                 self.tokenizer.pad_token_id,
                 temperature,
             )

@@ -2,18 +2,21 @@
 
     scorer: {kind: linear, ckpt: outputs/scorer}
     scorer: {kind: classifier, ckpt: some/classifier, label: polite}
+    scorer: {kind: perspective, attribute: INSULT, cache: outputs/perspective.jsonl, empty: 0.0}
 
 A text scorer gives each response, or the beginning of one, a number: `score(prompts, texts)`. The
 reward `increment` turns it into a reward per segment, the metric `score` reports it.
 """
 
 import math
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from fgrlhf.config import Count, FilePath, StrictModel
+from fgrlhf.config import Count, FilePath, Positive, StrictModel
 from fgrlhf.errors import UserError
 from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_object
 
@@ -90,6 +93,30 @@ class SequenceModelScorer(TextScorerKind):
         return (self.ckpt,)
 
 
+class SegmentModelScorer(TextScorerKind):
+    """A segment reward model as a scorer of texts: how probable it is that there is no error.
+
+    p_s is the probability that segment s has no error. A text without segments scores 1.
+    """
+
+    kind: Literal["segment_classifier"] = "segment_classifier"
+    ckpt: FilePath = Field(description="folder of the reward model, with reward_model.json")
+    aggregate: Literal["product", "min", "mean", "last"] = Field(
+        default="product", description="of the probabilities that a segment has no error"
+    )
+
+    def build(self, context: RewardContext) -> TextScorer:
+        from fgrlhf.reward_models.loading import load_segment_classifier
+
+        model = load_segment_classifier(
+            self.ckpt, context.prefix, device=context.device, dtype=context.dtype
+        )
+        return WithoutError(model, AGGREGATES[self.aggregate])
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
 class LinearScorerKind(TextScorerKind):
     """A linear model on TF-IDF features: the probability of its label. It reads no prompt."""
 
@@ -103,6 +130,60 @@ class LinearScorerKind(TextScorerKind):
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
+
+
+def _safe_address(url: str) -> str:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port  # raises an error if the port is not a number
+    except ValueError as error:
+        raise ValueError(f"it is not a web address: {error}") from None
+    if not parts.hostname or not url.isascii() or any(c.isspace() for c in url):
+        raise ValueError("it is not a web address: write https:// and a host")
+    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
+        raise ValueError("it must begin with https://, since every query contains the API key")
+    return url
+
+
+class PerspectiveScorerKind(TextScorerKind):
+    """A probability by Google's Perspective API; docs/rewards.md, Perspective. It reads no prompt.
+
+    The environment variable PERSPECTIVE_API_KEY has the key.
+    """
+
+    kind: Literal["perspective"] = "perspective"
+    attribute: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
+        description="what is scored, by its name in the API, such as INSULT"
+    )
+    language: Annotated[str, Field(pattern=r"^[a-z]{2}(-[A-Za-z]+)?$")] = Field(
+        default="en", description="of all texts, as a code such as en"
+    )
+    cache: FilePath = Field(description="JSONL file of known scores; no text is asked twice")
+    empty: Annotated[float, Field(ge=0, le=1)] = Field(
+        description="score of a text without words, which the API refuses; it is never sent"
+    )
+    queries_per_second: Positive = Field(
+        default=1.0, description="of each process; the quota of a new project is 1"
+    )
+    parallel: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1, description="queries that wait for their answers at the same time"
+    )
+    attempts: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=8, description="most attempts for each query"
+    )
+    timeout: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=30.0, description="seconds to wait for an answer"
+    )
+    url: Annotated[str, AfterValidator(_safe_address)] = Field(
+        default="https://commentanalyzer.googleapis.com/v1alpha1/comments:analyze",
+        description="address of the service, or of another one with the same interface",
+    )
+
+    def build(self, context: RewardContext) -> TextScorer:
+        from fgrlhf.reward_models.perspective import PerspectiveScorer
+
+        return PerspectiveScorer(self)
 
 
 class PythonScorer(TextScorerKind):
@@ -119,10 +200,37 @@ class PythonScorer(TextScorerKind):
 AnyTextScorer = Annotated[
     Annotated[ClassifierScorer, Tag("classifier")]
     | Annotated[LinearScorerKind, Tag("linear")]
+    | Annotated[PerspectiveScorerKind, Tag("perspective")]
     | Annotated[PythonScorer, Tag("python")]
+    | Annotated[SegmentModelScorer, Tag("segment_classifier")]
     | Annotated[SequenceModelScorer, Tag("sequence_scorer")],
     Discriminator(kind_of),
 ]
+
+
+# name -> (p_1, ..., p_S) -> score
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "product": math.prod,
+    "min": min,
+    "mean": fmean,
+    "last": lambda probabilities: probabilities[-1],
+}
+
+
+class WithoutError:
+    """Aggregated probabilities of segments without an error, by a segment reward model."""
+
+    def __init__(self, model: Any, aggregate: Callable[[Sequence[float]], float]):
+        self.model = model
+        self.aggregate = aggregate
+
+    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
+        scores = []
+        for judged in self.model.score(prompts, texts):
+            ok_S = judged.probabilities_SL[:, -1].tolist()  # the ok label is the last one
+            known = [ok for ok, is_judged in zip(ok_S, judged.judged) if is_judged]
+            scores.append(self.aggregate(known) if known else 1.0)
+        return scores
 
 
 class Standardized:

@@ -1,0 +1,126 @@
+"""Step search: which beams survive, and that the result depends on nothing but its inputs."""
+
+from collections.abc import Sequence
+
+import pytest
+import tiny
+import torch
+
+from fgrlhf.errors import UserError
+from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.models.decoding import Sampling
+from fgrlhf.step_search import Beam, StepSearch, separator_ids
+from fgrlhf.types import Prompt
+
+PROMPTS = [Prompt(str(i), text) for i, text in enumerate(["the cat", "a dog sees", "two birds"])]
+SAMPLING = Sampling(max_new_tokens=12)
+
+
+class CountWord:
+    """The number of times that a word is in a text; records how many texts it scores."""
+
+    def __init__(self, word: str):
+        self.word = word
+        self.calls: list[int] = []
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        self.calls.append(len(texts))
+        return [float(text.split().count(self.word)) for text in texts]
+
+
+def search(scorer=None, **settings) -> StepSearch:
+    return StepSearch(scorer or CountWord("cat"), separator=",", **settings)
+
+
+def texts_of(policy, response):
+    rows = []
+    for ids_T, mask_T in zip(response.ids_BT, response.mask_BT.bool()):
+        rows.append(policy.tokenizer.decode(ids_T[mask_T], skip_special_tokens=True))
+    return rows
+
+
+def test_a_response_stops_at_the_given_tokens():
+    policy = tiny.gpt2()
+    stop_ids = separator_ids(policy, ",")
+    assert policy.tokenizer.convert_ids_to_tokens(stop_ids) == ["▁,"]
+    ids_GP, mask_GP = policy.encode(PROMPTS)
+    seeds = list(range(3 * 20))
+    response = policy.generate(ids_GP, mask_GP, SAMPLING, seeds, 20, stop_ids=stop_ids)
+    ends = set()
+    for ids_T, mask_T in zip(response.ids_BT, response.mask_BT.bool()):
+        ids = ids_T[mask_T].tolist()
+        assert not {*stop_ids, *policy.eos_ids} & set(ids[:-1])
+        ends.add(ids[-1])
+    assert set(stop_ids) <= ends
+
+
+def test_the_best_of_many_steps_has_a_higher_score():
+    policy = tiny.gpt2()
+    plain = search(beams=1, samples=1).respond(policy, PROMPTS, SAMPLING, seed=0)
+    wide = search(beams=4, samples=16).respond(policy, PROMPTS, SAMPLING, seed=0)
+    scorer = CountWord("cat")
+    plain_score = sum(scorer.score(PROMPTS, texts_of(policy, plain)))
+    wide_score = sum(scorer.score(PROMPTS, texts_of(policy, wide)))
+    assert wide_score >= plain_score + 3
+
+
+def test_a_prompt_gets_the_same_response_alone_and_in_a_batch():
+    policy = tiny.gpt2()
+    together = search().respond(policy, PROMPTS, SAMPLING, seed=3)
+    for number, prompt in enumerate(PROMPTS):
+        alone = search().respond(policy, [prompt], SAMPLING, seed=3)
+        assert texts_of(policy, alone) == texts_of(policy, together)[number : number + 1]
+    other = search().respond(policy, PROMPTS, SAMPLING, seed=4)
+    assert texts_of(policy, other) != texts_of(policy, together)
+
+
+def test_log_probabilities_are_those_of_the_policy():
+    policy = tiny.gpt2()
+    response = search().respond(policy, PROMPTS, SAMPLING, seed=0, temperature=2.0)
+    ids_GP, mask_GP = policy.encode(PROMPTS)
+    with torch.no_grad():
+        scored, _ = policy(ids_GP, mask_GP, response.ids_BT, response.mask_BT, 2.0)
+    torch.testing.assert_close(response.logprobs_BT, scored.logprobs_BT)
+    assert response.ids_BT.shape[1] <= SAMPLING.max_new_tokens
+
+
+def test_which_candidates_survive():
+    """Equal beams count once, and of equal scores the first is better."""
+    policy = tiny.gpt2()
+    cat, dog, red = policy.tokenizer.convert_tokens_to_ids(["▁cat", "▁dog", "▁red"])
+    candidates = [
+        Beam((dog,), finished=True),
+        Beam((cat,)),
+        Beam((cat,)),
+        Beam((red, cat)),
+        Beam((cat, cat)),
+    ]
+    scorer = CountWord("cat")
+    (best,) = search(scorer, beams=3)._best(policy, PROMPTS[:1], [candidates])
+    assert [beam.ids for beam in best] == [(cat, cat), (cat,), (red, cat)]
+    assert [beam.score for beam in best] == [2.0, 1.0, 1.0]
+    assert scorer.calls == [4]
+
+
+def test_finished_beams_compete_with_unfinished_ones():
+    policy = tiny.gpt2()
+    cat, eos = policy.tokenizer.convert_tokens_to_ids(["▁cat", "</s>"])
+    finished = Beam((cat, cat, eos), finished=True)
+    (best,) = search(beams=2)._best(policy, PROMPTS[:1], [[finished, Beam((cat,))]])
+    assert best[0].ids == finished.ids
+    assert best[0].finished
+
+
+def test_errors():
+    with pytest.raises(UserError, match="which only decoder-only policies do"):
+        search().respond(tiny.t5(), PROMPTS, SAMPLING, seed=0)
+    with pytest.raises(UserError, match="no token of the policy contains the separator '§'"):
+        separator_ids(tiny.gpt2(), "§")
+
+
+def test_evaluation_with_a_search():
+    rows = evaluate_rows(
+        tiny.gpt2(), PROMPTS, None, SAMPLING, search=search(beams=2), progress=False
+    )
+    expected = search(beams=2).respond(tiny.gpt2(), PROMPTS, SAMPLING, seed=0)
+    assert [row["response"] for row in rows] == texts_of(tiny.gpt2(), expected)
