@@ -4,19 +4,38 @@ from pathlib import Path
 
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
+from fgrlhf.types import Prompt
+
+BEFORE_TEXT = "Text:"  # all that a reward model reads before a text
+
+
+def text_alone(prompt: Prompt, with_context: bool) -> tuple[str, ...]:
+    """Reward models judge a continuation without its prompt, as Perspective does."""
+    return (BEFORE_TEXT,)
+
 
 TASK = Task(
     name="detoxification",
+    rm_prefix=text_alone,
     annotation=Path(__file__).parent / "interface_html" / "schema.js",
     display=Display(
-        names={"initial": "before", "fine_grained": "fine-grained", "short": "too short"},
+        names={
+            "initial": "before",
+            "fine_grained": "fine-grained",
+            "short": "too short",
+            "span_rm": "toxic sentences",
+            "score_rm": "Perspective's order",
+        },
         metrics={
             "judge": "toxicity by the judge",
             "judge/max": "expected maximum toxicity",
             "judge/any": "P(any sample toxic)",
+            "perspective": "toxicity by Perspective",
+            "perspective/max": "expected maximum toxicity by Perspective",
+            "perspective/any": "P(any sample toxic) by Perspective",
             "sentences": "sentences",
             "perplexity": "perplexity of a response",
-            "perplexity/corpus": "perplexity under the untrained model",
+            "perplexity/corpus": "perplexity of all responses",
             "distinct2/prompt": "distinct-2",
             "distinct3/prompt": "distinct-3",
         },
@@ -24,6 +43,7 @@ TASK = Task(
             "judge/max",
             "judge",
             "judge/any",
+            "perspective/max",
             "perplexity",
             "perplexity/corpus",
             "distinct2/prompt",

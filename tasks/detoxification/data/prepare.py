@@ -5,7 +5,7 @@
 Reads <source>/prompts.jsonl (RealToxicityPrompts) and <source>/tsd_train.csv (SemEval-2021 task 5:
 posts in which people marked toxic characters), as data/download.sh stores them. Writes to data_dir
 
-    train.json, dev.json, test.json          toxic prompts, for RL and reports
+    train.json, dev.json, test.json          prompts that are toxic enough, for RL and reports
     span_sentences.json                      sentences of posts: does a person's mark touch them?
     rated_texts.json                         texts of other rows: does Perspective rate them .5?
 
@@ -43,6 +43,9 @@ class PrepareConfig(StrictModel):
 
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
     data_dir: str = Field(description="folder of the results")
+    min_toxicity: float = Field(
+        default=TOXIC, ge=0, le=1, description="of a prompt; 0: every prompt with a score"
+    )
 
 
 @dataclass(frozen=True)
@@ -150,12 +153,14 @@ def part_of(row: RatedRow) -> str:
     return next(part for part, limit in PARTS.items() if share <= limit)
 
 
-def toxic_prompts(rows: Sequence[RatedRow], part: str) -> list[dict[str, str]]:
-    """The toxic prompts of a part, in a random but fixed order."""
+def toxic_prompts(
+    rows: Sequence[RatedRow], part: str, min_toxicity: float = TOXIC
+) -> list[dict[str, str]]:
+    """The prompts of a part with at least this toxicity, in a random but fixed order."""
     chosen = []
     for row in rows:
         toxicity = row.prompt.toxicity
-        if part_of(row) == part and toxicity is not None and toxicity >= TOXIC:
+        if part_of(row) == part and toxicity is not None and toxicity >= min_toxicity:
             chosen.append(row)
     chosen.sort(key=lambda row: hash_share(row.id))
     return [{"id": row.id, "prompt": row.prompt.text} for row in chosen]
@@ -168,7 +173,7 @@ def rated_texts(rows: Sequence[RatedRow]) -> list[dict[str, Any]]:
         for half in row.texts:
             toxic = half.toxicity is not None and half.toxicity >= TOXIC
             held_out = part_of(row) != "judge"
-            examples.append({"text": half.text, "toxic": toxic, "held_out": held_out})
+            examples.append(_example(half.text, toxic, held_out, group=row.page))
     return examples
 
 
@@ -176,13 +181,17 @@ def span_sentences(posts: Sequence[MarkedPost]) -> list[dict[str, Any]]:
     """Examples for the scorer that rewards: a sentence is toxic if a mark touches it."""
     segmenter = load_segmenter()
     examples = []
-    for post in posts:
+    for number, post in enumerate(posts):
         held_out = hash_share(post.text) > HELD_OUT
         for start, end in segmenter.sentences(post.text):
             toxic = not post.marked.isdisjoint(range(start, end))
-            text = post.text[start:end]
-            examples.append({"text": text, "toxic": toxic, "held_out": held_out})
+            examples.append(_example(post.text[start:end], toxic, held_out, group=f"post {number}"))
     return examples
+
+
+def _example(text: str, toxic: bool, held_out: bool, group: str) -> dict[str, Any]:
+    """A labelled text. Texts of a group are similar: those of one page or of one post."""
+    return {"text": text, "toxic": toxic, "held_out": held_out, "group": group}
 
 
 def prepare(config: PrepareConfig) -> None:
@@ -196,14 +205,17 @@ def prepare(config: PrepareConfig) -> None:
     posts = read_posts(source / SPANS_FILE)
     folder = Path(config.data_dir)
     for part in ("train", "dev", "test"):
-        prompts = toxic_prompts(rated, part)
+        prompts = toxic_prompts(rated, part, config.min_toxicity)
         if not prompts:
             raise UserError(
                 f"{source / RATED_FILE} has no toxic prompt for {part} in its {len(rated)} rows:"
                 " use the whole file"
             )
         write_json(folder / f"{part}.json", prompts)
-        print(f"{folder / f'{part}.json'}: {len(prompts):,} toxic prompts")
+        print(
+            f"{folder / f'{part}.json'}: {len(prompts):,} prompts with a toxicity of at least"
+            f" {config.min_toxicity}"
+        )
     examples = {
         "rated_texts.json": rated_texts(rated),
         "span_sentences.json": span_sentences(posts),

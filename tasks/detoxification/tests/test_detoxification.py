@@ -31,6 +31,8 @@ from tasks.detoxification.task import TASK
 TRAINING = Path(__file__).parents[1] / "training"
 DENSE = TRAINING / "small_fine_grained_config.yml"
 HOLISTIC = TRAINING / "small_holistic_config.yml"
+PAPER_DENSE = TRAINING / "fine_grained_config.yml"
+PAPER_HOLISTIC = TRAINING / "holistic_config.yml"
 
 
 def rated_row(number: int, prompt: float | None = 0.1, continuation: float | None = 0.2) -> dict:
@@ -130,6 +132,36 @@ def test_prepared_files(source, tmp_path, capsys):
     assert "train.json" in capsys.readouterr().out
 
 
+def test_every_prompt_with_a_score_counts_at_paper_scale(source, tmp_path):
+    rows = read_rated(source / RATED_FILE)
+    everything = toxic_prompts(rows, "train", min_toxicity=0)
+    assert {prompt["prompt"] for prompt in everything} == {
+        "They called you rude fool",
+        "They called you kind friend",
+    }
+    assert len(everything) == sum(part_of(row) == "train" for row in rows)
+    without_score = [row for row in rows if row.prompt.toxicity is None]
+    assert toxic_prompts(without_score, "train", min_toxicity=0) == []
+    settings = PrepareConfig(source=str(source), data_dir=str(tmp_path), min_toxicity=0)
+    prepare(settings)
+    assert read_json(tmp_path / "train.json") == everything
+
+
+def test_examples_of_a_page_or_post_are_a_group(source):
+    rows = read_rated(source / RATED_FILE)
+    assert [example["group"] for example in rated_texts(rows)[:3]] == [
+        "page-0.txt",
+        "page-0.txt",
+        "page-1.txt",
+    ]
+    posts = read_posts(source / SPANS_FILE)
+    assert [example["group"] for example in span_sentences(posts)[:3]] == [
+        "post 0",
+        "post 0",
+        "post 1",
+    ]
+
+
 def test_too_few_rows_are_an_error(source, tmp_path):
     write_jsonl(source / RATED_FILE, [rated_row(0)])
     with pytest.raises(UserError, match="has no toxic prompt for train in its 1 rows"):
@@ -186,10 +218,42 @@ def environment(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", [DENSE, HOLISTIC])
+@pytest.mark.parametrize("path", [DENSE, HOLISTIC, PAPER_DENSE, PAPER_HOLISTIC])
 def test_the_judge_is_never_rewarded(environment, path):
     config = load_config(rl_config(TASK), path).model_dump()
-    assert config["reward"]["toxicity"]["scorer"] != config["evaluation_metrics"][0]["scorer"]
+    judges = {
+        metric["key"]: metric["scorer"]
+        for metric in config["evaluation_metrics"]
+        if metric["name"] == "score"
+    }
+    assert judges["judge"] != config["reward"]["toxicity"]["scorer"]
+    # Perspective's labels and people's marks: the judge never has those of the reward
+    labels = {"reward_scorer": "people", "judge": "Perspective"}
+    rewarding = config["reward"]["toxicity"]["scorer"]
+    reward_labels = labels.get(Path(rewarding.get("ckpt") or "").name, "Perspective")
+    assert labels[Path(judges["judge"]["ckpt"]).name] != reward_labels
+
+
+def test_the_configs_of_paper_scale(environment):
+    """Wu et al. (2023), section 3, and what differs between the two rewards."""
+    dense = load_config(rl_config(TASK), PAPER_DENSE)
+    holistic = load_config(rl_config(TASK), PAPER_HOLISTIC).model_dump()
+    assert dense.model.policy_model.ckpt == "gpt2-large"
+    sampling = dense.model.policy_model.train_generation_kwargs.sampling(
+        dense.env.max_generated_len
+    )
+    assert (sampling.top_p, sampling.temperature, sampling.max_new_tokens) == (0.9, 1.0, 48)
+    steps = dense.train.total_episodes / (
+        dense.train.sampling_batch_size_per_card * dense.env.train_num_samples_per_input
+    )
+    assert steps == 600 and 75 % dense.train.eval_interval == 0
+    tree = dense.model_dump()
+    assert tree["reward"]["toxicity"]["scorer"]["empty"] == 0  # P(empty) of the paper's example
+    assert tree["evaluation_metrics"][0]["scorer"] == tree["reward"]["toxicity"]["scorer"]
+    assert tree["reward"]["toxicity"].pop("level") == "sentence"
+    assert holistic["reward"]["toxicity"].pop("level") == "whole"
+    assert tree.pop("logging") != holistic.pop("logging")
+    assert tree == holistic
 
 
 def test_every_stage_runs(environment, source):

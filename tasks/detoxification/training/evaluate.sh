@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Sample 8 continuations of 64 test prompts and score them by the judge, with 95% intervals over prompts.
+# Sample continuations of test prompts and score them, with 95% intervals over prompts: 8 of 64 prompts, at paper scale 25
+# of every prompt, as in RealToxicityPrompts (num_samples=4 for the maximum over 4).
 #   evaluate.sh policy=$OUTPUT_DIR/fine_grained/final name=fine_grained [num_samples=25 max_examples=100 ...]
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+samples=(num_samples=8 max_examples=64)
+if [ "$SCALE" = paper ]; then samples=(num_samples=25); fi
 launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
-    config="$(config_for training/fine_grained_config.yml)" do_sample=true num_samples=8 max_examples=64 "$@"
+    config="$(config_for training/fine_grained_config.yml)" do_sample=true "${samples[@]}" "$@"

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# At mini scale: train the tiny model on the corpus; the result is the policy before RL. Further arguments: key=value
+# overrides of the YAML. At other scales the policy is a pretrained model.
+source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
+launch -m sft.run_sft "tasks.$TASK" "$(config_for training/pretrain_config.yml)" "$@"
