@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | faults | demo | real | feedback-check | probe | science | bench | bench-peers | profile
+# make setup | lint | test | test-slow | faults | demo | real | tasks | feedback-check | probe | science | bench | bench-peers | profile
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM := false
 # Programs run as if the environment were activated.
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 
-.PHONY: feedback-check setup lint test test-slow faults demo real probe science bench profile bench-peers
+.PHONY: feedback-check setup lint test test-slow faults demo real tasks probe science bench profile bench-peers
 
 setup: $(STAMP)
 
@@ -45,6 +45,10 @@ demo: setup
 # RL on a real pretrained language model: fine-grained beside holistic rewards. ARGS="task=sentiment" selects the task.
 real: setup
 	@$(RUN) python -m tasks.real $(ARGS)
+
+# Every task at mini scale, and one table. ARGS="only=[hanoi,numbers]" selects tasks.
+tasks: setup
+	@$(RUN) python -m tasks.mini $(ARGS)
 
 # Probe the reward models of `make demo` with adversarial answers.
 probe: setup

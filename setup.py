@@ -22,7 +22,7 @@ setup(
     packages=find_packages(
         include=["fgrlhf*", "sft*", "reward_modeling*", "interface_html*", "tasks*"]
     ),
-    package_data={"": ["*.txt", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
+    package_data={"": ["*.txt", "*.jsonl", "*.j2", "*.yml", "*.html", "*.js", "*.css"]},
     entry_points={"console_scripts": ["fgrlhf = fgrlhf.cli.main:entry_point"]},
     # the lowest releases that are known to work; `make setup` installs the pins of constraints.txt
     install_requires=[

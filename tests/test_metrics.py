@@ -12,11 +12,21 @@ import pytest
 import tiny
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from fgrlhf.errors import UserError
 from fgrlhf.evaluation import summarize
 from fgrlhf.metrics.config import METRICS, MetricConfig
-from fgrlhf.metrics.overlap import Meteor, bleu, chrf, corpus_bleu, corpus_chrf, exact_match
+from fgrlhf.metrics.overlap import (
+    Meteor,
+    bleu,
+    chrf,
+    corpus_bleu,
+    corpus_chrf,
+    corpus_ter,
+    exact_match,
+    ter,
+)
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.pooled import corpus_perplexity, over_samples
 from fgrlhf.metrics.registry import build_metric, build_metrics
@@ -105,6 +115,18 @@ def test_chrf_by_hand():
     assert chrf("ab", ["x", "ab", "abab"])[0] == pytest.approx(100)
 
 
+def test_ter_by_hand():
+    # one word replaced, one deleted, of four
+    assert ter("a x c d e", ["a b c d"]) == (pytest.approx(100 * 2 / 4), [2, 4])
+    # a run of words shifted is a single edit; case does not count
+    assert ter("C D a b", ["a b c d"]) == (pytest.approx(100 / 4), [1, 4])
+    # the closest reference, divided by the mean length of both
+    assert ter("a b", ["a b c", "x y z u v"]) == (pytest.approx(100 * 1 / 4), [1, 4])
+    # more edits than words of the reference
+    assert ter("a b c", ["x"])[0] == pytest.approx(300) and ter("", ["x y"])[0] == 100
+    assert corpus_ter([3, 8]) == pytest.approx(100 * 3 / 8)
+
+
 def test_corpus_values_are_those_of_sacrebleu():
     streams = [list(stream) for stream in zip(*REFERENCES, strict=True)]
     pairs = list(zip(RESPONSES, REFERENCES, strict=True))
@@ -114,6 +136,8 @@ def test_corpus_values_are_those_of_sacrebleu():
     counts = [chrf(response, references)[1] for response, references in pairs]
     assert corpus_chrf(sums(counts)) == pytest.approx(59.73, abs=5e-3)
     assert corpus_chrf(sums(counts)) == pytest.approx(CHRF().corpus_score(RESPONSES, streams).score)
+    counts = [ter(response, references)[1] for response, references in pairs]
+    assert corpus_ter(sums(counts)) == pytest.approx(TER().corpus_score(RESPONSES, streams).score)
 
 
 def test_sentence_values_are_those_of_sacrebleu():
@@ -338,6 +362,7 @@ def test_empty_responses_score_lowest_or_do_not_apply(language_model):
         "distinct3": None,
         "repetition": None,
         "perplexity": None,
+        "ter": 100,  # every word of the reference is missing
     }
     for metric in every_metric(language_model):
         assert metric.values([Prompt("0", "the", ("the cat",))], [""]) == [expected[metric.name]]

@@ -203,7 +203,7 @@ def _read_parquet(path: Path) -> list[Any]:
                 raise UserError(
                     f"{path} has {number:,} rows, more than {MOST_ROWS:,}: split the file"
                 )
-            rows = [_plain(row) for batch in file.iter_batches() for row in batch.to_pylist()]
+            rows = [plain(row) for batch in file.iter_batches() for row in batch.to_pylist()]
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise UserError(
             f"{shorten(path)} is not a readable Parquet file: {shorten(error)}"
@@ -233,12 +233,12 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of a Parquet file or data set as a JSON value."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
     return value if isinstance(value, str | int | float | bool) else None
@@ -263,7 +263,7 @@ def _read_hub(name: str) -> list[Any]:
         with _without_network():
             dataset = datasets.load_dataset(path, config, split=split)
         batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
-        return [_plain(row) for batch in batches for row in batch.to_pylist()]
+        return [plain(row) for batch in batches for row in batch.to_pylist()]
     except Exception as error:  # the library raises errors of many kinds
         arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
         raise UserError(

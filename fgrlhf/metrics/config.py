@@ -50,6 +50,7 @@ METRICS: dict[str, MetricFacts] = {
     "rougeLsum": _OVERLAP,
     "bleu": _OVERLAP,
     "chrf": _OVERLAP,
+    "ter": MetricFacts(higher_is_better=False, needs_references=True),
     "meteor": _OVERLAP,
     "meteor_stem": _OVERLAP,
     "exact_match": _OVERLAP,

@@ -11,6 +11,7 @@ from nltk.tokenize import word_tokenize
 from nltk.translate.meteor_score import meteor_score
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import BLANK, load_segmenter
@@ -84,6 +85,36 @@ def corpus_chrf(counts: Sequence[float]) -> float:
         and n-grams that match.
     """
     return CHRF()._compute_f_score([int(count) for count in counts])
+
+
+# ---- TER (Snover et al. 2006) --------------------------------------------------------------------
+
+
+def ter(text: str, references: Sequence[str]) -> tuple[float, list[float]]:
+    """The translation edit rate in percent, and the counts for corpus-level TER.
+
+        TER = 100 * edits to the closest reference / mean number of words of the references
+
+    An edit inserts, deletes or replaces a word, or shifts a run of words; a long text can need more
+    edits than the references have words. sacrebleu with signature
+    case:lc|tok:tercom|norm:no|punct:yes|asian:no.
+
+    Returns:
+      (rate, counts), with the counts that `corpus_ter` takes.
+    """
+    metric = TER()
+    # sacrebleu has no public function that returns the counts of one text
+    (counts,) = metric._extract_corpus_statistics([text], [[reference] for reference in references])
+    return metric._compute_score_from_stats(counts).score, [float(count) for count in counts]
+
+
+def corpus_ter(counts: Sequence[float]) -> float:
+    """Corpus-level TER in percent, from summed counts.
+
+    Args:
+      counts: edits, and mean numbers of words of the references.
+    """
+    return TER()._compute_score_from_stats(list(counts)).score
 
 
 # ---- METEOR (Lavie & Agarwal 2007) ---------------------------------------------------------------

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from fgrlhf.metrics.overlap import corpus_bleu, corpus_chrf
+from fgrlhf.metrics.overlap import corpus_bleu, corpus_chrf, corpus_ter
 from fgrlhf.metrics.words import distinct
 
 
@@ -19,6 +19,7 @@ def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:
 CORPUS_LEVEL: dict[str, Callable[[Sequence[float]], float]] = {
     "bleu_counts": corpus_bleu,
     "chrf_counts": corpus_chrf,
+    "ter_counts": corpus_ter,
     "nll_and_tokens": corpus_perplexity,
 }
 

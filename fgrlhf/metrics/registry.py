@@ -67,6 +67,7 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "rougeLsum": lambda config: ReferenceMetric(config, RougeLsum()),
     "bleu": lambda config: CountedMetric(config, "bleu_counts", overlap.bleu),
     "chrf": lambda config: CountedMetric(config, "chrf_counts", overlap.chrf),
+    "ter": lambda config: CountedMetric(config, "ter_counts", overlap.ter),
     "meteor": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=True)),
     "meteor_stem": lambda config: ReferenceMetric(config, overlap.Meteor(synonyms=False)),
     "exact_match": lambda config: ReferenceMetric(config, overlap.exact_match),

@@ -1,0 +1,281 @@
+"""Prompts from a published data set: by its name on the hub, or from a local copy.
+
+A task names its set in `Task.published`. The rows come from
+
+    no source        the set by its name on the Hugging Face hub, through the `datasets` library
+    a folder         what `save_to_disk` of that library wrote, or files whose paths name their
+                     split: train.jsonl, validation.csv, default/train/0000.parquet, ...
+    a file           rows without splits: 3/5 of them for train, 1/5 for dev and 1/5 for test
+    `fixture`        such a file in the task's folder: a few rows, for runs without a network
+
+Rows are chosen by a hash of their number, so the same source always gives the same prompts. Python
+code of a data set is never run: sets with a loading script are read from the Parquet files into
+which the hub converts them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fgrlhf.data.checks import refuse_rows, type_name
+from fgrlhf.data.formats import PROMPTS
+from fgrlhf.data.read import SUFFIXES, plain, read_rows
+from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.split import hash_share
+from fgrlhf.errors import UserError, shorten
+
+Rows = Any  # a list or a `Dataset` of the `datasets` library: a length, and rows by their number
+
+FIXTURE = "fixture"
+CONVERTED = "refs/convert/parquet"  # the branch of the Parquet files that the hub writes
+CSV = ".csv"
+# other names of a split in the paths of local files
+ALIASES = {"validation": ("validation", "valid", "val", "dev")}
+# share of the rows of a file without splits, up to which a row belongs to the part
+FILE_SHARES = {"train": (0.0, 0.6), "dev": (0.6, 0.8), "test": (0.8, 1.0)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of a split whose hash is at least `start` and below `end`."""
+
+    split: str
+    start: float = 0.0
+    end: float = 1.0
+
+
+STANDARD_PARTS = {"train": Part("train"), "dev": Part("validation"), "test": Part("test")}
+
+
+@dataclass(frozen=True)
+class PublishedSet:
+    """A published data set, and how its rows become prompts.
+
+    Args:
+      hub_name: its repository on the Hugging Face hub.
+      prompts: a row of the set -> rows {prompt, references, ...} of docs/data_formats.md, without
+        ids; [] leaves the row out. Raises `RowError` if a field is malformed.
+      config: of the set; None: the only one.
+      is_converted: read the Parquet files into which the hub converts the set, because its own
+        files have a loading script.
+      parts: the rows for train, dev and test.
+      demonstrates: which prompts of train are also demonstrations; None: all, and there is no file
+        of their own.
+      labelled: a row of the set -> its texts with their labels, from which a scorer can learn.
+      fixture: a file with a few rows in the form of the set.
+    """
+
+    hub_name: str
+    prompts: Callable[[Row], list[dict[str, Any]]]
+    config: str | None = None
+    is_converted: bool = False
+    parts: Mapping[str, Part] = field(default_factory=lambda: STANDARD_PARTS)
+    demonstrates: Callable[[Mapping[str, Any]], bool] | None = None
+    labelled: Callable[[Row], list[tuple[str, str]]] | None = None
+    fixture: Path | None = None
+
+
+def prompt_files(
+    published: PublishedSet, source: str | None = None, subset_size: int | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of every file to write, by the name of the file.
+
+    train.json, dev.json and test.json have prompts. sft.json has the demonstrations if not every
+    prompt of train is one, and labelled.json the labelled texts {text, label} of train.
+
+    Args:
+      source: a folder, a file or `fixture`; None: the hub.
+      subset_size: most rows of the set for a part; a larger subset contains a smaller one.
+
+    Raises:
+      UserError: the source cannot be read, has no rows for a part, or rows are malformed. The
+        message lists the first of them with split, number and field.
+    """
+    files = {}
+    labelled = []
+    problems = []
+    for name in published.parts:
+        prompts = []
+        for row_id, values in part_rows(published, name, source, subset_size):
+            try:
+                prompts += _prompts_of_row(published, row_id, values)
+                if name == "train" and published.labelled is not None:
+                    for text, label in published.labelled(Row(values, {})):
+                        labelled.append({"text": text, "label": label})
+            except RowError as error:
+                problems.append(f"row {row_id}, {error}")
+        files[f"{name}.json"] = prompts
+    origin = f"hub:{published.hub_name}" if source is None else source
+    refuse_rows(origin, problems, "turned into prompts")
+    for name in published.parts:
+        if not files[f"{name}.json"]:
+            raise UserError(
+                f"{shorten(origin)} gives no prompts for {name}: its rows for it are left out, or"
+                " there are none. Give more rows"
+            )
+    if published.demonstrates is not None:
+        files["sft.json"] = [row for row in files["train.json"] if published.demonstrates(row)]
+    if published.labelled is not None:
+        files["labelled.json"] = labelled
+    return files
+
+
+def _prompts_of_row(published: PublishedSet, row_id: str, values: Any) -> list[dict[str, Any]]:
+    """The prompts of a row, with ids. Raises `RowError`."""
+    if not isinstance(values, Mapping):
+        raise RowError("row", f"must be an object, it is {type_name(values)}")
+    rows = published.prompts(Row(values, {}))
+    prompts = []
+    for number, row in enumerate(rows):
+        prompt_id = row_id if len(rows) == 1 else f"{row_id}-{number}"
+        prompts.append({"id": prompt_id, **row})
+        PROMPTS.parse(Row(prompts[-1], {}), number)  # raises an error that names the key
+    return prompts
+
+
+def part_rows(
+    published: PublishedSet, name: str, source: str | None, subset_size: int | None = None
+) -> Iterator[tuple[str, Any]]:
+    """The rows of a part in the order of the source, with their ids `split-number`."""
+    path = _local_path(published, source)
+    if path is not None and path.is_file():
+        split = name
+        rows = _file_rows(path)
+        start, end = (round(share * len(rows)) for share in FILE_SHARES[name])
+        numbers = sorted(range(len(rows)), key=lambda number: hash_share(str(number)))[start:end]
+    else:
+        part = published.parts[name]
+        split = part.split
+        rows = _hub_split(published, split) if path is None else _folder_split(path, split)
+        numbers = []
+        for number in range(len(rows)):
+            if part.start <= _share(split, number) < part.end:
+                numbers.append(number)
+    if subset_size is not None:
+        numbers = sorted(numbers, key=lambda number: _share(split, number))[:subset_size]
+    for number in sorted(numbers):
+        yield f"{split}-{number}", plain(rows[number])
+
+
+def _share(split: str, number: int) -> float:
+    return hash_share(f"{split} {number}")
+
+
+# ---- the hub -------------------------------------------------------------------------------------
+
+
+def _hub_split(published: PublishedSet, split: str) -> Rows:
+    """A split of the set by name: from the cache, else from the hub."""
+    import datasets  # takes seconds, and local files do not need it
+
+    try:
+        if published.is_converted:
+            files = {split: f"{published.config or 'default'}/{split}/*.parquet"}
+            return datasets.load_dataset(
+                published.hub_name, data_files=files, revision=CONVERTED, split=split
+            )
+        return datasets.load_dataset(published.hub_name, published.config, split=split)
+    except Exception as error:  # the library raises errors of many kinds
+        raise UserError(
+            f"the split {split} of hub:{published.hub_name} (config"
+            f" {published.config or 'default'}) cannot be read"
+            f" ({type(error).__name__}: {shorten(error)}). Is there a network? Name a local copy"
+            f" with source=FOLDER, or use a few rows that need no network: source={FIXTURE}"
+        ) from None
+
+
+# ---- local copies --------------------------------------------------------------------------------
+
+
+def _local_path(published: PublishedSet, source: str | None) -> Path | None:
+    """The folder or file of the rows; None: the hub.
+
+    Raises:
+      UserError: it does not exist.
+    """
+    if source is None:
+        return None
+    if source == FIXTURE and published.fixture is not None:
+        return published.fixture
+    path = Path(source)
+    if not path.exists():
+        raise UserError(
+            f"source={shorten(source)} does not exist: name the folder or file of a local copy of"
+            f" {published.hub_name}, or leave it out to fetch the set from the hub"
+        )
+    return path
+
+
+def _folder_split(folder: Path, split: str) -> Rows:
+    """The rows of a split in a local folder.
+
+    Raises:
+      UserError: the folder has no such split, or has it in files of different formats.
+    """
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return _saved_split(folder, split)
+    files = _files_of_split(folder, split)
+    suffixes = sorted({"".join(file.suffixes[-2:]) for file in files if file.suffix == ".gz"})
+    suffixes += sorted({file.suffix for file in files if file.suffix != ".gz"})
+    if not files:
+        raise UserError(
+            f"{folder} has no file of the split `{split}`: its path must name the split, such as"
+            f" {split}.jsonl or {split}/0000.parquet, and end in {', '.join([*SUFFIXES, CSV])}"
+        )
+    if len(suffixes) > 1:
+        raise UserError(
+            f"{folder} has the split `{split}` in files of several formats ({', '.join(suffixes)}),"
+            " which may be copies of the same rows: keep one of them"
+        )
+    return [row for file in files for row in _file_rows(file)]
+
+
+def _saved_split(folder: Path, split: str) -> Rows:
+    """A split of a folder that `save_to_disk` wrote."""
+    import datasets
+
+    try:
+        saved = datasets.load_from_disk(str(folder))
+    except Exception as error:
+        raise UserError(
+            f"{folder} cannot be read as what `save_to_disk` wrote ({type(error).__name__}:"
+            f" {shorten(error)}): save the data set again"
+        ) from None
+    if not isinstance(saved, datasets.DatasetDict):
+        raise UserError(
+            f"{folder} has one split only: save the whole set, with its splits"
+            " (`DatasetDict.save_to_disk`)"
+        )
+    if split not in saved:
+        raise UserError(f"{folder} has no split `{split}`; it has {', '.join(map(str, saved))}")
+    return saved[split]
+
+
+def _files_of_split(folder: Path, split: str) -> list[Path]:
+    """The files below a folder whose path names the split as a word, in alphabetic order."""
+    names = set(ALIASES.get(split, (split,)))
+    files = []
+    for path in sorted(folder.rglob("*")):
+        words = re.split(r"[^a-z0-9]+", path.relative_to(folder).as_posix().lower())
+        if path.name.endswith((*SUFFIXES, CSV)) and path.is_file() and names & set(words):
+            files.append(path)
+    return files
+
+
+def _file_rows(path: Path) -> list[Any]:
+    """The rows of a file. Raises `UserError` if it cannot be read."""
+    return _csv_rows(path) if path.name.endswith(CSV) else read_rows(path)
+
+
+def _csv_rows(path: Path) -> list[Any]:
+    """The rows of a CSV file with a header; a column of numbers has numbers."""
+    import pyarrow
+    import pyarrow.csv
+
+    options = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    try:
+        return pyarrow.csv.read_csv(path, parse_options=options).to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{path} is not a readable CSV file: {shorten(error)}") from None

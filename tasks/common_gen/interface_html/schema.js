@@ -1,0 +1,30 @@
+// Sentences in which all concepts occur: what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "common_gen",
+  "title": "Sentences from concepts",
+  "guideline_version": "1",
+  "guideline": [
+    "The sentence should describe an everyday scene and use all concepts, in any form of the word. Mark words that do not fit, as few as possible. Tick \"no error\" if there are none.",
+    "Then compare both sentences. A sentence without one of the concepts is the worse one."
+  ],
+  "unit": "word",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": {"key": "reference", "heading": "Reference"},
+    "outputs": ["sentence 1", "sentence 2"],
+    "noun": "sentence"
+  },
+  "row": ["prompt", "reference", "sentence 1", "sentence 2"],
+  "errors": [
+    {"name": "Implausible", "label": "Implausible", "letter": "P", "key": "1", "color": "#AA6C39", "needs": "nothing",
+     "help": "would not happen in this way"},
+    {"name": "Misused", "label": "Misused concept", "letter": "M", "key": "2", "color": "#E7040F", "needs": "nothing",
+     "help": "uses a concept in a way that makes no sense"},
+    {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "3", "color": "#137752", "needs": "nothing",
+     "help": "is not grammatical, or hard to read"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": "Which sentence describes the more plausible scene with all concepts?"
+};

@@ -1,0 +1,115 @@
+"""DailyDialog: the next utterance of an everyday conversation, with the labelled intent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fgrlhf.data.published import PublishedSet
+from fgrlhf.data.rows import Row, RowError, check_list, check_place, check_texts
+from fgrlhf.reward_models.kind import RewardContext, RewardKind
+from fgrlhf.reward_models.text_scorers import AnyTextScorer, TextScorer, score_texts
+from fgrlhf.types import Prompt, SegmentScore
+from tasks.text_task import text_task
+
+END = "<EOU>"  # of an utterance
+CONTEXT = 5  # utterances of a prompt
+Intent = Literal["inform", "question", "directive", "commissive"]
+INTENTS = ("", "inform", "question", "directive", "commissive")  # by the number in the set
+
+
+def utterances(row: Row) -> list[tuple[str, str]]:
+    """The utterances of a dialog with their intents. Raises `RowError`."""
+    texts = check_texts("dialog", row.get("dialog"), may_be_blank=True)
+    acts = check_list("act", row.get("act"))
+    if len(acts) != len(texts):
+        raise RowError("act", f"has {len(acts)} intents for {len(texts)} utterances")
+    result = []
+    for number, (text, act) in enumerate(zip(texts, acts)):
+        if check_place(f"act[{number}]", act, len(INTENTS), "intents are 1 to 4") == 0:
+            raise RowError(f"act[{number}]", "is 0, but intents are 1 to 4")
+        result.append((text, INTENTS[act]))
+    return result
+
+
+def prompts(row: Row) -> list[dict[str, Any]]:
+    """A prompt for every utterance after the first five: the five before it."""
+    dialog = utterances(row)
+    rows = []
+    for place in range(CONTEXT, len(dialog)):
+        context = END.join(text for text, _ in dialog[place - CONTEXT : place])
+        text, intent = dialog[place]
+        if text.strip():
+            rows.append({"prompt": f"{context} {END}", "references": [text], "intent": intent})
+    return rows
+
+
+def labelled(row: Row) -> list[tuple[str, str]]:
+    """Every utterance after the first, as a classifier of intents reads it."""
+    dialog = utterances(row)
+    pairs = zip(dialog, dialog[1:])
+    return [(in_context(before, text), intent) for (before, _), (text, intent) in pairs]
+
+
+def in_context(before: str, text: str) -> str:
+    """What a classifier of intents reads: an utterance after the one before it."""
+    return f"{before.strip()} {text.strip()}"
+
+
+class IntentMatch(RewardKind):
+    """1 if the intent of the response, by its classifier, is that of the labelled utterance."""
+
+    kind: Literal["intent_match"] = "intent_match"
+    scorers: dict[Intent, AnyTextScorer] = Field(
+        min_length=len(INTENTS) - 1, description="for each intent a scorer of utterances"
+    )
+
+    def build(self, context: RewardContext) -> "IntentReward":
+        built = {intent: scorer.build(context) for intent, scorer in self.scorers.items()}
+        return IntentReward(built)
+
+    def model_folders(self) -> tuple[str, ...]:
+        folders = [folder for scorer in self.scorers.values() for folder in scorer.model_folders()]
+        return tuple(dict.fromkeys(folders))
+
+
+class IntentReward:
+    """The intent is that with the highest score of the last utterance and the response."""
+
+    def __init__(self, scorers: Mapping[str, TextScorer]):
+        self.scorers = scorers
+
+    def segment_scores(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentScore]]:
+        read = []
+        for prompt, text in zip(prompts, texts):
+            heard = [part for part in prompt.text.split(END) if part.strip()]
+            read.append(in_context(heard[-1], text))
+        scores = {}
+        for intent, scorer in self.scorers.items():
+            scores[intent] = score_texts(scorer, prompts, read)
+        results = []
+        for number, prompt in enumerate(prompts):
+            likely = max(scores, key=lambda intent: scores[intent][number])
+            value = float(likely == prompt.meta["intent"])
+            results.append([SegmentScore(0, None, value, likely)])
+        return results
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """The column `intent/accuracy` of an evaluation, whatever the weight of the reward."""
+        return {"accuracy": scores[0].value}
+
+
+TASK = text_task(
+    "daily_dialog",
+    PublishedSet(
+        hub_name="li2017dailydialog/daily_dialog",
+        is_converted=True,
+        prompts=prompts,
+        labelled=labelled,
+    ),
+    headline=("intent/accuracy", "meteor", "meteor_stem", "distinct2"),
+    rewards={"intent_match": IntentMatch},
+    metric_names={"intent/accuracy": "intent accuracy"},
+)

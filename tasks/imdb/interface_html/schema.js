@@ -1,0 +1,30 @@
+// Positive continuations of film reviews: what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "imdb",
+  "title": "Positive reviews",
+  "guideline_version": "1",
+  "guideline": [
+    "The continuation should go on with the review and praise the film. Mark every sentence that does not, with the kind that fits best. Tick \"no error\" if there is none.",
+    "Then compare both continuations."
+  ],
+  "unit": "sentence",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": null,
+    "outputs": ["continuation 1", "continuation 2"],
+    "noun": "continuation"
+  },
+  "row": ["prompt", "continuation 1", "continuation 2"],
+  "errors": [
+    {"name": "Negative", "label": "Negative", "letter": "N", "key": "1", "color": "#AA6C39", "needs": "nothing",
+     "help": "criticises the film, or takes back praise"},
+    {"name": "Incoherent", "label": "Incoherent", "letter": "I", "key": "2", "color": "#E7040F", "needs": "nothing",
+     "help": "does not follow from the text before it, or contradicts it"},
+    {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "3", "color": "#137752", "needs": "nothing",
+     "help": "is not grammatical, or hard to read"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": "Which continuation is the better positive review of the film?"
+};

@@ -1,0 +1,32 @@
+// Translations of talks into German: what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "iwslt2017",
+  "title": "Translations into German",
+  "guideline_version": "1",
+  "guideline": [
+    "Mark the words of the translation that are wrong, as few as possible. Tick \"no error\" if there are none. The reference is one of several good translations.",
+    "Then compare both translations."
+  ],
+  "unit": "word",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": {"key": "reference", "heading": "Reference"},
+    "outputs": ["translation 1", "translation 2"],
+    "noun": "translation"
+  },
+  "row": ["prompt", "reference", "translation 1", "translation 2"],
+  "errors": [
+    {"name": "Mistranslation", "label": "Mistranslation", "letter": "M", "key": "1", "color": "#AA6C39", "needs": "nothing",
+     "help": "means something else than the English sentence"},
+    {"name": "Addition", "label": "Addition", "letter": "A", "key": "2", "color": "#E7040F", "needs": "nothing",
+     "help": "has no counterpart in the English sentence"},
+    {"name": "Untranslated", "label": "Untranslated", "letter": "U", "key": "3", "color": "#137752", "needs": "nothing",
+     "help": "is still English, but has a German translation"},
+    {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "4", "color": "#5E2CA5", "needs": "nothing",
+     "help": "is wrong or unnatural German"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": "Which translation is the better one?"
+};

@@ -1,0 +1,158 @@
+"""`make tasks`: every task at mini scale from end to end, and one table.
+
+    python -m tasks.mini [only=[hanoi,numbers]] [output_dir=outputs/mini] [lanes=2]
+
+A task is a stage that runs the task's own script, so each is also a command of its own, such as
+`bash tasks/hanoi/run.sh`. Results are in <output_dir>/TASK. Run it again to continue after an
+interruption; unchanged tasks are reused.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, PositiveInt
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import FilePath, StrictModel
+from fgrlhf.errors import UserError, run_main, suggestion
+from fgrlhf.files import read_json, write_json
+from fgrlhf.pipeline.stages import Pipeline, Stage, stop_with_signals
+from tasks.scripts import ROOT, pipeline_of, print_cost
+
+DEMO = "qa_feedback"  # `make demo` runs it
+ALL = ("all",)  # every stage of a text task
+
+
+@dataclass(frozen=True)
+class MiniTask:
+    """The figure of a task that the table shows.
+
+    Args:
+      metric: column of the evaluations.
+      before, after: the evaluations of the policy before and after RL.
+      arguments: of tasks/TASK/run.sh.
+    """
+
+    metric: str
+    before: str
+    after: str
+    arguments: tuple[str, ...] = ()
+
+
+# the longest first, which keeps both lanes busy
+TASKS = {
+    DEMO: MiniTask("oracle/gold", "sft", "fine_grained"),
+    "hh_rlhf": MiniTask("oracle/quality", "sft", "ppo"),
+    "reasoning": MiniTask("oracle/solution", "sft", "process"),
+    "hanoi": MiniTask("solved", "sft", "dense"),
+    "detoxification": MiniTask("judge", "initial", "fine_grained"),
+    "connections": MiniTask("right_groups", "sft", "dense"),
+    "numbers": MiniTask("reward", "before", "after"),
+    "imdb": MiniTask("reward/sentiment", "sft", "ppo", ALL),
+    "cnn_dailymail": MiniTask("rouge1", "sft", "ppo", ALL),
+    "common_gen": MiniTask("coverage", "sft", "ppo", ALL),
+    "totto": MiniTask("parent", "sft", "ppo", ALL),
+    "narrative_qa": MiniTask("rougeL", "sft", "ppo", ALL),
+    "iwslt2017": MiniTask("chrf/corpus", "sft", "ppo", ALL),
+    "daily_dialog": MiniTask("intent/accuracy", "sft", "ppo", ALL),
+}
+
+
+class MiniConfig(StrictModel):
+    only: list[str] = Field(default=[], description="these tasks; []: all")
+    output_dir: FilePath | None = Field(
+        default=None, description="folder of the results; null: outputs/mini"
+    )
+    lanes: PositiveInt = Field(default=2, description="tasks at the same time, a thread each")
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output_dir or ROOT / "outputs" / "mini").absolute()
+
+
+def chosen_tasks(only: list[str]) -> dict[str, MiniTask]:
+    """The named tasks, in the order of `TASKS`; all of them for [].
+
+    Raises:
+      UserError: a name is unknown.
+    """
+    for name in only:
+        if name not in TASKS:
+            raise UserError(f"`{name}` is not among these tasks; {suggestion(name, [*TASKS])}")
+    return {name: task for name, task in TASKS.items() if not only or name in only}
+
+
+def evaluation(name: str, policy: str) -> str:
+    """The summary of an evaluation, in the folder of the results."""
+    return f"{name}/eval/{policy}-test/summary.json"
+
+
+def stage(name: str, task: MiniTask, folder: Path) -> Stage:
+    """A stage that runs the whole task in its folder."""
+    out = folder / name
+    modules = [f"tasks.{name}.task", "fgrlhf.cli.evaluate", "fgrlhf.cli.rl"]
+    if name == DEMO:
+        modules.append("tasks.qa_feedback.demo")
+        command = (sys.executable, "-m", modules[-1], f"output_dir={out}", "lanes=1")
+    else:
+        variables = (f"OUTPUT_DIR={out}", f"DATA_DIR={out / 'data'}")
+        command = ("env", *variables, "bash", f"tasks/{name}/run.sh", *task.arguments)
+    return Stage(
+        name,
+        command,
+        outputs=(evaluation(name, task.before), evaluation(name, task.after)),
+        reads=("scripts/env.sh", f"tasks/{name}/**/*.sh", f"tasks/{name}/**/*.yml"),
+        modules=tuple(modules),
+    )
+
+
+def results(tasks: dict[str, MiniTask], folder: Path) -> list[dict]:
+    """A row for each task: its metric before and after RL with 95% intervals, and its minutes."""
+    costs = read_json(folder / "stages.json")
+    rows = []
+    for name, task in tasks.items():
+        before = read_json(folder / evaluation(name, task.before))[task.metric]
+        after = read_json(folder / evaluation(name, task.after))[task.metric]
+        minutes = costs[name]["seconds"] / 60
+        row = {"task": name, "metric": task.metric, "before": before, "after": after}
+        rows.append({**row, "minutes": round(minutes, 1)})
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    """The rows as text."""
+    lines = [f"{'task':<16}{'metric':<20}{'before RL':<26}{'after RL':<26}{'minutes':>7}"]
+    for row in rows:
+        values = [shown(row["before"]), shown(row["after"])]
+        lines.append(
+            f"{row['task']:<16}{row['metric']:<20}{values[0]:<26}{values[1]:<26}"
+            f"{row['minutes']:>7.1f}"
+        )
+    return "\n".join(lines)
+
+
+def shown(interval: dict[str, float]) -> str:
+    return f"{interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"
+
+
+def mini(settings: MiniConfig) -> None:
+    """Run all tasks, then print the table and write it to table.json."""
+    tasks = chosen_tasks(settings.only)
+    folder = settings.folder
+    stages = [stage(name, task, folder) for name, task in tasks.items()]
+    pipeline: Pipeline = pipeline_of(stages, folder, folder, settings.lanes, scale="mini")
+    pipeline.run()
+    rows = results(tasks, folder)
+    write_json(folder / "table.json", rows)
+    print("\n" + table(rows) + "\n")
+    print_cost(pipeline)
+
+
+def main() -> None:
+    stop_with_signals()
+    mini(settings_from(MiniConfig))
+
+
+if __name__ == "__main__":
+    run_main(main)

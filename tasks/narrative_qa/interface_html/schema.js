@@ -1,0 +1,30 @@
+// Answers to questions about stories: what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "narrative_qa",
+  "title": "Answers about stories",
+  "guideline_version": "1",
+  "guideline": [
+    "The prompt is a question and the summary of a story. Mark the words of the answer that are wrong or needless, as few as possible. Tick \"no error\" if there are none.",
+    "Then compare both answers. The reference is one of several right answers."
+  ],
+  "unit": "word",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": {"key": "reference", "heading": "Reference"},
+    "outputs": ["answer 1", "answer 2"],
+    "noun": "answer"
+  },
+  "row": ["prompt", "reference", "answer 1", "answer 2"],
+  "errors": [
+    {"name": "Wrong", "label": "Wrong", "letter": "W", "key": "1", "color": "#AA6C39", "needs": "nothing",
+     "help": "contradicts the story, or does not answer the question"},
+    {"name": "Needless", "label": "Needless", "letter": "N", "key": "2", "color": "#E7040F", "needs": "nothing",
+     "help": "is true, but nobody asked for it"},
+    {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "3", "color": "#137752", "needs": "nothing",
+     "help": "is not grammatical, or hard to read"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": "Which answer is the better one?"
+};

@@ -1,0 +1,30 @@
+// Descriptions of highlighted table cells: what the feedback pages show and ask. JSON after `=`.
+window.FG_SCHEMA = {
+  "task": "totto",
+  "title": "Descriptions of table cells",
+  "guideline_version": "1",
+  "guideline": [
+    "The sentence should state what the highlighted cells say, and nothing else. Mark words that do not, as few as possible. Tick \"no error\" if there are none.",
+    "Then compare both descriptions."
+  ],
+  "unit": "word",
+  "fields": {
+    "title": "prompt",
+    "context": null,
+    "reference": {"key": "reference", "heading": "Reference"},
+    "outputs": ["description 1", "description 2"],
+    "noun": "description"
+  },
+  "row": ["prompt", "reference", "description 1", "description 2"],
+  "errors": [
+    {"name": "Wrong", "label": "Wrong", "letter": "W", "key": "1", "color": "#AA6C39", "needs": "nothing",
+     "help": "contradicts the cells, their headers or the titles"},
+    {"name": "Unsupported", "label": "Unsupported", "letter": "U", "key": "2", "color": "#E7040F", "needs": "nothing",
+     "help": "cannot be known from the cells, their headers or the titles"},
+    {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "3", "color": "#137752", "needs": "nothing",
+     "help": "is not grammatical, or hard to read"}
+  ],
+  "missing": [],
+  "correction": false,
+  "comparison": "Which sentence describes the highlighted cells better?"
+};

@@ -1,0 +1,72 @@
+"""`make tasks`: every task has a mini scale, and the table shows what its evaluations contain."""
+
+from pathlib import Path
+
+import pytest
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import write_json
+from fgrlhf.pipeline import stages
+from tasks import mini
+from tasks.mini import DEMO, TASKS, MiniConfig, MiniTask, chosen_tasks, results, stage, table
+
+ROOT = Path(__file__).parents[1]
+NOT_MINI = {"sentiment"}  # needs the pretrained model
+
+
+def test_every_task_with_a_mini_scale_is_run():
+    names = {path.parent.name for path in (ROOT / "tasks").glob("*/task.py")}
+    assert set(TASKS) == names - NOT_MINI
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_script_of_a_task_exists(name):
+    command = stage(name, TASKS[name], Path("out")).command
+    if name == DEMO:
+        assert command[1:3] == ("-m", "tasks.qa_feedback.demo")
+    else:
+        script = next(part for part in command if part.endswith("run.sh"))
+        assert (ROOT / script).is_file()
+
+
+def test_chosen_tasks():
+    assert list(chosen_tasks([])) == list(TASKS)
+    assert list(chosen_tasks(["numbers", "hanoi"])) == ["hanoi", "numbers"]
+    with pytest.raises(UserError, match="`hannoi` is not among these tasks; did you mean"):
+        chosen_tasks(["hannoi"])
+
+
+def test_the_table(tmp_path, monkeypatch, capsys):
+    """Stages that only write their evaluations."""
+    tasks = {"words": MiniTask("reward", "sft", "ppo")}
+    monkeypatch.setattr(mini, "TASKS", tasks)
+    write = (
+        "mkdir -p words/eval/sft-test words/eval/ppo-test;"
+        " for i in 1 2; do name=$([ $i = 1 ] && echo sft || echo ppo);"
+        ' echo "{\\"reward\\": {\\"mean\\": 0.$i, \\"low\\": 0, \\"high\\": 1}}"'
+        " > words/eval/$name-test/summary.json; done"
+    )
+
+    def small_stage(name, task, folder):
+        outputs = (mini.evaluation(name, task.before), mini.evaluation(name, task.after))
+        command = ("bash", "-c", f"cd {folder}; {write}")
+        return stages.Stage(name, command, outputs=outputs)
+
+    monkeypatch.setattr(mini, "stage", small_stage)
+    mini.mini(MiniConfig(output_dir=str(tmp_path)))
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("words")]
+    assert "0.100 [0.000, 1.000]" in row
+    assert "0.200 [0.000, 1.000]" in row
+
+
+def test_results(tmp_path):
+    interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    for policy, mean in (("sft", 0.5), ("ppo", 0.625)):
+        path = tmp_path / mini.evaluation("words", policy)
+        write_json(path, {"reward": {**interval, "mean": mean}})
+    write_json(tmp_path / "stages.json", {"words": {"seconds": 90.0, "peak_mb": 1.0}})
+    rows = results({"words": MiniTask("reward", "sft", "ppo")}, tmp_path)
+    assert rows[0]["minutes"] == 1.5
+    assert "0.500 [0.250, 0.750]" in table(rows)
+    assert "0.625 [0.250, 0.750]" in table(rows)
