@@ -322,8 +322,9 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = next(text for name, columns, text in BLOCKS if name == "comparisons" and not columns)
     Path("rows.jsonl").write_text(rows, encoding="utf-8")
+    write_jsonl("steps.jsonl", [{"prompt": "a", "steps": [{"text": "b", "score": 1}]}])
     write_feedback_files(tmp_path)
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 8 and Path("rows.parquet").exists()
+    assert len(commands) == 11 and Path("rows.parquet").exists()

@@ -396,4 +396,4 @@ def test_the_registry_builds_every_name(monkeypatch, language_model):
         metric = build_metric(MetricConfig(name=name, **settings.get(name, {})))
         assert (metric.name, metric.column, metric.facts) == (name, name, facts)
     lower = {name for name, facts in METRICS.items() if facts.higher_is_better is False}
-    assert lower == {"perplexity", "repetition"}
+    assert lower == {"perplexity", "repetition", "ter"}

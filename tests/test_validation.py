@@ -366,7 +366,7 @@ def test_a_message_lists_twenty_problems(tmp_path):
             and last in lines[-2]
         )
         assert lines[0].startswith(
-            f"{count} mistakes in {count} rows of the data (file, row counted from 0, "
+            f"{count:,} mistakes in {count:,} rows of the data (file, row counted from 0, "
         )
 
 

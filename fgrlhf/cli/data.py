@@ -272,6 +272,7 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     """Read rows in a format and write them with the format's own keys, or as pairs."""
     _check_paths(source, out)
     row_format = FORMATS[settings.format]
+    items: list[Any]
     if settings.task is None:
         items = row_format.read(source, settings.columns, settings.limit)
     else:
