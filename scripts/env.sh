@@ -37,6 +37,11 @@ if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[1
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Folders in the repository get the same name from wherever a script was started, because a run that is continued must have
+# the paths with which it began.
+if [ -n "${DATA_DIR:-}" ]; then DATA_DIR="${DATA_DIR#"$PWD"/}"; fi
+if [ -n "${OUTPUT_DIR:-}" ]; then OUTPUT_DIR="${OUTPUT_DIR#"$PWD"/}"; fi
+
 case "$script" in
     "$PWD"/tasks/*) TASK="${script#"$PWD"/tasks/}"; TASK="${TASK%%/*}" ;;
 esac

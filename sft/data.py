@@ -23,18 +23,30 @@ IGNORED = -100  # the label that the losses of transformers ignore
 
 @dataclass(frozen=True)
 class Cuts:
-    """Numbers of prompts and answers that exceeded the limits of `model` and were cut."""
+    """What the model does not see of its training examples.
+
+    Attributes:
+      prompts, answers: numbers of those that exceeded the limits of `model` and were cut.
+      unknown_share: of the answers' tokens, those that the tokenizer does not know.
+    """
 
     examples: int
     prompts: int
     answers: int
+    unknown_share: float = 0.0
 
     def describe(self, max_input_len: int, max_generated_len: int) -> str:
         """A line for the user."""
-        return (
+        line = (
             f"{self.prompts} of {self.examples} prompts are cut to"
             f" model.max_input_len={max_input_len}, {self.answers} answers to"
             f" model.max_generated_len={max_generated_len} tokens"
+        )
+        if self.unknown_share == 0:
+            return line
+        return (
+            f"{line}. {self.unknown_share:.2%} of the answers' tokens are unknown to the tokenizer:"
+            " the model cannot learn these words"
         )
 
 
@@ -74,10 +86,16 @@ def encode(
 
 
 def count_cuts(policy: Policy, examples: Sequence[Demonstration], max_generated_len: int) -> Cuts:
-    """Count the prompts and responses that `encode` cuts."""
-    answers = sum(len(ids) > max_generated_len for ids in _response_ids(policy, examples))
+    """Count the prompts and responses that `encode` cuts, and unknown tokens of responses."""
+    answers = _response_ids(policy, examples)
+    cut = sum(len(ids) > max_generated_len for ids in answers)
     prompts = count_cut(policy, [example.prompt for example in examples])
-    return Cuts(len(examples), prompts, answers)
+    unknown_id = policy.tokenizer.unk_token_id
+    if unknown_id in (policy.end_id, policy.tokenizer.eos_token_id):
+        unknown_id = None  # tokenizers of bytes know every text and name their end token here
+    unknown = sum(ids.count(unknown_id) for ids in answers)
+    tokens = sum(map(len, answers))
+    return Cuts(len(examples), prompts, cut, unknown / tokens if tokens else 0.0)
 
 
 def _response_ids(policy: Policy, examples: Sequence[Demonstration]) -> list[list[int]]:

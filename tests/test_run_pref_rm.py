@@ -14,6 +14,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from fgrlhf.config import validate
 from fgrlhf.data.comparisons import as_pairs, join_pairs
 from fgrlhf.errors import UserError
+from fgrlhf.files import read_jsonl
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
@@ -340,15 +341,17 @@ def test_pairs_and_comparisons_of_several_responses_give_equal_gradients(tmp_pat
 
 
 def test_margins_reach_the_loss(tmp_path):
-    """A margin moves the scores of a pair further apart."""
+    """Before the scores of a pair are further apart than the margin, the loss is about its size."""
     rows = rm.comparison_rows(150, 0)
     for row in rows:
         row["margins"] = [1.0] * len(row["preferences"])
     (tmp_path / "train.json").write_text(json.dumps(rows))
     (tmp_path / "dev.json").write_text(json.dumps(rm.comparison_rows(40, 1)))
-    stds = []
+    first_loss = {}
     for margin in (0.0, 5.0):
         folder = tmp_path / f"margin{margin:.0f}"
         train(config(tmp_path, train__margin=margin, logging__save_dir=str(folder)))
-        stds.append(json.loads((folder / "reward_model.json").read_text())["std"])
-    assert stds[1] > stds[0] + 1
+        losses = [row["loss"] for row in read_jsonl(folder / "metrics.jsonl") if "loss" in row]
+        first_loss[margin] = losses[0]
+    assert first_loss[0.0] < 1
+    assert 3 < first_loss[5.0] < 6

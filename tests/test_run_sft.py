@@ -285,6 +285,12 @@ def test_encode():
     assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]
     assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
     assert count_cuts(t5, examples, 5).answers == 0
+    # "zebra" is one of the five tokens of both answers, with their ends
+    with_unknown = [examples[1], Demonstration(Prompt("2", "a"), "dog zebra")]
+    assert count_cuts(t5, with_unknown, 5).unknown_share == pytest.approx(1 / 5)
+    t5.tokenizer.unk_token = t5.tokenizer.eos_token  # as byte-level tokenizers have it
+    assert count_cuts(t5, with_unknown, 5).unknown_share == 0
+    t5.tokenizer.unk_token = "<unk>"
     t5.max_input_len = 2
     assert count_cuts(t5, examples, 5).prompts == 1
     t5.max_input_len = 64

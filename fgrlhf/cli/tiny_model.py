@@ -2,8 +2,9 @@
 
     python -m fgrlhf.cli.tiny_model TASK output_dir=outputs/mini/base_model
 
-Every word and punctuation mark of the task's training prompts and of their references is a token.
-The model is decoder-only, and its folder is an ordinary folder of transformers.
+Every word and punctuation mark of the task's training prompts, of their references and of the
+demonstrations is a token. The model is decoder-only, and its folder is an ordinary folder of
+transformers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.config import Count, FilePath, Seed, StrictModel, refuse
+from fgrlhf.data.formats import DEMONSTRATIONS
 from fgrlhf.errors import run_main
 from fgrlhf.models.tiny import save_model, tiny_causal, word_tokenizer
 from fgrlhf.runs.stage import hold
@@ -28,6 +30,9 @@ class Settings(StrictModel):
     output_dir: FilePath = Field(description="folder of the results")
     train_file: FilePath | None = Field(
         default=None, description="prompts; null: the task generates them"
+    )
+    demonstrations: FilePath | None = Field(
+        default=None, description="responses for supervised fine-tuning, with their prompts"
     )
     words: str = Field(default="", description="more words for responses, separated by spaces")
     width: Count = Field(default=64, description="width of the hidden states")
@@ -47,6 +52,10 @@ def texts_of(task: Task, settings: Settings) -> Iterator[str]:
     for prompt in task.prompts(settings.train_file, "train"):
         yield prompt.text
         yield from prompt.references
+    if settings.demonstrations is not None:
+        for demonstration in DEMONSTRATIONS.read(settings.demonstrations):
+            yield demonstration.prompt.text
+            yield demonstration.response
     yield settings.words
 
 

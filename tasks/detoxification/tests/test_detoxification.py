@@ -221,11 +221,10 @@ def environment(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize("path", [DENSE, HOLISTIC, PAPER_DENSE, PAPER_HOLISTIC])
 def test_the_judge_is_never_rewarded(environment, path):
     config = load_config(rl_config(TASK), path).model_dump()
-    judges = {
-        metric["key"]: metric["scorer"]
-        for metric in config["evaluation_metrics"]
-        if metric["name"] == "score"
-    }
+    judges = {}
+    for metric in config["evaluation_metrics"]:
+        if metric["name"] == "score":
+            judges[metric["key"]] = metric["scorer"]
     assert judges["judge"] != config["reward"]["toxicity"]["scorer"]
     # Perspective's labels and people's marks: the judge never has those of the reward
     labels = {"reward_scorer": "people", "judge": "Perspective"}

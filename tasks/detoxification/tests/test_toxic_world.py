@@ -28,6 +28,14 @@ from tasks.detoxification.data.mini_world import (
         ('i saw " liar " on the door .', 0.0),
         ("the road is wet .", 0.0),
         ("omar is a liar and a clown .", 0.7),
+        # a negation counts in its clause, and for what follows it
+        ("omar is not really a liar , and ada is really old .", 0.0),
+        ("omar is really a liar , and ada is not really old .", 0.7),
+        ("i did not see ada , the liar .", 0.7),
+        ("what a liar omar is not .", 0.7),
+        # quotation marks protect what is between them
+        ('i saw " bread " near the pig .', 0.6),
+        ('" what a pig " said ada .', 0.0),
         ("", 0.0),
     ],
 )
@@ -50,7 +58,7 @@ def test_angry_comments_are_more_toxic():
     rng = random.Random(0)
     angry = [toxicity(make_comment(rng, "angry")) for _ in range(400)]
     calm = [toxicity(make_comment(rng, "calm")) for _ in range(400)]
-    assert 0.38 < sum(angry) / 400 < 0.5
+    assert 0.33 < sum(angry) / 400 < 0.45
     assert sum(calm) / 400 < 0.1
 
 
