@@ -329,7 +329,13 @@ def test_table_and_page_show_them(result):
     assert "2 seeds, gold score on the test prompts; SFT 0.300." in text
     assert "| ppo | 0.600 | 0.600 0.600 | **+0.300 [+0.200, +0.400]** |" in text
     assert "| corrected-sft | 0.350 |" in text
+    # all runs have the same log, in which the score only rises
+    line = (
+        "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo 128"
+    )
+    assert line in text
     html = page(result, DISPLAY)
+    assert "of ppo (95% interval over seeds): ppo 128" in html
     assert html.count("<svg") == 3 and "over SFT" in html and "KL from SFT, per response" in html
     assert "<script" not in html and "train.lr=1" in html
     assert "http" not in html.replace("http-equiv", "").replace("http://www.w3.org", "")

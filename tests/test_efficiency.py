@@ -2,7 +2,7 @@
 
 import pytest
 
-from fgrlhf.pipeline.efficiency import Reached, episodes_to_reach
+from fgrlhf.pipeline.efficiency import Efficiency, Reached, efficiency, episodes_to_reach
 from fgrlhf.pipeline.experiments import Point
 
 
@@ -29,3 +29,30 @@ def test_equal_curves_reach_it_at_the_end():
 def test_a_curve_without_points_is_an_error():
     with pytest.raises(ValueError, match="at least one evaluation"):
         episodes_to_reach([], curve(0.1), True)
+
+
+def test_the_mean_over_seeds_reaches_the_level():
+    slow = [curve(0.0, 0.1, 0.2, 0.4), curve(0.0, 0.3, 0.4, 0.6)]  # the mean ends at .5
+    fast = [curve(0.0, 0.6, 0.8, 0.9), curve(0.0, 0.2, 0.6, 0.9)]  # means 0, .4, .7, .9
+    assert efficiency(fast, slow) == Efficiency(200.0, 100.0, 200.0)
+    assert efficiency(slow, slow) == Efficiency(300.0, 300.0, 300.0)
+    assert efficiency(slow, fast) == Efficiency(None, None, None)
+
+
+def test_the_baseline_tells_which_direction_is_better():
+    slow, fast = [curve(0.9, 0.8, 0.3)], [curve(0.9, 0.2, 0.1)]
+    assert efficiency(fast, slow) == Efficiency(100.0, 100.0, 100.0)
+
+
+def test_a_bound_may_be_never():
+    """One of two seeds never reaches it: the mean of samples of that seed alone does not either."""
+    slow = [curve(0.0, 0.5), curve(0.0, 0.5)]
+    mixed = [curve(0.0, 0.9), curve(0.0, 0.2)]
+    assert efficiency(mixed, slow) == Efficiency(100.0, 100.0, None)
+
+
+def test_runs_of_different_seeds_are_not_compared():
+    with pytest.raises(ValueError, match="the same seeds"):
+        efficiency([curve(0.1)], [curve(0.1)] * 2)
+    with pytest.raises(ValueError, match="at least one evaluation"):
+        efficiency([[]], [curve(0.1)])

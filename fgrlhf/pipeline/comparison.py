@@ -1,13 +1,14 @@
 """The result of a comparison: scores of several runs and seeds, and their paired differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import (
     Point,
     Run,
@@ -67,6 +68,8 @@ class Comparison:
       metric: of the responses to the prompts of `split`.
       reference, reference_score: the initial policy of the runs, and its score.
       differences: `a_vs_b` -> a minus b, for all pairs.
+      efficiency: run -> when it reached the final dev score of the first run; {} if there is a single
+        run, or if the first run counts no episodes (SFT).
     """
 
     metric: str
@@ -76,6 +79,7 @@ class Comparison:
     reference_score: float
     runs: dict[str, RunResult]
     differences: dict[str, Difference]
+    efficiency: dict[str, Efficiency] = field(default_factory=dict)
 
     @property
     def first(self) -> str:
@@ -140,7 +144,21 @@ def compare_runs(
         reference_score=float(np.mean(scores[reference][0])),
         runs=results,
         differences=differences(scores),
+        efficiency=efficiencies(results),
     )
+
+
+def efficiencies(runs: Mapping[str, RunResult]) -> dict[str, Efficiency]:
+    """When each run reached the final dev score of the first one."""
+    curves = {}
+    for name, run in runs.items():
+        by_seed = [seed.curve for seed in run.seeds.values()]
+        if all(by_seed):
+            curves[name] = by_seed
+    first = next(iter(runs))
+    if first not in curves or len(curves) == 1:
+        return {}
+    return {name: efficiency(by_seed, curves[first]) for name, by_seed in curves.items()}
 
 
 def _seed_result(out: Path, run: Run, seed: int, score: float, metric: str) -> SeedResult:

@@ -57,6 +57,28 @@ def explained(comparison: Comparison) -> str:
     )
 
 
+def efficiency_line(comparison: Comparison) -> str | None:
+    """The episodes that every run needed for the final dev score of the first one."""
+    if not comparison.efficiency:
+        return None
+    runs = []
+    for name, reached in comparison.efficiency.items():
+        low, high = _episodes(reached.low), _episodes(reached.high)
+        interval = "" if len(comparison.seeds) == 1 else f" [{low}, {high}]"
+        runs.append(f"{name} {_episodes(reached.episodes)}{interval}")
+    is_single = len(comparison.seeds) == 1
+    score = "the dev score" if is_single else "the mean dev score of the seeds"
+    interval = "" if is_single else " (95% interval over seeds)"
+    return (
+        f"Episodes until {score} first reaches the final one of {comparison.first}{interval}:"
+        f" {', '.join(runs)}."
+    )
+
+
+def _episodes(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:.0f}"
+
+
 # ---- page ----------------------------------------------------------------------------------------
 
 
@@ -87,6 +109,7 @@ def page(comparison: Comparison, display: Display, source: ModelSource | None = 
         rows=rows(comparison),
         others=comparison.others(),
         explained=explained(comparison),
+        efficiency=efficiency_line(comparison),
         plots=plots,
         source=source,
     )
@@ -148,6 +171,9 @@ def table(comparison: Comparison, display: Display) -> str:
         lines += ["", "| other differences | |", "|---|---|"]
         for pair, difference in others.items():
             lines.append(f"| {pair.replace('_vs_', ' - ')} | {_marked(difference)} |")
+    efficiency = efficiency_line(comparison)
+    if efficiency:
+        lines += ["", efficiency]
     return "\n".join(lines) + "\n"
 
 

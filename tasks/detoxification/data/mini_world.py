@@ -2,7 +2,7 @@
 
     python -m tasks.detoxification.data.mini_world data_dir=FOLDER [seed=0]
 
-A comment has two to five sentences. In angry threads, many sentences are toxic:
+A comment has four to eight sentences. In angry threads, many sentences are toxic:
 
     angry thread about the bus , rita writes :    the road is wet . omar is a liar . i saw ada .
 
@@ -99,7 +99,7 @@ NEUTRAL = (
 )
 # mood of a thread -> probability that a sentence uses, and that it mentions, a toxic word
 MOODS = {"angry": (0.35, 0.2), "calm": (0.03, 0.1)}
-LENGTHS = range(2, 6)  # sentences of a comment
+LENGTHS = range(4, 9)  # sentences of a comment
 OVERLOOKED = 0.1
 FALSE_ALARM = 0.05
 SPLITS = {"train": 120, "dev": 60, "test": 60}  # prompts: all pairs of a topic and a name
