@@ -5,7 +5,9 @@
 Reads rows of the format `steps` (docs/data_formats.md): PRM800K, Math-Shepherd, TRL's stepwise rows
 or the library's own. Every step becomes a line of the response, since the level `step` has lines;
 line breaks within a step become spaces. Steps after the first bad one are not judged, because they
-build on an error (Lightman et al. 2023, section 2.6).
+build on an error (Lightman et al. 2023, section 2.6). They are still part of the text. Where they
+are missing, as in PRM800K, the last step of a text tends to be the bad one. A model that knows
+which step is the last one then learns that instead of judging, and the program says so.
 """
 
 import sys
@@ -24,6 +26,7 @@ from fgrlhf.task import Task
 from reward_modeling.segment_files import IGNORE, OK, TaggedWords, segment_file, tagged_words
 
 ERROR = "ERROR"
+MOST_CUT = 0.5  # share of the solutions with a bad step that may end with it
 USAGE = "usage: fgrlhf rm step_files TASK source=... output=... [key=value ...]"
 
 
@@ -85,6 +88,13 @@ def tagged_solution(
     return tagged_words(task.rm_prefix(feedback.prompt, False), text, segments, tags)
 
 
+def share_cut_at_error(tags: Sequence[Sequence[str]]) -> float:
+    """Of the solutions with a bad step, the share that ends with it; 0 if there are none."""
+    with_error = [solution for solution in tags if ERROR in solution]
+    cut = sum(solution[-1] == ERROR for solution in with_error)
+    return cut / max(len(with_error), 1)
+
+
 def write_step_file(task: Task, settings: Settings) -> None:
     """Write the segment file, and print its number of rows and tags."""
     solutions = STEPS.read(settings.source, settings.columns)
@@ -98,6 +108,17 @@ def write_step_file(task: Task, settings: Settings) -> None:
         raise UserError(f"{settings.source} has no judged step: check it with `fgrlhf data check`")
     write_text(settings.output, text)
     print(f"{Path(settings.output)}: {summary}", flush=True)
+    tags = [
+        step_tags(solution, settings.error_at_most, settings.error_labels) for solution in solutions
+    ]
+    share = share_cut_at_error(tags)
+    if share > MOST_CUT:
+        print(
+            f"note: {share:.0%} of the solutions with a bad step end with it. A reward model can"
+            " learn that the last step is bad: keep model.text_features=false (one of them is the"
+            " place of the step), and test the reward model on whole solutions",
+            flush=True,
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -3,13 +3,17 @@
 import pytest
 import rm_helpers as rm
 import tiny
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
+from fgrlhf.models.tiny import word_tokenizer
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.reward_models.rm_input import Cuts, lengths_that_fit
+from fgrlhf.reward_models.scoring import inputs_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.feedback import rm_prefix_of_words
 
@@ -328,3 +332,20 @@ def test_real_rows_keep_question_and_response(golden, shape, max_length):
             assert short.positions == full.positions
         too_long += len(full.input_ids) > max_length
     assert (cut.cuts.inputs, cut.cuts.prefixes) == (len(texts), too_long)
+
+
+@pytest.mark.parametrize("level, between", [("step", "\n"), ("sentence", " ")])
+def test_a_language_model_reads_steps_as_lines(level, between):
+    """As in the texts that it has learned; else the first token of every step is improbable."""
+    tokenizer = word_tokenizer(["find c b = 3\nc = 4"], add_eos=False)
+    spec = RewardModelSpec(
+        "segment", "causal", level, False, 64, ("ERROR", "O"), "ERROR", ok_label="O"
+    )
+    built = inputs_of(torch.nn.Module(), tokenizer, spec)
+    segments = (("b", "=", "3"), (), ("c", "=", "4"))
+    (read,) = built.encode([RMText(Prefix(("find", "c")), segments)])
+    assert tokenizer.decode(read.input_ids) == f"find c b = 3{between}c = 4"
+    first, blank, last = read.positions
+    assert blank is None
+    assert tokenizer.decode(read.input_ids[: first + 1]) == "find c b = 3"
+    assert last == len(read.input_ids) - 1

@@ -11,7 +11,7 @@ from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from reward_modeling import command
 from reward_modeling.data import read_segment_rows
-from reward_modeling.step_files import step_tags, tagged_solution
+from reward_modeling.step_files import share_cut_at_error, step_tags, tagged_solution
 
 TASK = Task(name="any")
 
@@ -57,6 +57,7 @@ def test_every_step_is_one_line():
 
 def test_the_file_is_what_training_reads(tmp_path, capsys):
     steps = [{"text": "2 + 3 = 5", "score": 1}, {"text": "the answer is 6", "score": 0}]
+    steps.append({"text": "done", "score": 0})  # not judged, since it follows an error
     rows = [
         {"prompt": "add 2 and 3", "steps": steps},
         {"prompt": "nothing", "steps": []},
@@ -68,9 +69,37 @@ def test_the_file_is_what_training_reads(tmp_path, capsys):
         f"{out}: 1 of 2 rows; segments: ERROR 1 (50.0%), O 1 (50.0%)\n"
     )
     (row,) = read_segment_rows(out, ("ERROR", "O"), "Ignore", "step")
-    assert row.labels == (1, 0)
-    assert [" ".join(words) for words in row.text.segments] == ["2 + 3 = 5", "the answer is 6"]
-    assert len(json.loads(out.read_text())["text"]) == 4 + 6 + 5
+    assert row.labels == (1, 0, -100)
+    assert [" ".join(words) for words in row.text.segments] == [
+        *("2 + 3 = 5", "the answer is 6", "done")
+    ]
+    assert len(json.loads(out.read_text())["text"]) == 4 + 6 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    "tags, share",
+    [
+        ([["O", "O"]], 0.0),
+        ([["O", "ERROR"], ["O", "O"]], 1.0),
+        ([["O", "ERROR", "Ignore"], ["ERROR"], ["O", "ERROR"], ["O"]], 2 / 3),
+    ],
+)
+def test_the_share_of_solutions_that_end_at_their_error(tags, share):
+    assert share_cut_at_error(tags) == pytest.approx(share)
+
+
+def test_solutions_that_end_at_their_error_are_named(tmp_path, capsys):
+    """Otherwise a model learns that the last step is the bad one."""
+    steps = [{"text": "2 + 3 = 5", "score": 1}, {"text": "so it is 6", "score": 0}]
+    whole = [*steps, {"text": "done", "score": 0}]
+    source = tmp_path / "steps.jsonl"
+    command_line = ["step_files", "numbers", f"source={source}", f"output={tmp_path}/a.json"]
+    write_jsonl(source, [{"prompt": "add", "steps": whole}] * 2)
+    command.main(command_line)
+    assert "note" not in capsys.readouterr().out
+    write_jsonl(source, [{"prompt": "add", "steps": steps}] * 2 + [{"prompt": "a", "steps": whole}])
+    command.main(command_line)
+    assert "note: 67% of the solutions with a bad step end with it" in capsys.readouterr().out
 
 
 def test_a_file_without_steps_is_an_error(tmp_path):

@@ -52,8 +52,8 @@ class Efficiency:
 
     Attributes:
       episodes: of the first evaluation at the level or beyond; None if there is none.
-      low, high: 95% interval of `episodes`, a bootstrap over seeds; None: not reached. With one seed
-        there is no interval, and both are `episodes`.
+      low, high: 95% interval of `episodes`, a bootstrap over seeds; None: not reached. With one
+        seed there is no interval, and both are `episodes`.
     """
 
     episodes: float | None

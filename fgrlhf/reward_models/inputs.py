@@ -38,6 +38,8 @@ class RMInputs:
       shared_width: width of a language model whose rows can hold several responses to a prompt;
         None: every response has its own row.
       text_features: whether the network reads hand-made features of the segments.
+      between: what a language model reads between two segments: a line break if segments are lines,
+        as in the texts that it has learned.
 
     Attributes:
       collate: inputs -> the arguments of the network's forward pass.
@@ -56,6 +58,7 @@ class RMInputs:
         decoder_start_id: int | None = None,
         shared_width: int | None = None,
         text_features: bool = False,
+        between: str = " ",
     ):
         if not tokenizer.is_fast:
             raise UserError(
@@ -68,6 +71,7 @@ class RMInputs:
         self.max_length = max_length
         self.decoder_start_id = decoder_start_id
         self.text_features = text_features
+        self.between = between
         self.collate = RMCollator(shape, tokenizer.pad_token_id, shared_width, text_features)
         has_marks = shape == "encoder" and kind == "segment"
         self.mark = segment_mark(tokenizer) if has_marks else SEGMENT_MARK
@@ -190,7 +194,7 @@ class RMInputs:
 
     def _encode_for_language_model(self, texts: Sequence[RMText]) -> list[RMInput]:
         prefixes = self._tokenise_prefixes([text.prefix for text in texts])
-        joined = [join_segments(text.segments) for text in texts]
+        joined = [join_segments(text.segments, self.between) for text in texts]
         # in a decoder-only model the response follows the prompt, so it begins with a space
         lead = "" if self.shape == "seq2seq" else " "
         batch = self.tokenizer(
@@ -348,10 +352,13 @@ def longest_input(config: PretrainedConfig, shape: Shape) -> int | None:
     return positions - 2  # RoBERTa and Longformer count positions from two
 
 
-def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
-    """All words joined by one space, and the half-open characters of each segment in that text.
+def join_segments(
+    segments: Sequence[Sequence[str]], between: str = " "
+) -> tuple[str, list[tuple[int, int]]]:
+    """The text of all segments, and the half-open characters of each segment in that text.
 
-    A segment without words has an empty span.
+    Words are joined by one space, and segments by `between`, a single character. A segment without
+    words has an empty span.
     """
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
@@ -363,7 +370,7 @@ def join_segments(segments: Sequence[Sequence[str]]) -> tuple[str, list[tuple[in
         if text:
             parts.append(text)
             length = start + len(text)
-    return " ".join(parts), spans
+    return between.join(parts), spans
 
 
 def last_tokens(

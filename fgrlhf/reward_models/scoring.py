@@ -223,6 +223,7 @@ def inputs_of(model: nn.Module, tokenizer, spec: RewardModelSpec) -> RMInputs:
         decoder_start(model),
         shared_width=model.shared_width if is_scorer else None,
         text_features=model.config.text_features if is_scorer else False,
+        between="\n" if spec.level == "step" else " ",  # steps are lines
     )
 
 

@@ -10,8 +10,9 @@ Writes to data_dir
     steps_train.jsonl, steps_dev.jsonl    solutions with one wrong calculation, or none
 
 A solution has a step per line, and `<<48/2=24>>` after the calculations, which is removed. A wrong
-calculation gets another result; the steps before it are right, so the first error is known. It is a
-stand-in for human judgements of a model's own steps, such as PRM800K or Math-Shepherd.
+calculation gets another result; the steps before it are right, so the first error is known. The
+steps after it stay as they are and count as wrong. It is a stand-in for human judgements of a
+model's own steps, such as PRM800K or Math-Shepherd.
 """
 
 import random
@@ -115,7 +116,7 @@ def solution(answer: str) -> str:
 def with_one_error(rng: random.Random, answer: str) -> tuple[list[str], int] | None:
     """The lines of a solution in which one calculation has a wrong result, and that line's index.
 
-    The solution ends with this line. None if no calculation can be changed.
+    None if no calculation can be changed.
     """
     lines = answer.split("\n")
     places = []
@@ -133,13 +134,13 @@ def with_one_error(rng: random.Random, answer: str) -> tuple[list[str], int] | N
     rest = match[3].removeprefix(match[2])
     line = lines[number]
     changed = f"{line[: match.start()]}<<{match[1]}={wrong}>>{wrong}{rest}{line[match.end() :]}"
-    return [solution(text) for text in [*lines[:number], changed]], number
+    return [solution(text) for text in [*lines[:number], changed, *lines[number + 1 :]]], number
 
 
 def judged_solutions(
     rng: random.Random, rows: Sequence[dict[str, str]], name: str
 ) -> list[dict[str, Any]]:
-    """Rows of the format `steps`, some with an error in their last step."""
+    """Rows of the format `steps`, some with an error; steps from the error on have the score 0."""
     judged = []
     for number, row in enumerate(rows):
         broken = None
@@ -149,8 +150,8 @@ def judged_solutions(
             lines = solution(row["answer"]).split("\n")
             scores = [1] * len(lines)
         else:
-            lines, _ = broken
-            scores = [1] * (len(lines) - 1) + [0]
+            lines, first_bad = broken
+            scores = [1] * first_bad + [0] * (len(lines) - first_bad)
         steps = [{"text": text, "score": score} for text, score in zip(lines, scores)]
         judged.append({"id": f"{name}-{number}", "prompt": prompt_of(row), "steps": steps})
     return judged

@@ -14,8 +14,9 @@ A solution has one line for each of them:
     ...
 
 Human demonstrations and judged solutions have errors: wrong results, numbers and operations copied
-wrongly, skipped lines, and lines after the end. Annotators judge line by line and stop at the first
-error that they see. They overlook some errors and see some that are not there.
+wrongly, skipped lines, and lines after the end. Annotators judge line by line up to the first error
+that they see; all later lines count as wrong. They overlook some errors and see some that are not
+there.
 """
 
 import random
@@ -163,23 +164,22 @@ def imperfect_solution(rng: random.Random, problem: Problem) -> list[str]:
 
 
 def true_scores(problem: Problem, lines: Sequence[str]) -> list[float]:
-    """1 for each line before the first error, and 0 for the line with the error, the last one."""
-    n_right, has_error = right_steps(problem, "\n".join(lines))
-    return [1.0] * n_right + [0.0] * has_error
+    """1 for each line before the first error, and 0 from there on."""
+    n_right, _ = right_steps(problem, "\n".join(lines))
+    return [1.0] * n_right + [0.0] * (len(lines) - n_right)
 
 
 def annotated_scores(rng: random.Random, problem: Problem, lines: Sequence[str]) -> list[float]:
-    """What an annotator sees: scores up to the first line that is called wrong.
+    """1 for each line before the first one that an annotator calls wrong, and 0 from there on.
 
     Lines after an overlooked error build on it, so they pass for right.
     """
-    scores: list[float] = []
-    for truth in true_scores(problem, lines):
-        called_wrong = rng.random() < (FALSE_ALARM if truth else 1 - OVERLOOKED)
-        scores.append(0.0 if called_wrong else 1.0)
-        if called_wrong:
-            return scores
-    return scores + [1.0] * (len(lines) - len(scores))
+    n_right, has_error = right_steps(problem, "\n".join(lines))
+    for n in range(len(lines)):
+        is_error = has_error and n == n_right
+        if rng.random() < (1 - OVERLOOKED if is_error else FALSE_ALARM):
+            return [1.0] * n + [0.0] * (len(lines) - n)
+    return [1.0] * len(lines)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def prompt_rows(rng: random.Random, split: str, size: int) -> list[dict[str, Any
 
 
 def step_row(prompt: str, number: str, lines: Sequence[str], scores: Sequence[float]) -> dict:
-    """A row of the format `steps`, with the lines that have a score."""
+    """A row of the format `steps`."""
     steps = [{"text": text, "score": score} for text, score in zip(lines, scores)]
     return {"id": number, "prompt": prompt, "steps": steps}
 

@@ -151,14 +151,17 @@ def test_imperfect_solutions_have_known_errors():
 def test_annotators_stop_at_the_first_error_and_make_mistakes():
     rng = random.Random(1)
     wrong = [LINES[0], "c = 2 * 6 = 3", "d = 3 - 5 = 8"]
-    assert true_scores(PROBLEM, wrong) == [1.0, 0.0]
+    assert true_scores(PROBLEM, wrong) == [1.0, 0.0, 0.0]
     counts: dict[tuple[float, ...], int] = {}
     for _ in range(4000):
         scores = tuple(annotated_scores(rng, PROBLEM, wrong))
         counts[scores] = counts.get(scores, 0) + 1
-    assert set(counts) == {(0.0,), (1.0, 0.0), (1.0, 1.0, 1.0)}
-    assert counts[(0.0,)] / 4000 == pytest.approx(0.03, abs=0.01)  # a false alarm
-    assert counts[(1.0, 1.0, 1.0)] / 4000 == pytest.approx(0.97 * 0.1, abs=0.02)  # overlooked
+    seen = {(0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (1.0, 1.0, 0.0), (1.0, 1.0, 1.0)}
+    assert set(counts) == seen
+    assert counts[(0.0, 0.0, 0.0)] / 4000 == pytest.approx(0.03, abs=0.01)  # a false alarm
+    assert counts[(1.0, 1.0, 1.0)] / 4000 == pytest.approx(
+        0.97 * 0.1 * 0.97, abs=0.02
+    )  # overlooked
 
 
 @pytest.fixture(scope="module")
@@ -232,12 +235,12 @@ def test_one_wrong_calculation():
         broken = gsm8k.with_one_error(random.Random(seed), NATALIA["answer"])
         assert broken is not None
         lines, number = broken
-        assert len(lines) == number + 1
         right = gsm8k.solution(NATALIA["answer"]).split("\n")
-        assert lines[:-1] == right[:number]
-        assert lines[-1] != right[number]
+        assert lines[:number] == right[:number]
+        assert lines[number] != right[number]
+        assert lines[number + 1 :] == right[number + 1 :]
         pattern = [r"In May she sold 48/2 = \d+ clips\.", r"In all, 48\+24 = \d+\."][number]
-        assert re.fullmatch(pattern, lines[-1])
+        assert re.fullmatch(pattern, lines[number])
         wrong_lines.add(number)
     assert wrong_lines == {0, 1}
     assert gsm8k.with_one_error(random.Random(0), "no calculation\n#### 3") is None
@@ -260,7 +263,10 @@ def test_prepare(tmp_path, capsys):
     assert {row.prompt.text for row in judged} == {prompt.text for prompt in train}
     bad = [row for row in judged if row.steps[-1].score == 0]
     assert 0.4 < len(bad) / len(judged) < 0.8
-    assert all(step.score == 1 for row in judged for step in row.steps[:-1])
+    for row in judged:
+        scores = [step.score for step in row.steps]
+        assert scores == sorted(scores, reverse=True)  # right ones, then those from the error on
+        assert len(scores) == 3
 
 
 @pytest.mark.parametrize(
