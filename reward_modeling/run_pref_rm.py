@@ -205,9 +205,14 @@ class Metrics:
 
 
 def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
-    """sigmoid(s_1 - s_2) against how often the first response is better."""
+    """sigmoid(|s_1 - s_2|) against how often the response with the higher score is better.
+
+    It does not depend on the order of the responses. In files of chosen and rejected responses, the
+    first one is always better, so a curve of the first one would be 1 everywhere.
+    """
     margins, first_better = decided_pairs(margins_QN, labels_QN)
-    return calibration(sigmoid(margins), first_better)
+    is_right = (margins > 0) == first_better.astype(bool)
+    return calibration(sigmoid(np.abs(margins)), is_right)
 
 
 def score_moments(

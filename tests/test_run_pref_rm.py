@@ -114,8 +114,12 @@ def test_decided_pairs_and_their_calibration():
     margin, first = decided_pairs(margins_QN, labels_QN)
     assert margin.tolist() == [2.0, 2.0, -1.0] and first.tolist() == [True, False, False]
     low, high = pair_calibration(margins_QN, labels_QN)
-    assert (low["count"], low["observed"], high["count"], high["observed"]) == (1, 0.0, 2, 0.5)
+    assert (low["count"], low["observed"], high["count"], high["observed"]) == (1, 1.0, 2, 0.5)
+    assert low["predicted"] == pytest.approx(1 / (1 + math.exp(-1)))
     assert high["predicted"] == pytest.approx(1 / (1 + math.exp(-2)))
+    # the order of the responses has no effect
+    swapped_QN = np.where(labels_QN < 0, NONE, 1 - labels_QN)
+    assert pair_calibration(-margins_QN, swapped_QN) == [low, high]
 
 
 # ---- runs ----------------------------------------------------------------------------------------
