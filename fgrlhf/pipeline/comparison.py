@@ -106,10 +106,12 @@ class Comparison:
         for (a, run_a), (b, run_b) in combinations(reversed(self.runs.items()), 2):
             pair = f"{a}_vs_{b}"
             difference = self.differences[pair]
+            if b == self.first:
+                continue
             if run_a.group != run_b.group:
                 is_shown = run_a.algorithm == run_b.algorithm
             else:
-                is_shown = b != self.first and difference.excludes_zero
+                is_shown = difference.excludes_zero
             if is_shown:
                 shown[pair] = difference
         return {pair: shown[pair] for pair in self.differences if pair in shown}

@@ -61,12 +61,13 @@ def efficiency_line(comparison: Comparison) -> str | None:
     """The episodes that every run needed for the final dev score of the first one."""
     if not comparison.efficiency:
         return None
+    is_single = len(comparison.seeds) == 1
     runs = []
     for name, reached in comparison.efficiency.items():
         low, high = _episodes(reached.low), _episodes(reached.high)
-        interval = "" if len(comparison.seeds) == 1 else f" [{low}, {high}]"
+        has_interval = not is_single and reached.low is not None
+        interval = f" [{low}, {high}]" if has_interval else ""
         runs.append(f"{name} {_episodes(reached.episodes)}{interval}")
-    is_single = len(comparison.seeds) == 1
     score = "the dev score" if is_single else "the mean dev score of the seeds"
     interval = "" if is_single else " (95% interval over seeds)"
     return (

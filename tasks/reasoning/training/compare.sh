@@ -3,5 +3,5 @@
 #   compare.sh [seeds=0,1,2,3,4] [metric=oracle/solution] [algorithm.name=grpo ...]
 # Writes $OUTPUT_DIR/compare/index.html.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-python -m fgrlhf.pipeline.compare "tasks.$TASK" "$(config_for training/process_config.yml)" \
-    "$(config_for training/outcome_config.yml)" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
+python -m fgrlhf.pipeline.compare "tasks.$TASK" "$(config_for training/outcome_config.yml)" \
+    "$(config_for training/process_config.yml)" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
