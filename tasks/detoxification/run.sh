@@ -11,5 +11,5 @@ bash "$here/reward_modeling/train_span_rm.sh"
 bash "$here/training/train_finegrained.sh" "$@"
 bash "$here/training/train_holistic.sh" "$@"
 bash "$here/training/evaluate.sh" policy="$OUTPUT_DIR/pretrained" name=initial
-bash "$here/training/evaluate.sh" policy="$OUTPUT_DIR/holistic/final" name=holistic
-bash "$here/training/evaluate.sh" policy="$OUTPUT_DIR/fine_grained/final" name=fine_grained
+bash "$here/training/evaluate.sh" policy="$OUTPUT_DIR/holistic/best" name=holistic
+bash "$here/training/evaluate.sh" policy="$OUTPUT_DIR/fine_grained/best" name=fine_grained
