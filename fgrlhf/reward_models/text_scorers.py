@@ -23,6 +23,14 @@ from fgrlhf.reward_models.kind import ClassPath, RewardContext, kind_of, make_ob
 if TYPE_CHECKING:
     from fgrlhf.types import Prompt
 
+# how a process reward model's probabilities become one score: name -> (p_1, ..., p_S) -> score
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "product": math.prod,
+    "min": min,
+    "mean": fmean,
+    "last": lambda probabilities: probabilities[-1],
+}
+
 
 class TextScorer(Protocol):
     """Gives texts numbers. To add your own, write a class with this method."""
@@ -206,15 +214,6 @@ AnyTextScorer = Annotated[
     | Annotated[SequenceModelScorer, Tag("sequence_scorer")],
     Discriminator(kind_of),
 ]
-
-
-# name -> (p_1, ..., p_S) -> score
-AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
-    "product": math.prod,
-    "min": min,
-    "mean": fmean,
-    "last": lambda probabilities: probabilities[-1],
-}
 
 
 class WithoutError:
