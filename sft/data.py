@@ -91,9 +91,10 @@ def count_cuts(policy: Policy, examples: Sequence[Demonstration], max_generated_
     cut = sum(len(ids) > max_generated_len for ids in answers)
     prompts = count_cut(policy, [example.prompt for example in examples])
     unknown_id = policy.tokenizer.unk_token_id
-    if unknown_id in (policy.end_id, policy.tokenizer.eos_token_id):
-        unknown_id = None  # tokenizers of bytes know every text and name their end token here
-    unknown = sum(ids.count(unknown_id) for ids in answers)
+    unknown = 0
+    # tokenizers of bytes know every text, and name their end token here
+    if unknown_id not in (None, policy.end_id, policy.tokenizer.eos_token_id):
+        unknown = sum(token == unknown_id for ids in answers for token in ids)
     tokens = sum(map(len, answers))
     return Cuts(len(examples), prompts, cut, unknown / tokens if tokens else 0.0)
 
