@@ -46,13 +46,15 @@ class Settings(StrictModel):
     )
 
 
-def step_tags(feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]) -> list:
+def step_tags(
+    feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
+) -> list[str]:
     """The tag of each step: O, ERROR for the first bad one, Ignore for those after it.
 
     Raises:
       UserError: a step has only a label, and `error_labels` is empty.
     """
-    tags = []
+    tags: list[str] = []
     for step in feedback.steps:
         if ERROR in tags:
             tags.append(IGNORE)
@@ -77,14 +79,15 @@ def _is_bad(
     return step.label in error_labels
 
 
-def tagged_solution(
-    task: Task, feedback: StepFeedback, error_at_most: float, error_labels: Sequence[str]
-) -> TaggedWords | None:
-    """The line of a segment file for a solution; None if it has no step."""
+def tagged_solution(task: Task, feedback: StepFeedback, tags: Sequence[str]) -> TaggedWords | None:
+    """The line of a segment file for a solution; None if it has no step.
+
+    Args:
+      tags: of its steps.
+    """
     lines = [" ".join(step.text.split()) for step in feedback.steps]
     text = "\n".join(lines)
     segments = load_segmenter().segments(text, "step")
-    tags = step_tags(feedback, error_at_most, error_labels)
     return tagged_words(task.rm_prefix(feedback.prompt, False), text, segments, tags)
 
 
@@ -96,27 +99,32 @@ def share_cut_at_error(tags: Sequence[Sequence[str]]) -> float:
 
 
 def write_step_file(task: Task, settings: Settings) -> None:
-    """Write the segment file, and print its number of rows and tags."""
+    """Write the segment file, and print its numbers of rows and tags.
+
+    Prints a note if most solutions with a bad step end with it.
+
+    Raises:
+      UserError: the source cannot be read or has no judged step, or a step has no score and the
+        labels of bad steps are not named.
+    """
     solutions = STEPS.read(settings.source, settings.columns)
+    tags = []
     examples = []
     for solution in solutions:
-        examples.append(
-            tagged_solution(task, solution, settings.error_at_most, settings.error_labels)
-        )
+        tags.append(step_tags(solution, settings.error_at_most, settings.error_labels))
+        examples.append(tagged_solution(task, solution, tags[-1]))
     text, summary = segment_file(examples)
     if not text:
         raise UserError(f"{settings.source} has no judged step: check it with `fgrlhf data check`")
     write_text(settings.output, text)
     print(f"{Path(settings.output)}: {summary}", flush=True)
-    tags = [
-        step_tags(solution, settings.error_at_most, settings.error_labels) for solution in solutions
-    ]
     share = share_cut_at_error(tags)
     if share > MOST_CUT:
         print(
-            f"note: {share:.0%} of the solutions with a bad step end with it. A reward model can"
-            " learn that the last step is bad: keep model.text_features=false (one of them is the"
-            " place of the step), and test the reward model on whole solutions",
+            f"note: {share:.0%} of the solutions with a bad step end with it, so a reward model can"
+            " learn that the last step is bad instead of judging it. Train it with"
+            " model.text_features=false, since one of these features is the place of the step, and"
+            " test it on whole solutions",
             flush=True,
         )
 

@@ -45,7 +45,7 @@ def test_labels_without_scores():
 
 def test_every_step_is_one_line():
     solution = feedback(Step("first\n\nstep", score=1.0), Step(" second ", score=0.0))
-    example = tagged_solution(TASK, solution, 0.0, ())
+    example = tagged_solution(TASK, solution, step_tags(solution, 0.0, ()))
     assert example is not None
     assert example.words == [
         *("add", "2", "and", "3"),

@@ -69,9 +69,9 @@ def efficiency_line(comparison: Comparison) -> str | None:
         interval = f" [{low}, {high}]" if has_interval else ""
         runs.append(f"{name} {_episodes(reached.episodes)}{interval}")
     score = "the dev score" if is_single else "the mean dev score of the seeds"
-    interval = "" if is_single else " (95% interval over seeds)"
+    explanation = "" if is_single else " (95% interval over seeds)"
     return (
-        f"Episodes until {score} first reaches the final one of {comparison.first}{interval}:"
+        f"Episodes until {score} first reaches the final one of {comparison.first}{explanation}:"
         f" {', '.join(runs)}."
     )
 
