@@ -22,10 +22,11 @@ IGNORED = -100  # the label that the losses of transformers ignore
 
 
 @dataclass(frozen=True)
-class Cuts:
+class Unseen:
     """What the model does not see of its training examples.
 
     Attributes:
+      examples: number of training examples.
       prompts, answers: numbers of those that exceeded the limits of `model` and were cut.
       unknown_share: of the answers' tokens, those that the tokenizer does not know.
     """
@@ -85,8 +86,10 @@ def encode(
     ]
 
 
-def count_cuts(policy: Policy, examples: Sequence[Demonstration], max_generated_len: int) -> Cuts:
-    """Count the prompts and responses that `encode` cuts, and unknown tokens of responses."""
+def count_unseen(
+    policy: Policy, examples: Sequence[Demonstration], max_generated_len: int
+) -> Unseen:
+    """Count the prompts and responses that `encode` cuts, and the unknown tokens of responses."""
     answers = _response_ids(policy, examples)
     cut = sum(len(ids) > max_generated_len for ids in answers)
     prompts = count_cut(policy, [example.prompt for example in examples])
@@ -96,7 +99,7 @@ def count_cuts(policy: Policy, examples: Sequence[Demonstration], max_generated_
     if unknown_id not in (None, policy.end_id, policy.tokenizer.eos_token_id):
         unknown = sum(token == unknown_id for ids in answers for token in ids)
     tokens = sum(map(len, answers))
-    return Cuts(len(examples), prompts, cut, unknown / tokens if tokens else 0.0)
+    return Unseen(len(examples), prompts, cut, unknown / tokens if tokens else 0.0)
 
 
 def _response_ids(policy: Policy, examples: Sequence[Demonstration]) -> list[list[int]]:

@@ -65,7 +65,7 @@ from sft.data import (
     IGNORED,
     Collator,
     Order,
-    count_cuts,
+    count_unseen,
     encode,
     every_turn,
     keeps_logits,
@@ -402,8 +402,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
             f"{len(examples)} training examples, {len(dev)} dev examples, {parameters:,} parameters"
             f"{continuing}"
         )
-        cuts = count_cuts(policy, examples, config.model.max_generated_len)
-        say(cuts.describe(config.model.max_input_len, config.model.max_generated_len))
+        unseen = count_unseen(policy, examples, config.model.max_generated_len)
+        say(unseen.describe(config.model.max_input_len, config.model.max_generated_len))
         trainer.train(resume_from_checkpoint=checkpoint)
         # wait until all processes have loaded the best checkpoint, which is removed below
         trainer.accelerator.wait_for_everyone()
@@ -418,8 +418,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
                 "best_step": trainer.state.best_global_step,
                 "metric": config.evaluation.metric,
                 "best": trainer.state.best_metric,
-                "cut_prompts": cuts.prompts,
-                "cut_answers": cuts.answers,
+                "cut_prompts": unseen.prompts,
+                "cut_answers": unseen.answers,
             },
         )
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -19,7 +19,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.config import FilePath, StrictModel
 from fgrlhf.errors import run_main
 from fgrlhf.files import read_jsonl, write_json
-from fgrlhf.pipeline.efficiency import episodes_to_reach
+from fgrlhf.pipeline.efficiency import efficiency
 from fgrlhf.pipeline.experiments import learning_curve
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
@@ -164,7 +164,7 @@ def stages(task: str, settings: RealConfig, out: Path, model: Path) -> list[Stag
 # ---- results -------------------------------------------------------------------------------------
 
 
-def efficiency(task: str, out: Path) -> list[str]:
+def efficiency_lines(task: str, out: Path) -> list[str]:
     """Lines that say when the fine-grained run reached the final level of the holistic one.
 
     Also writes efficiency.json. The scores are those of the dev prompts during training.
@@ -176,12 +176,13 @@ def efficiency(task: str, out: Path) -> list[str]:
         curves = {}
         for run in RUNS:
             curves[run] = learning_curve(read_jsonl(out / run / "metrics.jsonl"), metric)
-        reached = episodes_to_reach(curves["fine_grained"], curves["holistic"], higher_is_better)
-        result[metric] = vars(reached)
+        reached = efficiency([curves["fine_grained"]], [curves["holistic"]], higher_is_better)
+        level = curves["holistic"][-1].score
+        last = curves["holistic"][-1].episodes
+        result[metric] = {"level": level, "episodes": reached.episodes, "last": last}
         when = "not reached" if reached.episodes is None else f"after {reached.episodes:.0f}"
         lines.append(
-            f"  {metric} {reached.level:.3f} of holistic after {reached.last:.0f} episodes:"
-            f" fine-grained {when}"
+            f"  {metric} {level:.3f} of holistic after {last:.0f} episodes: fine-grained {when}"
         )
     write_json(out / "efficiency.json", result)
     return ["Episodes to holistic's final level on dev prompts, one seed:", *lines]
@@ -197,7 +198,7 @@ def real(settings: RealConfig) -> None:
     pipeline = pipeline_of(all_stages, out, out / "data", settings.lanes, model=model)
     pipeline.run()
     print("\n" + (out / "logs" / "report.log").read_text(encoding="utf-8"))
-    print("\n".join(efficiency(task, out)))
+    print("\n".join(efficiency_lines(task, out)))
     print_cost(pipeline)
     print(f"report: {out / 'report.html'}")
 

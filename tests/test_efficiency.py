@@ -2,7 +2,7 @@
 
 import pytest
 
-from fgrlhf.pipeline.efficiency import Efficiency, Reached, efficiency, episodes_to_reach
+from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import Point
 
 
@@ -11,24 +11,21 @@ def curve(*scores: float) -> list[Point]:
 
 
 def test_the_first_evaluation_at_the_level_counts():
-    fast, slow = curve(0.1, 0.5, 0.3, 0.7), curve(0.1, 0.2, 0.4, 0.45)
-    assert episodes_to_reach(fast, slow, True) == Reached(0.45, 100.0, 300.0)
-    assert episodes_to_reach(slow, fast, True) == Reached(0.7, None, 300.0)
+    fast, slow = [curve(0.1, 0.5, 0.3, 0.7)], [curve(0.1, 0.2, 0.4, 0.45)]
+    assert efficiency(fast, slow) == Efficiency(100.0, 100.0, 100.0)
+    assert efficiency(slow, fast) == Efficiency(None, None, None)
 
 
-def test_lower_can_be_better():
-    fast, slow = curve(0.5, 0.3, 0.2), curve(0.5, 0.4, 0.3)
-    assert episodes_to_reach(fast, slow, False) == Reached(0.3, 100.0, 200.0)
+def test_the_direction_can_be_given():
+    """A baseline that became worse is reached at once."""
+    worse, better = [curve(0.5, 0.4, 0.3)], [curve(0.5, 0.6, 0.7)]
+    assert efficiency(better, worse, higher_is_better=True).episodes == 0.0
+    assert efficiency(better, worse, higher_is_better=False).episodes is None
 
 
 def test_equal_curves_reach_it_at_the_end():
-    same = curve(0.1, 0.2, 0.3)
-    assert episodes_to_reach(same, same, True).episodes == 200.0
-
-
-def test_a_curve_without_points_is_an_error():
-    with pytest.raises(ValueError, match="at least one evaluation"):
-        episodes_to_reach([], curve(0.1), True)
+    same = [curve(0.1, 0.2, 0.3)]
+    assert efficiency(same, same).episodes == 200.0
 
 
 def test_the_mean_over_seeds_reaches_the_level():

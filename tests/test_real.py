@@ -89,7 +89,7 @@ def test_the_episodes_to_the_holistic_level(tmp_path):
             evaluated = {"eval/reward": -value, "eval/judge": value}
             lines.append({"step": step, "episodes": 48 * (step + 1), **evaluated})
         write_jsonl(tmp_path / run / "metrics.jsonl", lines)
-    lines = real.efficiency("detoxification", tmp_path)
+    lines = real.efficiency_lines("detoxification", tmp_path)
     assert lines[1:] == [
         "  reward -0.200 of holistic after 96 episodes: fine-grained after 48",
         "  judge 0.200 of holistic after 96 episodes: fine-grained after 48",

@@ -21,7 +21,7 @@ from fgrlhf.task import Task
 from fgrlhf.types import Prompt
 from sft import run_sft
 from sft import run_sft as module
-from sft.data import Cuts, Order, count_cuts, encode
+from sft.data import Order, Unseen, count_unseen, encode
 from sft.run_sft import SFTConfig, SFTTrainer, train
 
 ANSWERS = {
@@ -283,16 +283,16 @@ def test_encode():
     # 5 tokens with its end: cut, so without the end
     assert first["labels"] == ids(["▁one", "▁two", "▁three", "▁."])
     assert encode(t5, examples, max_generated_len=5)[0]["labels"] == [*first["labels"], 1]
-    assert count_cuts(t5, examples, 4) == Cuts(examples=2, prompts=0, answers=1)
-    assert count_cuts(t5, examples, 5).answers == 0
+    assert count_unseen(t5, examples, 4) == Unseen(examples=2, prompts=0, answers=1)
+    assert count_unseen(t5, examples, 5).answers == 0
     # "zebra" is one of the five tokens of both answers, with their ends
     with_unknown = [examples[1], Demonstration(Prompt("2", "a"), "dog zebra")]
-    assert count_cuts(t5, with_unknown, 5).unknown_share == pytest.approx(1 / 5)
+    assert count_unseen(t5, with_unknown, 5).unknown_share == pytest.approx(1 / 5)
     t5.tokenizer.unk_token = t5.tokenizer.eos_token  # as byte-level tokenizers have it
-    assert count_cuts(t5, with_unknown, 5).unknown_share == 0
+    assert count_unseen(t5, with_unknown, 5).unknown_share == 0
     t5.tokenizer.unk_token = "<unk>"
     t5.max_input_len = 2
-    assert count_cuts(t5, examples, 5).prompts == 1
+    assert count_unseen(t5, examples, 5).prompts == 1
     t5.max_input_len = 64
     assert second == {"input_ids": ids(["▁a"]), "labels": [*ids(["▁dog"]), 1]}
     assert [row["input_ids"] for row in (first, second)] == [

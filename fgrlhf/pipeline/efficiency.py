@@ -8,42 +8,7 @@ import numpy as np
 from fgrlhf.pipeline.experiments import Point
 from fgrlhf.stats import LEVEL
 
-DRAWS = 2000
-
-
-@dataclass(frozen=True)
-class Reached:
-    """When a run reached a level on dev.
-
-    Attributes:
-      level: the score to reach.
-      episodes: of the first evaluation at that level or beyond; None if there is none.
-      last: episodes of the run's last evaluation.
-    """
-
-    level: float
-    episodes: float | None
-    last: float
-
-
-def episodes_to_reach(
-    curve: Sequence[Point], other: Sequence[Point], higher_is_better: bool
-) -> Reached:
-    """The episodes of `curve` at which it first reaches the last score of `other`.
-
-    Both curves are scores of the same dev prompts. A single curve is noisy: report several seeds.
-
-    Raises:
-      ValueError: a curve has no point.
-    """
-    if not curve or not other:
-        raise ValueError("both curves need at least one evaluation")
-    sign = 1 if higher_is_better else -1
-    level = other[-1].score
-    for point in curve:
-        if sign * point.score >= sign * level:
-            return Reached(level, point.episodes, curve[-1].episodes)
-    return Reached(level, None, curve[-1].episodes)
+DRAWS = 2000  # of the bootstrap over seeds
 
 
 @dataclass(frozen=True)
@@ -62,16 +27,19 @@ class Efficiency:
 
 
 def efficiency(
-    curves: Sequence[Sequence[Point]], baseline: Sequence[Sequence[Point]]
+    curves: Sequence[Sequence[Point]],
+    baseline: Sequence[Sequence[Point]],
+    higher_is_better: bool | None = None,
 ) -> Efficiency:
     """The episodes after which a run first reaches the last score of a baseline.
 
-    Both scores are means over seeds, since a single curve crosses a level by chance. Better is the
-    direction in which the baseline has moved from its first evaluation to its last one.
+    Both scores are means over seeds, since a single curve crosses a level by chance.
 
     Args:
-      curves, baseline: for each seed the same evaluations. `efficiency(baseline, baseline)` tells
-        when the baseline itself first reached its last score.
+      curves, baseline: for each seed the same evaluations on dev. `efficiency(baseline, baseline)`
+        tells when the baseline itself first reached its last score.
+      higher_is_better: None: the direction in which the baseline has moved from its first
+        evaluation to its last one.
 
     Raises:
       ValueError: the numbers of seeds differ, or a curve has no point.
@@ -84,7 +52,9 @@ def efficiency(
     evaluations = scores_SN.shape[1]
     episodes_N = np.array([point.episodes for point in curves[0][:evaluations]])
     mean_N = baseline_SN.mean(0)
-    sign = 1 if mean_N[-1] >= mean_N[0] else -1
+    if higher_is_better is None:
+        higher_is_better = bool(mean_N[-1] >= mean_N[0])
+    sign = 1 if higher_is_better else -1
 
     def reached(seeds_S: np.ndarray) -> float:
         level = baseline_SN[seeds_S].mean(0)[-1]
