@@ -691,7 +691,7 @@ def span_feedback(draw):
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(response) - 1))
         end = draw(st.integers(start + 1, len(response)))
-        spans.append(LabelledSpan(start, end, draw(TEXTS)))
+        spans.append(LabelledSpan(start, end, draw(TEXTS), draw(st.none() | TEXTS)))
     return SpanFeedback(draw(PROMPT), response, tuple(spans))
 
 

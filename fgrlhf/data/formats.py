@@ -4,7 +4,7 @@
     demonstrations    {prompt, response, references?}
     comparisons       {prompt, responses, preferences | ranking | scores, marked?, margins?}
                       or {prompt?, chosen, rejected, margin?}
-    spans             {prompt?, response, spans: [{start, end, label}, ...]}
+    spans             {prompt?, response, spans: [{start, end, label, severity?}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
 
 Every row may also have an `id`; without one its number is its id. All other keys belong to the task
@@ -66,11 +66,12 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class LabelledSpan:
-    """Characters [start, end) of a response, and their label."""
+    """Characters [start, end) of a response, their label, and how severe the error is."""
 
     start: int
     end: int
     label: str
+    severity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -453,7 +454,10 @@ def _parse_spans(row: Row, number: int) -> SpanFeedback:
         start = _inside(row, "spans", "start", name, span)
         end = _inside(row, "spans", "end", name, span)
         label = check_text(f"{name}.label", _inside(row, "spans", "label", name, span))
-        spans.append(LabelledSpan(*_span(name, start, end, response), label))
+        severity = _inside(row, "spans", "severity", name, span)
+        if severity is not None:
+            check_text(f"{name}.severity", severity)
+        spans.append(LabelledSpan(*_span(name, start, end, response), label, severity))
     prompt = _prompt(row, number, text, _references(row, "references"))
     return SpanFeedback(prompt, response, tuple(spans))
 
@@ -474,7 +478,12 @@ def _inside(row: Row, name: str, part: str, place: str, element: Mapping[str, An
 
 
 def _spans_row(feedback: SpanFeedback) -> dict[str, Any]:
-    spans = [{"start": span.start, "end": span.end, "label": span.label} for span in feedback.spans]
+    spans = []
+    for span in feedback.spans:
+        values = {"start": span.start, "end": span.end, "label": span.label}
+        if span.severity is not None:
+            values["severity"] = span.severity
+        spans.append(values)
     row = prompt_row(feedback.prompt, {"response": feedback.response, "spans": spans})
     if not feedback.prompt.text:
         del row["prompt"]
@@ -575,7 +584,7 @@ SPANS = Format(
     "spans",
     (
         *("id", "prompt", "response", "completion", "spans"),
-        *("spans.start", "spans.end", "spans.label", "references"),
+        *("spans.start", "spans.end", "spans.label", "spans.severity", "references"),
     ),
     _parse_spans,
     _spans_row,
