@@ -6,6 +6,7 @@ Data: rows with K >= 2 responses and any pairs of them, see reward_modeling/data
 -log sigmoid(s_w - s_l), averaged over all pairs of a batch of prompts (`PairLoss`).
 The best checkpoint has the highest accuracy on the dev pairs. Finally, the mean and standard
 deviation of the scores of all training responses are measured and written to `reward_model.json`.
+`errors.json` analyses the mistakes on dev (pair_errors.py).
 The output folder, resuming and reuse are as in run_fg_rm.py.
 """
 
@@ -40,6 +41,7 @@ from reward_modeling import training
 from reward_modeling.baselines import pair_baselines
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.linear_start import start_with_pairs
+from reward_modeling.pair_errors import PairErrors, pair_errors
 from reward_modeling.training import (
     RMConfig,
     calibration,
@@ -204,6 +206,14 @@ class Metrics:
         return metrics
 
 
+def margins_of_better(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[list[float]]:
+    """The margins of `pair_margins`, without padding, as better minus worse response's score."""
+    signs_QN = np.where(labels_QN == FIRST_BETTER, 1.0, -1.0)
+    is_pair_QN = labels_QN != IGNORED
+    rows = zip(signs_QN * margins_QN, is_pair_QN, strict=True)
+    return [margins_N[is_pair_N].tolist() for margins_N, is_pair_N in rows]
+
+
 def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
     """sigmoid(|s_1 - s_2|) against how often the response with the higher score is better.
 
@@ -335,8 +345,13 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         texts_of(dev_rows, task.rm_prefix, config.data.with_context),
     )
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts), "baselines": baselines})
+    decided_rows = [row for row in dev_rows if row.pairs]
+
+    def find_errors(margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
+        return pair_errors(decided_rows, margins_of_better(margins_QN, labels_QN))
+
     return training.run_training(
-        config, make_trainer, spec, pair_calibration, moments, start_messages
+        config, make_trainer, spec, pair_calibration, moments, start_messages, find_errors
     )
 
 

@@ -55,6 +55,7 @@ from fgrlhf.runs.rl_config import LoggingConfig
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, finished, last_complete_checkpoint
 from reward_modeling.baselines import comparison
+from reward_modeling.pair_errors import PairErrors
 
 METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10
@@ -350,6 +351,7 @@ def run_training(
     calibration_curve: Callable[[np.ndarray, np.ndarray], list[dict[str, float]]],
     extra_facts: Callable[[StageTrainer], dict[str, Any]] | None = None,
     start_messages: Sequence[str] = (),
+    find_errors: Callable[[np.ndarray, np.ndarray], PairErrors] | None = None,
 ) -> Path:
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
@@ -358,6 +360,7 @@ def run_training(
       calibration_curve: (dev predictions, labels) -> their calibration.
       extra_facts: trainer -> additional fields of the model's spec. Every process calls it.
       start_messages: lines to print when the stage starts.
+      find_errors: (dev predictions, labels) -> what errors.json describes. None: no such file.
     """
     folder = Path(config.logging.save_dir)
     arguments = trainer_arguments(config)
@@ -390,8 +393,11 @@ def run_training(
             "best_step": trainer.state.best_global_step,
             "steps": trainer.state.global_step,
         }
+        errors = None if find_errors is None else find_errors(dev.predictions, dev.label_ids)
         if trainer.is_world_process_zero():
             source = read_source(config.model.ckpt)
+            if errors is not None:
+                write_json(folder / "errors.json", errors.as_dict())
             install_model(trainer, folder, replace(spec, metrics=metrics, **facts), source)
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
     if is_main_rank():
@@ -401,6 +407,8 @@ def run_training(
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         say(f"{config.logging.run_name}: best step {best['best_step']}, dev {shown}")
         say(f"{config.logging.run_name}: {comparison(metrics['accuracy'], metrics['baselines'])}")
+        if errors is not None:
+            say(f"{config.logging.run_name}: {errors.describe()}")
     trainer.accelerator.wait_for_everyone()
     return folder
 

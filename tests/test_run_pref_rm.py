@@ -134,10 +134,13 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     rows = read_pair_rows(settings.data.train_file)
     assert {len(row.answers) for row in rows} == {2, 3, 4, 5}
     won, decided = first_position_share(rows)
-    assert (
-        f"the response listed first wins {won / decided:.1%} of the decided pairs"
-        in capsys.readouterr().out
-    )
+    printed = capsys.readouterr().out
+    assert f"the response listed first wins {won / decided:.1%} of the decided pairs" in printed
+    errors = json.loads((folder / "errors.json").read_text())
+    counted = sum(group["pairs"] * group["accuracy"] for group in errors["by_length"])
+    pairs = sum(group["pairs"] for group in errors["by_length"])
+    assert counted / pairs == pytest.approx(result["accuracy"]) and pairs == result["pairs"]
+    assert "accuracy by the length of the better response: " in printed
     scorer = load_reward_model(folder, text_prefix)
     scores = scorer.score(
         [row.prompt for row in rows for _ in row.answers],
