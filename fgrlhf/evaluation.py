@@ -35,6 +35,9 @@ from fgrlhf.types import Prompt, Response, ResponseTokens, SegmentScore
 from fgrlhf.utils import derive_seed, masked_sum
 
 NOT_APPLICABLE = "/not_applicable"
+# With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
+# shown often.
+RESPONSES_PER_BATCH = 128
 
 
 @runtime_checkable
@@ -105,6 +108,7 @@ def evaluate_rows(
         responses.
       segmenter: finds the sentences for RougeLsum; by default the blank one, which needs no
         download.
+      batch_size: prompts per batch, if that is at most RESPONSES_PER_BATCH responses.
       search: finds one response to every prompt, instead of sampling (step_search.py).
     Returns:
       One row per response, in the order of the prompts, with id, sample, prompt, response,
@@ -121,7 +125,8 @@ def evaluate_rows(
     rouge = None if "rougeLsum" in names else RougeLsum(segmenter)
     rows_of_prompt: dict[int, list[dict]] = {}
     bar = progress_bar(len(prompts), "evaluating", "prompt", enabled=progress)
-    for indices in _batches(prompts, batch_size):
+    prompts_per_batch = max(1, min(batch_size, RESPONSES_PER_BATCH // num_samples))
+    for indices in _batches(prompts, prompts_per_batch):
         batch = [prompts[i] for i in indices]
         response, texts, kls = _respond(
             policy, batch, sampling, seed, num_samples, reference, temperature, search

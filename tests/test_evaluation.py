@@ -445,6 +445,24 @@ def test_corpus_perplexity_weighs_tokens():
     )
 
 
+@pytest.mark.parametrize("num_samples, sizes", [(2, [6, 2]), (64, [128, 128]), (200, [200] * 4)])
+def test_many_samples_make_smaller_batches(num_samples, sizes):
+    """At most 128 responses, but all of a prompt's in one batch."""
+    policy = tiny.policy("t5")
+    seen = []
+    generate = policy.generate
+
+    def count(*args, **options):
+        response = generate(*args, **options)
+        seen.append(len(response.ids_BT))
+        return response
+
+    policy.generate = count
+    options = {"num_samples": num_samples, "progress": False, "batch_size": 3}
+    evaluate_rows(policy, PROMPTS, None, Sampling(1), **options)
+    assert seen == sizes
+
+
 def test_perplexity_is_computed_in_batches(tmp_path):
     tiny.gpt2().save(tmp_path)
     metrics = named({"name": "perplexity", "model": str(tmp_path)})

@@ -78,7 +78,9 @@ class Settings(StrictModel):
     max_examples: PositiveInt | None = Field(
         default=None, description="use only the first prompts; null: all"
     )
-    batch_size: PositiveInt = Field(default=32, description="prompts per batch in generation")
+    batch_size: PositiveInt = Field(
+        default=32, description="prompts per batch; fewer if there are many responses per prompt"
+    )
     evaluation_metrics: EvaluationMetrics | None = Field(
         default=None, description="null: the config's"
     )
