@@ -8,6 +8,7 @@ from fgrlhf.errors import UserError
 
 PROGRAMS = {
     "items": "make items to annotate from samples or from feedback",
+    "select": "choose the items that should be judged next",
     "pages": "write one self-contained page with its items, to send to an annotator",
     "serve": "serve the pages to several annotators",
     "export": "write a feedback file from the server's database",

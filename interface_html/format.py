@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.types import Prompt
 
 if TYPE_CHECKING:
     from interface_html.schema import Schema
@@ -88,6 +89,10 @@ class FeedbackFormat(Protocol):
 
     def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         """The row of a feedback file for an item and its feedback, if it has any."""
+        ...
+
+    def prompt(self, schema: Schema, item: Item) -> Prompt:
+        """The prompt of an item as the task's `rm_prefix` reads it."""
         ...
 
     def segment_labels(

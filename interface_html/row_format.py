@@ -30,6 +30,7 @@ from fgrlhf.data.problems import (
     text_problems,
 )
 from fgrlhf.errors import UserError
+from fgrlhf.types import Prompt
 from interface_html.format import FEEDBACK_KEYS, Item, ItemError, read_rows
 from interface_html.rules import (
     annotation_problems,
@@ -115,6 +116,14 @@ class RowFormat:
             row["preferences"] = list(item.preference)
         own_keys = {*schema.row, *FEEDBACK_KEYS}
         return row | {key: value for key, value in item.row.items() if key not in own_keys}
+
+    def prompt(self, schema: Schema, item: Item) -> Prompt:
+        """As `fgrlhf.data.formats.read_prompts` reads the item's row."""
+        own_keys = {*schema.row, *FEEDBACK_KEYS}
+        meta = {key: value for key, value in item.row.items() if key not in own_keys}
+        if schema.fields.context:
+            meta["context"] = item.row[schema.fields.context.key]
+        return Prompt(item.id, item.row[schema.fields.title], meta=meta)
 
     def segment_labels(
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]

@@ -24,7 +24,8 @@ _fgrlhf() {
             return ;;
         rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
         feedback:2)
-            COMPREPLY=($(compgen -W "items pages serve export agreement" -- "$current")); return ;;
+            COMPREPLY=($(compgen -W "items select pages serve export agreement" -- "$current"))
+            return ;;
         data:2) COMPREPLY=($(compgen -W "check show convert model" -- "$current")); return ;;
     esac
     for word in "${COMP_WORDS[@]:2}"; do

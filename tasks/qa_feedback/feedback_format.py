@@ -14,6 +14,7 @@ from typing import Any
 from fgrlhf.data.problems import Complaint
 from fgrlhf.errors import UserError
 from fgrlhf.reward_utils import Segmenter, load_segmenter
+from fgrlhf.types import Prompt
 from interface_html.format import FEEDBACK_KEYS, FeedbackFormat, Item, ItemError, read_rows
 from interface_html.rules import ERROR_KEYS
 from interface_html.schema import Schema
@@ -59,6 +60,12 @@ class QAFeedbackFormat:
         if item.preference is not None:
             row["preference"] = list(item.preference)
         return row
+
+    def prompt(self, schema: Schema, item: Item) -> Prompt:
+        question = item.row[schema.fields.title]
+        return Prompt(
+            item.id, question, meta={"question": question, "passages": item.row["passages"]}
+        )
 
     def segment_labels(
         self, schema: Schema, item: Item, annotations: Sequence[Mapping[str, Any]]
