@@ -87,8 +87,8 @@ def select(settings: Settings) -> list[Item]:
     task = feedback_of(settings.task)
     items = read_items(task, settings.source, settings.prompts)
     judged = [item for path in settings.done_files for item in read_items(task, path)]
-    known = {content(task, item) for item in judged}
-    open_items = [item for item in items if content(task, item) not in known]
+    known = {task.content(item) for item in judged}
+    open_items = [item for item in items if task.content(item) not in known]
     if not open_items:
         raise UserError(
             f"{settings.source}: `done` has every item, so nothing is left to choose. Sample more"
@@ -115,12 +115,6 @@ def select(settings: Settings) -> list[Item]:
         f" by {settings.by}{left}"
     )
     return selected
-
-
-def content(task: FeedbackTask, item: Item) -> tuple[str, ...]:
-    """What makes two items the same: the title and the texts to judge."""
-    fields = task.schema.fields
-    return tuple(item.row[key] for key in (fields.title, *fields.outputs))
 
 
 def item_values(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fgrlhf.errors import UserError, shorten
-from interface_html.format import FeedbackFormat
+from interface_html.format import FeedbackFormat, Item
 from interface_html.row_format import RowFormat
 from interface_html.schema import Schema, load_schema
 
@@ -34,6 +34,11 @@ class FeedbackTask:
         """The task's own scripts of its pages, schema.js first."""
         paths = (self.folder / "schema.js", self.folder / "format.js")
         return tuple(path for path in paths if path.exists())
+
+    def content(self, item: Item) -> tuple[str, ...]:
+        """The title and the texts to judge. Items with the same content are the same item."""
+        fields = self.schema.fields
+        return tuple(item.row[key] for key in (fields.title, *fields.outputs))
 
 
 def feedback_of(task: str) -> FeedbackTask:

@@ -12,7 +12,7 @@ from fgrlhf.errors import UserError
 # Keys come from the YAML file that is already on the command line, as `section.key`.
 SCRIPT = r"""
 _fgrlhf() {
-    local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word
+    local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]:-}" word programs
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "@COMMANDS@" -- "$current"))
         return
@@ -24,7 +24,8 @@ _fgrlhf() {
             return ;;
         rm:2) COMPREPLY=($(compgen -W "segment sequence" -- "$current")); return ;;
         feedback:2)
-            COMPREPLY=($(compgen -W "items select pages serve export agreement" -- "$current"))
+            programs="items select pages serve export merge agreement"
+            COMPREPLY=($(compgen -W "$programs" -- "$current"))
             return ;;
         data:2) COMPREPLY=($(compgen -W "check show convert model" -- "$current")); return ;;
     esac

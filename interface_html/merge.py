@@ -1,0 +1,105 @@
+"""Merge the feedback of several rounds into one file, and record where each row came from.
+
+    fgrlhf feedback merge NAME files=round1.json,round2.json out=train_feedback.json
+
+Rows about the same texts become one row. If both rounds judged them, the later file counts: its
+annotation replaces the earlier annotation, its comparison the earlier comparison. Files are listed
+from the first round to the last. `<out>.rounds.json` has, for each row, the file and the row number
+of its annotation and of its comparison.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.config import StrictModel
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError, run_main
+from fgrlhf.files import write_json, write_text
+from interface_html.format import FEEDBACK_KEYS, Item
+from interface_html.items import read_items, rows_text
+from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
+
+# for the feedback in each of FEEDBACK_KEYS, its file and the number of its row
+Origin = dict[str, dict[str, str | int]]
+
+
+class Settings(StrictModel):
+    """The files to merge."""
+
+    task: str = Field(description=TASK_HELP)
+    files: str = Field(description="feedback files, separated by commas, the first round first")
+    out: str = Field(description="the feedback file to write")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged rows.
+
+    Attributes:
+      items: in the order of their first appearance.
+      origins: where the feedback of each item came from.
+      replaced: number of judgements that a later file replaced.
+    """
+
+    items: list[Item]
+    origins: list[Origin]
+    replaced: int
+
+
+def merge_items(task: FeedbackTask, rounds: Sequence[tuple[str, Sequence[Item]]]) -> Merged:
+    """Merge the items of several files. See the module's docstring.
+
+    Args:
+      rounds: (file, its items), from the first round to the last.
+    """
+    merged: dict[tuple[str, ...], Item] = {}
+    origins: dict[tuple[str, ...], Origin] = {}
+    replaced = 0
+    for file, items in rounds:
+        for number, item in enumerate(items):
+            texts = task.content(item)
+            earlier = merged.get(texts)
+            feedback = {key: item.row[key] for key in FEEDBACK_KEYS if key in item.row}
+            if earlier is None:
+                merged[texts] = item
+            else:
+                replaced += sum(key in earlier.row for key in feedback)
+                merged[texts] = Item(earlier.id, {**earlier.row, **feedback})
+            origin = origins.setdefault(texts, {})
+            for key in feedback:
+                origin[key] = {"file": file, "row": number}
+    return Merged(list(merged.values()), list(origins.values()), replaced)
+
+
+def merge(settings: Settings) -> int:
+    """Write the merged file. Returns the number of its rows.
+
+    Raises:
+      DataError: a file has malformed rows.
+      UserError: a file cannot be read, or there is only one.
+    """
+    files = settings.files.split(",")
+    if len(files) < 2:
+        raise UserError(f"files={settings.files}: give two or more files, separated by commas")
+    task = feedback_of(settings.task)
+    merged = merge_items(task, [(file, read_items(task, file)) for file in files])
+    rows = [task.format.feedback_row(task.schema, item) for item in merged.items]
+    write_text(settings.out, rows_text(rows))
+    write_json(f"{settings.out}.rounds.json", merged.origins)
+    print(
+        f"{settings.out}: {counted(len(rows), 'row')} of {len(files)} files;"
+        f" {counted(merged.replaced, 'judgement')} replaced by a later file"
+    )
+    return len(rows)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    usage = "usage: fgrlhf feedback merge TASK files=FILE,FILE out=FILE"
+    merge(settings_from(Settings, argv, usage))
+
+
+if __name__ == "__main__":
+    run_main(main)

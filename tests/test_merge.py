@@ -1,0 +1,76 @@
+"""`fgrlhf feedback merge`: one file from several rounds, with the origin of every judgement."""
+
+import pytest
+from page_helpers import row_with
+from test_rules import ROW, doc, error
+
+from fgrlhf.errors import UserError
+from fgrlhf.files import read_json, write_json
+from interface_html.command import main as feedback
+from interface_html.format import Item
+
+WRONG = doc([error()], corrected="Mended.")
+WORSE = doc([error(start=4)], corrected="Mended again.")
+FIRST = [1, 1, 1, 0, 0, 0]
+SECOND = [2, 2, 2, 0, 0, 0]
+
+
+def item(question: str) -> Item:
+    return Item("", {**ROW, "question": question})
+
+
+@pytest.fixture
+def merge(tmp_path, capsys):
+    """Merge rounds of rows; returns the merged rows, their origins and what was printed."""
+
+    def run(*rounds: list[dict]):
+        files = []
+        for number, rows in enumerate(rounds, 1):
+            files.append(str(tmp_path / f"round{number}.json"))
+            write_json(files[-1], rows)
+        out = tmp_path / "all.json"
+        feedback(["merge", "qa_feedback", f"files={','.join(files)}", f"out={out}"])
+        origins = read_json(f"{out}.rounds.json")
+        for origin in origins:
+            for place in origin.values():
+                place["file"] = files.index(place["file"]) + 1
+        return read_json(out), origins, capsys.readouterr().out
+
+    return run
+
+
+def test_rows_of_both_rounds(merge):
+    first = row_with(item("a"), WRONG, FIRST)
+    second = row_with(item("b"), WORSE, SECOND)
+    rows, origins, printed = merge([first], [second])
+    assert rows == [first, second]
+    assert origins == [
+        {"feedback": {"file": 1, "row": 0}, "preference": {"file": 1, "row": 0}},
+        {"feedback": {"file": 2, "row": 0}, "preference": {"file": 2, "row": 0}},
+    ]
+    assert "2 rows of 2 files; 0 judgements replaced" in printed
+
+
+def test_the_later_round_counts(merge):
+    first = [row_with(item("a"), WRONG, FIRST), row_with(item("b"), WRONG, FIRST)]
+    rows, origins, printed = merge(first, [row_with(item("b"), WORSE, SECOND)])
+    assert rows == [first[0], row_with(item("b"), WORSE, SECOND)]
+    assert origins[1]["feedback"] == {"file": 2, "row": 0}
+    assert "2 rows of 2 files; 2 judgements replaced" in printed
+
+
+def test_a_comparison_joins_an_annotation_of_another_round(merge):
+    """Only what the later file has is replaced."""
+    annotated = row_with(item("a"), annotation=WRONG)
+    compared = row_with(item("a"), preference=SECOND)
+    rows, origins, printed = merge([annotated], [compared])
+    assert rows == [row_with(item("a"), WRONG, SECOND)]
+    assert origins == [
+        {"feedback": {"file": 1, "row": 0}, "preference": {"file": 2, "row": 0}},
+    ]
+    assert "0 judgements replaced" in printed
+
+
+def test_a_single_file_is_refused(tmp_path):
+    with pytest.raises(UserError, match="give two or more files"):
+        feedback(["merge", "qa_feedback", "files=a.json", f"out={tmp_path / 'b.json'}"])
