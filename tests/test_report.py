@@ -105,6 +105,21 @@ def eval_row(rng, i, quality, wild=""):
     }
 
 
+def dev_line(step, done, rng):
+    """The dev metrics of a step, with the interval of the gold score."""
+    gold = 0.5 + 0.1 * done + rng.gauss(0, 0.01)
+    return {
+        "step": step,
+        "eval/oracle/gold": gold,
+        "eval_low/oracle/gold": gold - 0.03,
+        "eval_high/oracle/gold": gold + 0.03,
+        "eval/reward": 0.5 + 0.2 * done,
+        "eval/reward/relevance": 0.1 + 0.1 * done,
+        "eval/relevance/ratio": 0.5 + 0.1 * done,
+        "eval/kl": 2 * done,
+    }
+
+
 def write_run(folder, aspects, rng, wild=""):
     lines = []
     for step in range(40):
@@ -125,15 +140,7 @@ def write_run(folder, aspects, rng, wild=""):
         }
         row["reward/total"] = None if step == 7 else sum(row[f"reward/{name}"] for name in aspects)
         if step % 10 == 0:
-            lines.append(
-                {
-                    "step": step,
-                    **{
-                        f"eval/{k}": 0.5 + 0.1 * done + rng.gauss(0, 0.01)
-                        for k in ("oracle/gold", "reward", "relevance/ratio")
-                    },
-                }
-            )
+            lines.append(dev_line(step, done, rng))
         lines.append(row)
     write_jsonl(folder / "metrics.jsonl", lines)
     write_json(
@@ -299,8 +306,8 @@ def test_every_section_is_there(whole):
         "the mini world",
     ):
         assert expected in text, expected
-    assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + 4, (
-        "intervals, rewards of both runs, shared curves, dev curves, calibration"
+    assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + (2 + 2) + 4, (
+        "intervals, rewards of both runs, shared curves, dev curves, over KL, calibration"
     )
 
 
@@ -324,7 +331,8 @@ def test_nothing_is_fetched_and_nothing_runs(whole):
         link = (
             attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
         )
-        assert link.startswith("#"), link
+        is_download = tag == "a" and "download" in attributes
+        assert link.startswith("data:text/csv;" if is_download else "#"), link
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
     assert "default-src 'none'" in whole
 
@@ -373,7 +381,7 @@ def test_missing_parts_are_named(tmp_path):
         assert expected in text
     assert text.count("Not found") == 4
     write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run suffices
-    assert "Reward by aspect" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "Rewards in training" in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
@@ -650,11 +658,8 @@ def test_split_prompt():
     assert view.title == "Who made Amber Harbor?"
     assert view.parts == {
         "passages": [
-            (
-                "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena"
-                " Okafor."
-            ),
-            "Amber Harbor (2003 novel) text: Amber Harbor is a novel. It was written by Tomas Vey.",
+            "Amber Harbor (1994 film): Amber Harbor is a film. It was directed by Lena Okafor.",
+            "Amber Harbor (2003 novel): Amber Harbor is a novel. It was written by Tomas Vey.",
         ],
     }
     for text, title in (("question: Why?", "Why?"), ("free text", "free text")):
@@ -672,8 +677,9 @@ def test_smoothing_is_a_mean_of_neighbours():
 
 
 def test_plots_use_the_page_colours_and_escape_titles():
+    points = [report_plots.Point(0, 1.0), report_plots.Point(2, 3.0)]
     svg = report_plots.curves(
-        'a <b> "c" $d_1$', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
+        'a <b> "c" $d_1$', [report_plots.Series("a", points, 2)], "episodes"
     )
     assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
     assert svg.count("$d_1$") == 2, "dollars are dollars, in the plot and in its label"
@@ -725,7 +731,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def no_plots(monkeypatch):
     for name in ("curves", "calibration", "intervals"):
-        monkeypatch.setattr(sections, name, lambda *_: "<svg/>")
+        monkeypatch.setattr(report_plots, name, lambda *_: "<svg/>")
 
 
 def reported(folder, name, text) -> str:
