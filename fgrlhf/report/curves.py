@@ -73,9 +73,7 @@ def learning_curves(outputs: Outputs, naming: Naming) -> list[Group]:
     return [group for group in groups if group.charts]
 
 
-def _chart(
-    title: str, key: str, runs: Sequence[Run], naming: Naming, marks: bool = False
-) -> Chart:
+def _chart(title: str, key: str, runs: Sequence[Run], naming: Naming, marks: bool = False) -> Chart:
     """A metric over the episodes of the runs that have it."""
     return line_chart(title, _lines(key, runs, naming, marks, Run.points), "episodes")
 

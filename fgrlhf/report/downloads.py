@@ -40,7 +40,7 @@ def downloads(outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]) -> l
     logs = [(run.name, run.metrics) for run in outputs.runs]
     logs += [(log.name, log.metrics) for log in outputs.training]
     for name, metrics in logs:
-        files.append(_log_file(name, metrics))
+        files.append(log_file(name, metrics))
     return files
 
 
@@ -70,7 +70,7 @@ def _interval(value: Interval | Gain) -> tuple[float | None, float | None, float
     return value.mean, value.low, value.high
 
 
-def _log_file(name: str, metrics: Sequence[Mapping[str, Any]]) -> Download:
+def log_file(name: str, metrics: Sequence[Mapping[str, Any]]) -> Download:
     """A log as a table; of a very long log every second, third, ... line."""
     columns = list(dict.fromkeys(key for row in metrics for key in row))
     every = 1
@@ -78,7 +78,7 @@ def _log_file(name: str, metrics: Sequence[Mapping[str, Any]]) -> Download:
     while len(link) > MOST_CHARACTERS:
         every += 1
         link = _log_link(columns, metrics[::every])
-    content = "every logged step" if every == 1 else f"every {every}th line of metrics.jsonl"
+    content = "every logged step" if every == 1 else f"one in {every} lines of metrics.jsonl"
     return Download(f"{name}.csv", link, content)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fgrlhf.data.problems import counted
 from fgrlhf.errors import UserError, shorten
 from fgrlhf.files import read_json, read_jsonl
 from fgrlhf.report.charts import Table, bounds, number
@@ -193,7 +194,9 @@ def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
     if compared:
         values = [value for row in compared for value in row.preference or []]
         ties = values.count(0)
-        facts["compared"] = f"{len(compared)} rows, {len(values)} pairs, {ties} of them ties"
+        facts["compared"] = (
+            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')}, {ties} of them ties"
+        )
     first, decided = first_position(compared)
     if decided:
         facts["won by the output shown first"] = (
@@ -205,7 +208,9 @@ def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
     seconds = [row.seconds for row in rows if row.seconds is not None]
     facts["active time per row"] = "not recorded"
     if seconds:
-        facts["active time per row"] = f"{median(seconds):.0f} s, median of {len(seconds)} rows"
+        facts["active time per row"] = (
+            f"{median(seconds):.0f} s, median of {counted(len(seconds), 'row')}"
+        )
     return facts
 
 
