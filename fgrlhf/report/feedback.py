@@ -91,7 +91,7 @@ def read_feedback_file(path: Path) -> FeedbackFile:
     return FeedbackFile(path, [_row(*pair) for pair in zip(rows, records)], agreement)
 
 
-def _objects(path: Path) -> list[Mapping[str, Any]]:
+def _objects(path: Path) -> list[dict[str, Any]]:
     rows = read_jsonl(path) if path.suffix == ".jsonl" else read_json(path)
     if isinstance(rows, dict):
         rows = [rows]
@@ -100,7 +100,7 @@ def _objects(path: Path) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _records(path: Path, count: int) -> list[Mapping[str, Any]]:
+def _records(path: Path, count: int) -> list[dict[str, Any]]:
     """The record of every row; {} without a record that fits the file."""
     name = "record.json" if path.stem == "feedback" else f"{path.stem}_record.json"
     record = path.with_name(name)
@@ -118,7 +118,9 @@ def _row(row: Mapping[str, Any], record: Mapping[str, Any]) -> FeedbackRow:
     missing = annotation.get("missing", annotation.get("missing-info"))
     labels = [_label(entry) for entry in missing] if isinstance(missing, list) else []
     times = record.get("seconds")
-    seconds = [time for time in times.values() if _is_number(time)] if _is_dict(times) else []
+    if not isinstance(times, dict):
+        times = {}
+    seconds = [time for time in times.values() if _is_number(time)]
     annotator = row.get("annotator") or record.get("annotator")
     return FeedbackRow(
         spans=spans,

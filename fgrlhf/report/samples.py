@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from fgrlhf.report.charts import Table
 from fgrlhf.report.data import Outputs, Run
@@ -283,10 +282,10 @@ def token_table(row: Rollout, display: Display) -> Table:
     names = [display.name(name) for name in row.rewards]
     columns = [*row.rewards.values(), *_extras(row).values()]
     rows = []
-    # rows of damaged files can be too short
-    for token, *values in zip_longest(row.tokens, *columns):
-        cells = ["–" if value is None else signed(value) for value in values]
-        rows.append([(token or "").strip() or "(blank)", *cells])
+    for i, token in enumerate(row.tokens):
+        # a column of a damaged file can be too short
+        cells = [signed(values[i]) if i < len(values) else "–" for values in columns]
+        rows.append([token.strip() or "(blank)", *cells])
     return Table(["token", *names, *_extras(row)], rows)
 
 
