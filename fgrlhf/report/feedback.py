@@ -189,15 +189,15 @@ def feedback_views(files: Sequence[FeedbackFile]) -> list[FeedbackView]:
 def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
     annotated = [row.spans for row in rows if row.spans is not None]
     compared = [row for row in rows if row.preference is not None]
-    facts = {"rows": str(len(rows))}
+    facts = {"rows": f"{len(rows):,}"}
     if annotated:
         marked = sum(bool(spans) for spans in annotated)
-        facts["annotated"] = f"{len(annotated)}, {marked} of them with a marked span"
+        facts["annotated"] = f"{len(annotated):,}, {marked:,} of them with a marked span"
     if compared:
         values = [value for row in compared for value in row.preference or []]
         ties = values.count(0)
         facts["compared"] = (
-            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')}, {ties} of them ties"
+            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')}, {ties:,} of them ties"
         )
     first, decided = first_position(compared)
     if decided:
@@ -250,12 +250,12 @@ def _kinds(rows: Sequence[FeedbackRow]) -> Table:
         shortest_to_longest = f"{min(of_label)} to {max(of_label)}"
         middle = number(median(of_label))
         cells.append(
-            [label, str(len(of_label)), str(rows_with[label]), middle, shortest_to_longest]
+            [label, f"{len(of_label):,}", f"{rows_with[label]:,}", middle, shortest_to_longest]
         )
     missing = Counter(label for row in rows for label in row.missing)
     for label, count in missing.most_common():
         n_rows = sum(label in row.missing for row in rows)
-        cells.append([f"missing: {label}", str(count), str(n_rows), "–", "–"])
+        cells.append([f"missing: {label}", f"{count:,}", f"{n_rows:,}", "–", "–"])
     return Table(["kind", "marks", "rows", "median length", "lengths"], cells)
 
 
