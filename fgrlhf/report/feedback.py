@@ -197,7 +197,8 @@ def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
         values = [value for row in compared for value in row.preference or []]
         ties = values.count(0)
         facts["compared"] = (
-            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')}, {ties:,} of them ties"
+            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')},"
+            f" {ties:,} of them ties"
         )
     first, decided = first_position(compared)
     if decided:
