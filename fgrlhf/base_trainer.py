@@ -1,7 +1,7 @@
 """Base of the training loops: optimiser, learning rate, evaluation, best policy, progress."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,29 @@ from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import check_launcher
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog
+from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
+
+# A policy -> its dev metrics by name. Metrics with an interval are logged with its bounds.
+DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
+
+
+def dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
+    """The means of dev metrics by name, and their columns in metrics.jsonl.
+
+    The columns are `eval/<name>` and, for an interval, its bounds `eval_low/<name>` and
+    `eval_high/<name>`.
+    """
+    means: dict[str, float] = {}
+    bounds: dict[str, float] = {}
+    for name, result in results.items():
+        if isinstance(result, Interval):
+            means[name] = result.mean
+            bounds[f"eval_low/{name}"] = result.low
+            bounds[f"eval_high/{name}"] = result.high
+        else:
+            means[name] = result
+    return means, {f"eval/{name}": mean for name, mean in means.items()} | bounds
 
 
 class BaseTrainer:
@@ -40,7 +62,7 @@ class BaseTrainer:
         self,
         config: Any,
         actor_critic: ActorCritic,
-        evaluate: Callable[[Policy], dict[str, float]] | None,
+        evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
         check_launcher(accelerator.distributed_type)
@@ -155,8 +177,8 @@ class BaseTrainer:
             return
         self.actor_critic.eval()
         with paused(bar), torch.no_grad(), self.precision():
-            metrics = self.evaluate(self.policy)
-        self.log.log(self.step, {f"eval/{name}": value for name, value in metrics.items()})
+            metrics, columns = dev_columns(self.evaluate(self.policy))
+        self.log.log(self.step, columns)
         name = self.config.train.best_metric
         if name not in metrics:
             raise UserError(

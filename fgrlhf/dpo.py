@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
-from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.config import suggestion
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
@@ -104,7 +104,7 @@ class DPOTrainer(BaseTrainer):
         config: DPOConfig,
         policy: Policy,
         comparisons: Sequence[TokenComparison],
-        evaluate: Callable[[Policy], dict[str, float]] | None,
+        evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)

@@ -1,12 +1,12 @@
 """PPOTrainer: the on-policy loop with PPO (fgrlhf/algorithms/ppo.py) as its algorithm."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from accelerate import Accelerator
 from torch import nn
 
 from fgrlhf.algorithms.ppo import PPO
-from fgrlhf.policy import Policy
+from fgrlhf.base_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.trainer import OnPolicyTrainer
@@ -24,7 +24,7 @@ class PPOTrainer(OnPolicyTrainer):
         reference: nn.Module,
         reward: BasicReward,
         prompts: Sequence[Prompt],
-        evaluate: Callable[[Policy], dict[str, float]] | None,
+        evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
         algorithm = PPO(config.algorithm)

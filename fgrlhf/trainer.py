@@ -3,7 +3,7 @@
 `OnPolicyTrainer._train` is the loop. The methods below it are its steps, in order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import torch
@@ -15,7 +15,7 @@ from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
-from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.errors import UserError
 from fgrlhf.policy import Policy, cut_prompts
 from fgrlhf.reward import BasicReward, normalized
@@ -38,7 +38,7 @@ def make_trainer(
     reference: nn.Module,
     reward: BasicReward,
     prompts: Sequence[Prompt],
-    evaluate: Callable[[Policy], dict[str, float]] | None,
+    evaluate: DevEvaluation | None,
     accelerator: Accelerator,
 ) -> "OnPolicyTrainer":
     """Build the trainer for the algorithm named in `config.algorithm`."""
@@ -79,7 +79,7 @@ class OnPolicyTrainer(BaseTrainer):
         reference: nn.Module,
         reward: BasicReward,
         prompts: Sequence[Prompt],
-        evaluate: Callable[[Policy], dict[str, float]] | None,
+        evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
         self._saved_policy = actor_critic.policy

@@ -1,7 +1,6 @@
 """The report: outputs are shown, missing files named, text is escaped, nothing is fetched."""
 
 import json
-import math
 import random
 import re
 from html.parser import HTMLParser
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_helpers import ASPECTS, PROMPT, eval_row, interval, make_outputs, write_run
 
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_json, write_json, write_jsonl
@@ -23,236 +23,6 @@ from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_end
 from tasks.qa_feedback.display import DISPLAY
 
 ROOT = Path(__file__).parents[1]
-ASPECTS = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.6}
-CLAUSES = (
-    "The 1994 film Amber Harbor was directed by Lena Okafor,",
-    "and it was filmed in the town of Brisk,",
-    "and it won the Silver Heron award.",
-    "The 2003 novel Amber Harbor was written by Tomas Vey,",
-    "and it was published by Crane House.",
-)
-PROMPT = (
-    "question: Who made Amber Harbor? context: wikipage: Amber Harbor (1994 film) text: Amber"
-    " Harbor is a film. It was directed by Lena Okafor. wikipage: Amber Harbor (2003 novel) text:"
-    " Amber Harbor is a novel. It was written by Tomas Vey."
-)
-
-
-def interval(mean, half):
-    return {"mean": mean, "low": mean - half, "high": mean + half}
-
-
-def answer(rng, quality, wild=""):
-    """A response as text and tokens, with segments and token rewards per aspect."""
-    clauses = rng.sample(CLAUSES, rng.randint(2, 5))
-    text = " ".join(clauses) + wild
-    tokens = re.findall(r"\s*\S+", text) + ["</s>"]
-    ends, place = [], 0
-    for clause in clauses:
-        place = text.index(clause, place) + len(clause)
-        ends.append(place)
-    ends[-1] = len(text)
-    segments, rewards = {}, {}
-    for aspect, weight in ASPECTS.items():
-        rewards[aspect] = [0.0] * len(tokens)
-        if aspect == "completeness":
-            segments[aspect] = [
-                {"start": 0, "end": None, "value": rng.gauss(quality, 0.3), "label": "score"}
-            ]
-            rewards[aspect][-1] = segments[aspect][0]["value"]
-            continue
-        segments[aspect] = []
-        for start, end in zip([0, *ends], ends):
-            value = weight if rng.random() < quality else -weight
-            segments[aspect].append(
-                {"start": start, "end": end, "value": value, "label": "O" if value > 0 else "ERR"}
-            )
-            rewards[aspect][len(re.findall(r"\s*\S+", text[:end])) - 1] += value
-    return text, tokens, segments, rewards
-
-
-def rollout_row(rng, quality, wild=""):
-    text, tokens, segments, rewards = answer(rng, quality, wild)
-    return {
-        "prompt": PROMPT,
-        "response": text,
-        "tokens": tokens,
-        "rewards": rewards,
-        "segments": segments,
-        "kl": [rng.gauss(0.02, 0.05) for _ in tokens],
-        "values": [rng.gauss(0.5, 0.2) for _ in tokens],
-        "advantages": [rng.gauss(0, 1) for _ in tokens],
-        "reward": sum(map(sum, rewards.values())),
-    }
-
-
-def eval_row(rng, i, quality, wild=""):
-    text, _, segments, _ = answer(rng, quality, wild)
-    rewards = {f"reward/{a}": sum(s["value"] for s in segments[a]) for a in ASPECTS}
-    return {
-        "id": str(i),
-        "sample": 0,
-        "prompt": PROMPT.replace("Amber", f"Amber {i}"),
-        "response": text,
-        "references": [" ".join(CLAUSES)],
-        "segments": segments,
-        **rewards,
-        "reward": sum(rewards.values()),
-        "rougeLsum": 40 + 20 * quality,
-        "kl": 1.2,
-        "oracle/gold": quality,
-        "length": len(text.split()),
-    }
-
-
-def write_run(folder, aspects, rng, wild=""):
-    lines = []
-    for step in range(40):
-        done = 1 - math.exp(-step / 15)
-        row = {
-            "step": step,
-            "episodes": (step + 1) * 64,
-            "kl": 2 * done + rng.gauss(0, 0.1),
-            "length": 70 - 6 * done + rng.gauss(0, 1),
-            "entropy": 0.9 - 0.3 * done,
-            "value/error": 0.8 - 0.4 * done + rng.gauss(0, 0.03),
-            "value/explained_variance": 0.5 * done,
-            "clipfrac/policy": 0.06 + rng.gauss(0, 0.01),
-        }
-        row |= {
-            f"reward/{name}": top * (done - 0.3) + rng.gauss(0, 0.08)
-            for name, top in aspects.items()
-        }
-        row["reward/total"] = None if step == 7 else sum(row[f"reward/{name}"] for name in aspects)
-        if step % 10 == 0:
-            lines.append(
-                {
-                    "step": step,
-                    **{
-                        f"eval/{k}": 0.5 + 0.1 * done + rng.gauss(0, 0.01)
-                        for k in ("oracle/gold", "reward", "relevance/ratio")
-                    },
-                }
-            )
-        lines.append(row)
-    write_jsonl(folder / "metrics.jsonl", lines)
-    write_json(
-        folder / "run.json",
-        {
-            "command": f"python -m tasks.qa_feedback.training.{folder.name} config.yml",
-            "seed": 42,
-            "versions": {"python": "3.11.7", "torch": "2.13.0"},
-            "git_commit": "0123456789abcdef",
-            "resumed_at": [],
-        },
-    )
-    for step, quality in ((0, 0.5), (5, 0.6), (39, 0.85)):
-        write_jsonl(
-            folder / "samples" / f"step-{step}.jsonl",
-            [rollout_row(rng, quality, wild) for _ in range(6)],
-        )
-
-
-def make_outputs(folder, wild=""):
-    """The outputs of a whole pipeline, in the files of its stages.
-
-    `wild` must reach the reader as text.
-    """
-    rng = random.Random(0)
-    write_run(folder / "fine_grained", ASPECTS, rng, wild)
-    write_run(folder / "baseline", {"preference": 1.0}, rng, wild)
-    for rm, kind in (
-        ("rel_rm", "segment"),
-        ("fact_rm", "segment"),
-        ("comp_rm", "sequence"),
-        ("baseline_rm", "sequence"),
-    ):
-        bins = [
-            {
-                "predicted": (i + 0.5) / 10,
-                "observed": min(max((i + 0.5) / 10 + rng.gauss(0, 0.04), 0), 1),
-                "count": rng.randint(20, 400),
-            }
-            for i in range(10)
-        ]
-        metrics = (
-            {"accuracy": 0.87, "auc": 0.94, "error_f1": 0.81, "ok_f1": 0.9}
-            if kind == "segment"
-            else {"accuracy": 0.73}
-        )
-        write_json(
-            folder / rm / "reward_model.json",
-            {
-                "kind": kind,
-                "shape": "seq2seq",
-                "labels": ["NF-ERR", "O"] if kind == "segment" else [],
-                "level": "subsentence",
-                "with_context": True,
-                "segmenter": {"name": "sentencizer", "version": "3.8.18"},
-                "mean": 0.12,
-                "std": 1.9,
-                "metrics": {**metrics, "calibration": bins},
-            },
-        )
-    policies = {}
-    for name, quality in (("sft", 0.5), ("holistic", 0.58), ("fine_grained", 0.66)):
-        policies[name] = {
-            "oracle": {
-                k: interval(quality + d, 0.02)
-                for k, d in (
-                    ("gold", 0.0),
-                    ("relevance", 0.12),
-                    ("factuality", 0.1),
-                    ("completeness", -0.01),
-                )
-            },
-            "reward": interval(3 * quality, 0.1),
-            "rougeLsum": interval(60 * quality, 1.1),
-            "length": interval(66.0, 1.5),
-            "kl": interval(2.1, 0.1),
-        }
-    for name, quality in (("sft", 0.5), ("baseline", 0.6), ("fine_grained", 0.85)):
-        write_jsonl(
-            folder / "eval" / f"{name}-test" / "rows.jsonl",
-            [eval_row(rng, i, quality, wild) for i in range(8)],
-        )
-    stages = (
-        "make_mini",
-        "train_sft",
-        "generate",
-        "collect_feedback",
-        "train_rel_rm",
-        "train_finegrained",
-        "evaluate",
-    )
-    gains = (
-        ("fine_grained_vs_sft", 0.16),
-        ("holistic_vs_sft", 0.08),
-        ("fine_grained_vs_holistic", 0.02),
-    )
-    write_json(
-        folder / "summary.json",
-        {
-            "policies": policies,
-            "gains": {
-                name: {"gold": interval(gain, 0.03), "completeness": interval(0.0, 0.01)}
-                for name, gain in gains
-            },
-            "reward_models": {
-                "relevance": {"accuracy": 0.88, "auc": 0.95, "f1": 0.83},
-                "preference": {"pair_accuracy": 0.64},
-            },
-            "reward_models_on": "truth",
-            "stages": {
-                name: {"seconds": rng.uniform(5, 180), "peak_mb": rng.uniform(400, 1400)}
-                for name in stages
-            },
-            "versions": {"python": "3.11.7", "torch": "2.13.0"},
-            "seed": 42,
-            "scale": "mini",
-            "data": "the mini world" + wild,
-        },
-    )
 
 
 class Page(HTMLParser):
@@ -288,7 +58,7 @@ def test_every_section_is_there(whole):
         "gold score",
         "Fine-grained RLHF",
         "Relevance",
-        "0.950",
+        "0.950",  # AUC against the truth
         "pair accuracy",
         "Paired differences",
         "Fine-grained RLHF − SFT",
@@ -299,8 +69,8 @@ def test_every_section_is_there(whole):
         "the mini world",
     ):
         assert expected in text, expected
-    assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + 4, (
-        "intervals, rewards of both runs, shared curves, dev curves, calibration"
+    assert whole.count("<svg") == 1 + (4 + 1) + 6 + (1 + 2) + (2 + 2) + 4, (
+        "intervals, rewards of both runs, shared curves, dev curves, over KL, calibration"
     )
 
 
@@ -324,7 +94,8 @@ def test_nothing_is_fetched_and_nothing_runs(whole):
         link = (
             attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
         )
-        assert link.startswith("#"), link
+        is_download = tag == "a" and "download" in attributes
+        assert link.startswith("data:text/csv;" if is_download else "#"), link
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
     assert "default-src 'none'" in whole
 
@@ -373,7 +144,7 @@ def test_missing_parts_are_named(tmp_path):
         assert expected in text
     assert text.count("Not found") == 4
     write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run suffices
-    assert "Reward by aspect" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "Rewards in training" in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
@@ -576,8 +347,14 @@ def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
     text = "".join(Page(html).text)
     assert "ppo over sft, reward" in text and "+0.667" in text
     assert "disc 0" in text and "reward 2.00" in text and "<ul>" not in html
-    labels = re.findall(r'aria-label="([^"]*)"', html)
-    assert labels == ["Shares, with 95% intervals", "solved", "ppo: reward"]
+    labels = re.findall(r'role="img" aria-label="([^"]*)"', html)
+    assert labels == [
+        "Shares, with 95% intervals",
+        "solved",
+        "ppo: reward",
+        "reward: a, over √KL",
+        "ppo: total reward, over √KL",
+    ]
 
 
 def test_headline_metrics_of_a_task(tmp_path):
@@ -650,11 +427,8 @@ def test_split_prompt():
     assert view.title == "Who made Amber Harbor?"
     assert view.parts == {
         "passages": [
-            (
-                "Amber Harbor (1994 film) text: Amber Harbor is a film. It was directed by Lena"
-                " Okafor."
-            ),
-            "Amber Harbor (2003 novel) text: Amber Harbor is a novel. It was written by Tomas Vey.",
+            "Amber Harbor (1994 film): Amber Harbor is a film. It was directed by Lena Okafor.",
+            "Amber Harbor (2003 novel): Amber Harbor is a novel. It was written by Tomas Vey.",
         ],
     }
     for text, title in (("question: Why?", "Why?"), ("free text", "free text")):
@@ -672,9 +446,8 @@ def test_smoothing_is_a_mean_of_neighbours():
 
 
 def test_plots_use_the_page_colours_and_escape_titles():
-    svg = report_plots.curves(
-        'a <b> "c" $d_1$', [report_plots.Series([0, 1, 2], [1.0, None, 3.0], 2)], "episodes"
-    )
+    points = [report_plots.Point(0, 1.0), report_plots.Point(2, 3.0)]
+    svg = report_plots.curves('a <b> "c" $d_1$', [report_plots.Series("a", points, 2)], "episodes")
     assert "var(--series-2)" in svg and "var(--muted)" in svg and "#0000" not in svg
     assert svg.count("$d_1$") == 2, "dollars are dollars, in the plot and in its label"
     assert "<b>" not in svg and 'aria-label="a &lt;b&gt; &quot;c&quot; $d_1$"' in svg
@@ -725,7 +498,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def no_plots(monkeypatch):
     for name in ("curves", "calibration", "intervals"):
-        monkeypatch.setattr(sections, name, lambda *_: "<svg/>")
+        monkeypatch.setattr(report_plots, name, lambda *_: "<svg/>")
 
 
 def reported(folder, name, text) -> str:
@@ -816,4 +589,4 @@ def test_only_figures_against_the_truth_are_called_truth(tmp_path):
     summary = read_json(tmp_path / "summary.json")
     write_json(tmp_path / "summary.json", {**summary, "reward_models_on": "dev"})
     write_report(tmp_path, tmp_path / "r.html", DISPLAY)
-    assert "0.950" not in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert ">0.950<" not in (tmp_path / "r.html").read_text(encoding="utf-8")

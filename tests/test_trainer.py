@@ -16,6 +16,7 @@ from fgrlhf.evaluation import evaluate_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
+from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.types import Prompt, SegmentScore
 from fgrlhf.utils import derive_seed, masked_mean
@@ -352,6 +353,21 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
     ]
 
 
+def test_the_intervals_of_dev_metrics_are_logged(tmp_path):
+    results = {"gold": Interval(0.5, 0.4, 0.7), "reward": 2.0}
+    cfg = config(
+        tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=8
+    )
+    trainer(cfg, evaluate=lambda policy: results).train()
+    logged = metrics(tmp_path)[0]
+    assert {name: value for name, value in logged.items() if name.startswith("eval")} == {
+        "eval/gold": 0.5,
+        "eval_low/gold": 0.4,
+        "eval_high/gold": 0.7,
+        "eval/reward": 2.0,
+    }
+
+
 def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
     run = trainer(
         config(tmp_path, train__best_metric="f1"),
@@ -563,9 +579,9 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     rollout, rewards = run.collect_and_score()
     _, advantages = run.compute_advantages(rollout, rewards)
     kl = rollout_metrics(rollout, rewards, rewards.total_BT, advantages)["kl"]
-    dev = dev_evaluation(Task("any"), cfg, run.prompts, None, run.reference, run.accelerator)(
-        run.policy
-    )["kl"]
+    evaluate = dev_evaluation(Task("any"), cfg, run.prompts, None, run.reference, run.accelerator)
+    dev = dict(evaluate(run.policy))["kl"]
+    assert isinstance(dev, Interval) and dev.low <= dev.mean <= dev.high
     sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
     stage = evaluate_rows(
         run.policy,
@@ -576,7 +592,7 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         progress=False,
         temperature=cfg.logprob_temperature,
     )
-    assert dev == pytest.approx(kl, abs=1e-4) and sum(
+    assert dev.mean == pytest.approx(kl, abs=1e-4) and sum(
         row["kl"] for row in stage
     ) / 4 == pytest.approx(kl, abs=1e-4)
     plain = evaluate_rows(

@@ -3,7 +3,7 @@
 Trains the policy of the YAML file and saves the one that is best on dev.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.base_trainer import BaseTrainer, DevEvaluation
 from fgrlhf.cli.command_line import parse_cli, task_and_rest
 from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.errors import run_main
@@ -28,6 +28,7 @@ from fgrlhf.runs.distributed import share_of, stop_together
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
+from fgrlhf.stats import Interval
 from fgrlhf.task import Task, build_reward, code_of, rl_config
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.types import Prompt
@@ -44,10 +45,11 @@ def dev_evaluation(
     reward: BasicReward | None,
     reference: nn.Module,
     accelerator: Accelerator,
-) -> Callable[[Policy], dict[str, float]]:
-    """A function policy -> dev metrics. The processes share the prompts; metrics cover all of them.
+) -> DevEvaluation:
+    """A function policy -> dev metrics with 95% intervals over prompts.
 
-    The KL has the same temperature as in training: `logprob_temperature` in an RL run, 1 in DPO.
+    The processes share the prompts; metrics cover all of them. The KL has the same temperature as
+    in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
     sampling = config.model.policy_model.eval_generation_kwargs.sampling(
         config.env.max_generated_len
@@ -63,7 +65,7 @@ def dev_evaluation(
     )
     metrics = (*task.metrics(own_prompts), *named_metrics)
 
-    def evaluate(policy: Policy) -> dict[str, float]:
+    def evaluate(policy: Policy) -> dict[str, Interval]:
         rows = stop_together(
             accelerator,
             lambda: evaluate_rows(
@@ -79,7 +81,7 @@ def dev_evaluation(
             ),
         )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
-        return {name: interval.mean for name, interval in summarize(rows).items()}
+        return summarize(rows)
 
     return evaluate
 

@@ -4,11 +4,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from fgrlhf.config import read_yaml
 from fgrlhf.errors import UserError
 from fgrlhf.files import read_jsonl
 from fgrlhf.report.display import Display
+from fgrlhf.report.feedback import FeedbackFile, feedback_files
+from fgrlhf.report.plots import Point
 from fgrlhf.report.records import (
     EvaluationRow,
     Interval,
@@ -44,12 +47,24 @@ class Run:
     metrics: list[dict]  # lines of metrics.jsonl
     samples: dict[int, list[Rollout]]  # of the first and the last logged step
     info: RunInfo
+    config: dict  # its config.yaml; {} if there is none
 
-    def series(self, key: str) -> tuple[list[float], list[float | None]]:
-        """The x (episodes so far) and y of a metric, for the lines that have it."""
+    def points(self, key: str) -> list[Point]:
+        """A metric over the episodes so far; values that were not finite are left out."""
+        return list(self.points_by_step(key).values())
+
+    def points_by_step(self, key: str) -> dict[int, Point]:
+        """The points of `points` by step. Dev metrics have intervals if the run logged them."""
+        metric = key.removeprefix("eval/")
         per_step = self.episodes_per_step
-        rows = [row for row in self.metrics if key in row]
-        return [row["step"] * per_step for row in rows], [row[key] for row in rows]
+        points = {}
+        for row in self.metrics:
+            if row.get(key) is not None:
+                low, high = row.get(f"eval_low/{metric}"), row.get(f"eval_high/{metric}")
+                is_dev = key.startswith("eval/")
+                bounds = (low, high) if is_dev else (None, None)
+                points[row["step"]] = Point(row["step"] * per_step, row[key], *bounds)
+        return points
 
     @property
     def episodes_per_step(self) -> float:
@@ -66,24 +81,43 @@ class Run:
 
 
 @dataclass(frozen=True)
+class TrainingLog:
+    """The metrics of SFT or of a reward model."""
+
+    name: str
+    metrics: list[dict]
+    is_reward_model: bool
+
+    def points(self, key: str) -> list[Point]:
+        """A metric over the steps; values that were not finite are left out."""
+        rows = [row for row in self.metrics if row.get(key) is not None]
+        return [Point(row["step"], row[key]) for row in rows]
+
+
+@dataclass(frozen=True)
 class Outputs:
     """The content of an outputs folder.
 
     Attributes:
       policies: metrics of each policy, from summary.json or else from its evaluation.
       evaluations: the rows of each policy on `split`.
+      training: the logs of SFT and of the reward models.
+      feedback: the feedback files in the folders of the data.
       pretrained: where the pretrained weights of all stages come from.
-      missing: section -> its missing source files; "" if the section can be shown.
+      missing: section -> its missing source files; sections that can be shown, or that do not
+        apply to the task, are not in it.
     """
 
     folder: Path
     summary: Summary
     policies: Policies
     runs: list[Run]
+    training: list[TrainingLog]
     reward_models: dict[str, RewardModel]
     evaluations: dict[str, list[EvaluationRow]]
     split: str
     stages: dict[str, StageCost]
+    feedback: list[FeedbackFile]
     pretrained: list[str]
     missing: dict[str, str]
 
@@ -128,16 +162,20 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
     }
     if not any(contents.values()):
         raise UserError(f"{folder} has nothing to report; looked for {'; '.join(SOURCES.values())}")
-    missing = {name: "" if contents[name] else source for name, source in SOURCES.items()}
+    missing = {name: source for name, source in SOURCES.items() if not contents[name]}
+    if runs and all(_uses_no_reward_model(run) for run in runs):
+        missing.pop("models", None)
     return Outputs(
         folder,
         summary,
         policies,
         runs,
+        _training_logs(folder, display),
         reward_models,
         evaluations,
         split,
         stages,
+        feedback_files(_data_folders(folder)),
         _pretrained(folder),
         missing,
     )
@@ -160,12 +198,52 @@ def _runs(folder: Path, display: Display) -> list[Run]:
         read_records(path, MetricsLine)
         info = read_record(path.with_name("run.json"), RunInfo)
         samples = _first_and_last_samples(path.parent / "samples")
-        runs.append(Run(path.parent.name, metrics, samples, info))
+        runs.append(Run(path.parent.name, metrics, samples, info, _config(path.parent)))
     return sorted(runs, key=lambda run: display.rank(run.name))
 
 
 def _is_of_a_policy(row: object) -> bool:
     return isinstance(row, dict) and bool({"reward/total", "dpo/margin"} & row.keys())
+
+
+def _config(folder: Path) -> dict:
+    path = folder / "config.yaml"
+    return read_yaml(path) if path.exists() else {}
+
+
+def _uses_no_reward_model(run: Run) -> bool:
+    """Whether the run's config is known and none of its rewards has a checkpoint."""
+    return bool(run.config) and not _has_key(run.config.get("reward"), "ckpt")
+
+
+def _has_key(tree: Any, key: str) -> bool:
+    if not isinstance(tree, dict):
+        return False
+    return key in tree or any(_has_key(value, key) for value in tree.values())
+
+
+def _data_folders(folder: Path) -> list[Path]:
+    """The folders of the files that the stages read, and `data` in the outputs folder."""
+    folders = [folder / "data"]
+    for path in [folder / "config.yaml", *sorted(folder.glob("*/config.yaml"))]:
+        data = _config(path.parent).get("data")
+        files = data.values() if isinstance(data, dict) else ()
+        for file in files:
+            if isinstance(file, str) and file.endswith((".json", ".jsonl")):
+                folders.append(Path(file).parent)
+    return list(dict.fromkeys(path.absolute() for path in folders))
+
+
+def _training_logs(folder: Path, display: Display) -> list[TrainingLog]:
+    """The logs of SFT stages, then of reward models."""
+    logs = []
+    for path in [folder / "metrics.jsonl", *folder.glob("*/metrics.jsonl")]:
+        rows = read_jsonl(path) if path.exists() else []
+        if any(isinstance(row, dict) and {"loss", "eval/loss"} & row.keys() for row in rows):
+            read_records(path, MetricsLine)
+            is_reward_model = path.with_name("reward_model.json").exists()
+            logs.append(TrainingLog(path.parent.name, rows, is_reward_model))
+    return sorted(logs, key=lambda log: (log.is_reward_model, display.rank(log.name)))
 
 
 def _first_and_last_samples(folder: Path) -> dict[int, list[Rollout]]:

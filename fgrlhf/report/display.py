@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 N_SERIES = 6  # series colours of a page, --series-0 to --series-5 in report.css
 
+SYMBOLS = "●■▲◆▼✚"  # of the series, so that they can be told apart without colours
+
 METRIC_NAMES = {
     "rougeLsum": "RougeLsum",
     "length": "length in words",
@@ -17,6 +19,16 @@ METRIC_NAMES = {
 ASPECT_METRICS = {  # the last part of `<aspect>/<part>`
     "ratio": "error-free share by its model",
     "score": "z-score by its model",
+}
+DEFINITIONS = {  # by the names of the metrics
+    "reward": "the sum of the rewards that the policy is trained on",
+    "rougeLsum": "overlap with the reference: ROUGE-L F1 over sentences, from 0 to 100",
+    "length": "words of a response",
+    "kl": "log-probability of a response under the policy, minus that under the reference",
+}
+ASPECT_DEFINITIONS = {
+    "ratio": "share of segments without an error, as the reward model judges them",
+    "score": "score of the reward model, in its standard deviations from its mean",
 }
 NOT_APPLICABLE = "/not_applicable"  # suffix: share of responses to which a metric does not apply
 TRUTH = "oracle/"  # prefix of metrics that measure the truth
@@ -40,6 +52,7 @@ class Display:
       names: display names of policies and reward models (by folder) and of rewards (by their name
         in the config).
       metrics: display names of metrics, by their name in evaluation rows, e.g. `oracle/gold`.
+      definitions: what metrics measure, in a few words, by their name in evaluation rows.
       headline: the most important metrics. Policies are compared by them, and they are shown with
         each sampled response.
       order: policies and reward models that come first; the others follow by name.
@@ -50,6 +63,7 @@ class Display:
 
     names: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, str] = field(default_factory=dict)
     headline: Sequence[str] = ("reward", "rougeLsum")
     order: Sequence[str] = ("sft",)
     colours: Mapping[str, int] = field(default_factory=lambda: {"sft": 0})
@@ -73,6 +87,14 @@ class Display:
         if first == "reward" and rest:
             return f"reward: {self.name(rest)}"
         return key.removeprefix(TRUTH).replace("/", " · ")
+
+    def definition(self, key: str) -> str | None:
+        """What a metric measures; None if that is not known."""
+        if key in self.definitions:
+            return self.definitions[key]
+        if key in DEFINITIONS:
+            return DEFINITIONS[key]
+        return ASPECT_DEFINITIONS.get(key.partition("/")[2])
 
     def rank(self, name: str) -> tuple[int, str]:
         """Sort key: the names in `order` first, then the others by name."""

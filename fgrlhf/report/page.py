@@ -18,18 +18,21 @@ from markupsafe import Markup
 from fgrlhf.errors import UserError, run_main
 from fgrlhf.files import write_text
 from fgrlhf.report import samples
+from fgrlhf.report.curves import drift, learning_curves, supervised_curves
 from fgrlhf.report.data import Outputs, read_outputs, recorded_task
-from fgrlhf.report.display import Display
-from fgrlhf.report.samples import signed
+from fgrlhf.report.display import SYMBOLS, Display
+from fgrlhf.report.downloads import downloads
+from fgrlhf.report.feedback import feedback_views
 from fgrlhf.report.sections import (
     Naming,
+    definitions,
     gains,
-    learning_curves,
     model_cards,
     results,
-    stage_rows,
+    stages,
     tiles,
 )
+from fgrlhf.report.text import signed
 
 HERE = Path(__file__).parent
 USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]"
@@ -57,14 +60,21 @@ def write_report(
     outputs = read_outputs(output_dir, display)
     naming = Naming(outputs, display)
     compared = gains(outputs, display)
-    sections = {
-        "results": lambda: results(outputs, compared, naming),
-        "curves": lambda: learning_curves(outputs, naming),
-        "models": lambda: model_cards(outputs, display),
-        "responses": lambda: samples.responses(outputs, display, prompts_shown),
-        "rollouts": lambda: _rollouts(outputs, display),
-        "stages": lambda: stage_rows(outputs),
+    headlines = tiles(compared, naming)
+    parts = {
+        "curves": learning_curves(outputs, naming),
+        "drift": drift(outputs, naming),
+        "models": model_cards(outputs, display),
+        "supervised": supervised_curves(outputs, display),
+        "feedback": feedback_views(outputs.feedback),
+        "rollouts": _rollouts(outputs, display),
     }
+    if outputs.policies:
+        parts["results"] = results(outputs, compared, naming)
+    if outputs.evaluations:
+        parts["responses"] = samples.responses(outputs, display, prompts_shown)
+    if outputs.stages:
+        parts["stages"] = stages(outputs)
     task = (recorded_task(output_dir) or "").rpartition(".")[2]
     title = " · ".join(filter(None, ["fgrlhf", task, outputs.folder.resolve().name]))
     page = page_template(HERE, "report.html.j2").render(
@@ -73,10 +83,13 @@ def write_report(
         label=display.name,
         signed=signed,
         colour=naming.colours.__getitem__,
-        tiles=tiles(compared, naming),
+        symbols=SYMBOLS,
+        tiles=headlines,
+        headline_definitions=definitions(dict.fromkeys(tile.metric for tile in headlines), display),
+        downloads=downloads(outputs, compared),
         run_facts=_run_facts(outputs, display),
         missing=outputs.missing,
-        parts={name: make() for name, make in sections.items() if not outputs.missing[name]},
+        parts={name: part for name, part in parts.items() if part},
     )
     write_text(html_path, page)
 

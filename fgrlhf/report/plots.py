@@ -20,6 +20,7 @@ from fgrlhf.report.display import N_SERIES
 _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
 _PLACEHOLDERS = {name: f"#0000{i + 1:02x}" for i, name in enumerate(_NAMES)}
 _FG, _MUTED, _GRID = (_PLACEHOLDERS[name] for name in ("fg", "muted", "grid"))
+MARKERS = ("o", "s", "^", "D", "v", "P")  # display.SYMBOLS in matplotlib's names
 _STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.fonttype": "none",
@@ -48,33 +49,59 @@ _STYLE: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
+class Point:
+    """A point of a line, with the bounds of its 95% interval if they are known."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class Series:
     """One line of a plot."""
 
-    x: Sequence[float]
-    y: Sequence[float | None]
+    name: str
+    points: Sequence[Point]
     colour: int  # number of a series colour of the page
     marks: bool = False  # whether to draw every point, else a smoothed line over a faint raw one
 
 
-def curves(title: str, series: Sequence[Series], xlabel: str) -> str:
-    """Lines in one plot. Points that are None (not finite when logged) are left out."""
+def curves(title: str, series: Sequence[Series], xlabel: str, whole_x: bool = True) -> str:
+    """Lines in one plot, through their points in the given order.
+
+    Args:
+      whole_x: the ticks of the x axis are whole numbers, such as steps.
+    """
     with rc_context(_STYLE):
         figure, axes = _axes(3.7, 2.15)
         axes.set_title(title)
         for line in series:
-            finite = [(x, y) for x, y in zip(line.x, line.y) if y is not None]
-            points = np.array(finite, dtype=float).reshape(-1, 2)
-            colour = _series_colour(line.colour)
-            if line.marks:
-                axes.plot(*points.T, color=colour, linewidth=1.6, marker="o", markersize=3)
-            else:
-                axes.plot(*points.T, color=colour, linewidth=0.8, alpha=0.28)
-                axes.plot(points[:, 0], smooth(points[:, 1]), color=colour, linewidth=1.8)
+            _draw(axes, line)
         axes.set_xlabel(xlabel)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole_x))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         return _svg(figure, title)
+
+
+def _draw(axes: Axes, line: Series) -> None:
+    colour = _series_colour(line.colour)
+    marker = _marker(line.colour)
+    x = np.array([point.x for point in line.points], dtype=float)
+    y = np.array([point.y for point in line.points], dtype=float)
+    if not line.marks:
+        axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.28)
+        apart = max(len(x) // 6, 1)  # the markers tell lines apart without colours
+        axes.plot(
+            x, smooth(y), color=colour, linewidth=1.8, marker=marker, markersize=4, markevery=apart
+        )
+        return
+    axes.plot(x, y, color=colour, linewidth=1.6, marker=marker, markersize=4)
+    for point in line.points:
+        if point.low is not None and point.high is not None:
+            bounds = [point.low, point.high]
+            axes.plot([point.x, point.x], bounds, color=colour, linewidth=1.6, alpha=0.45)
 
 
 def smooth(y: np.ndarray) -> np.ndarray:
@@ -89,8 +116,12 @@ def smooth(y: np.ndarray) -> np.ndarray:
 Mark = tuple[float, float, float, int]  # mean, low, high, colour
 
 
-def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
-    """One row per name, with a dot and its interval for each mark."""
+def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]], xlabel: str = "") -> str:
+    """One row per name, with a marker and its interval for each mark.
+
+    Args:
+      xlabel: text below the axis. If the axis does not begin at zero, the label says where.
+    """
     with rc_context(_STYLE):
         figure, axes = _axes(7.6, 0.75 + 0.5 * len(rows))
         axes.set_title(title)
@@ -103,11 +134,16 @@ def intervals(title: str, rows: Sequence[tuple[str, Sequence[Mark]]]) -> str:
                     "solid_capstyle": "round",
                 }
                 axes.plot([low, high], [y, y], linewidth=2.4, alpha=0.45, **style)
-                axes.plot([mean], [y], "o", markersize=5.5, **style)
+                axes.plot([mean], [y], _marker(colour), markersize=5.5, **style)
         axes.set_yticks(range(len(rows)), [name for name, _ in rows])
         axes.tick_params(axis="y", labelcolor=_FG)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
+        start = axes.get_xlim()[0]
+        notes = [xlabel] if xlabel else []
+        if start > 0:
+            notes.append(f"the axis begins at {start:.2f}, not at 0")
+        axes.set_xlabel("; ".join(notes))
         return _svg(figure, title)
 
 
@@ -187,6 +223,10 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.patch.set_visible(False)
     return figure, axes
+
+
+def _marker(number: int) -> str:
+    return MARKERS[number % N_SERIES]
 
 
 def _series_colour(number: int) -> str:

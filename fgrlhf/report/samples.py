@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fgrlhf.report.charts import Table
 from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
-from fgrlhf.report.records import EvaluationRow, Rollout, Segment
+from fgrlhf.report.records import EvaluationRow, Rollout, Segment, Segments
+from fgrlhf.report.text import minus, signed
 
 NO_SEGMENT = Segment(start=0, end=0, value=0.0)
 
@@ -20,7 +22,7 @@ class Piece:
     under: float = 0.0  # value of the segment that contains this token
     label: str = ""
     special: bool = False  # a token that is not text, such as the end of sequence
-    whole: bool = False  # the value is of the whole response, so its number is shown too
+    whole: bool = False  # the value is of the whole response, so a zero is shown too
 
     @property
     def css(self) -> str:
@@ -32,6 +34,11 @@ class Piece:
         if self.special:
             classes.append("special")
         return " ".join(classes)
+
+    @property
+    def number(self) -> str:
+        """The reward as text; empty if there is none."""
+        return signed(self.value) if self.value or self.whole else ""
 
     @property
     def tip(self) -> str:
@@ -57,6 +64,7 @@ class ResponseView:
     text: str
     chips: list[str]
     aspects: Pieces
+    table: Table  # the segments with their labels and values
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,7 @@ class RolloutView:
     sums: dict[str, float]  # of each aspect's token rewards
     aspects: Pieces
     extras: Pieces  # KL, value and advantage of every token
+    table: Table  # all values of every token
 
 
 @dataclass(frozen=True)
@@ -90,15 +99,6 @@ class RunView:
 
     scale: dict[str, float]  # aspect -> its largest absolute value
     steps: dict[int, list[RolloutView]]
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign; the minus sign is as wide as the plus sign."""
-    return minus(f"{value:+.{digits}f}")
-
-
-def minus(number: str) -> str:
-    return number.replace("-", "\N{MINUS SIGN}")
 
 
 def responses(outputs: Outputs, display: Display, prompts_shown: int) -> ResponsesView:
@@ -231,7 +231,21 @@ def _response(row: EvaluationRow, scale: Mapping[str, float], display: Display) 
         aspect: segment_pieces(row.response, segments or [], scale.get(aspect, 0.0))
         for aspect, segments in row.segments.items()
     }
-    return ResponseView(row.response, _chips(row, display), aspects)
+    table = segment_table(row.response, row.segments, display)
+    return ResponseView(row.response, _chips(row, display), aspects, table)
+
+
+def segment_table(text: str, segments: Segments, display: Display) -> Table:
+    """The segments of every reward, with their texts, labels and values."""
+    rows = []
+    for aspect, of_aspect in segments.items():
+        for segment in of_aspect or []:
+            part = text[segment.start : segment.end].strip()
+            if segment.end is None:
+                part = "the whole response"
+            label = segment.label or "–"
+            rows.append([display.name(aspect), part, label, signed(segment.value, 3)])
+    return Table(["reward", "segment", "label", "value"], rows)
 
 
 def _chips(row: EvaluationRow, display: Display) -> list[str]:
@@ -260,7 +274,19 @@ def _rollout(
         extras[name] = token_pieces(row.response, row.tokens, values, extra_scale[name], [])
     sums = {name: sum(values) for name, values in row.rewards.items()}
     prompt = split_prompt(row.prompt, display)
-    return RolloutView(prompt, row.reward, sums, aspects, extras)
+    return RolloutView(prompt, row.reward, sums, aspects, extras, token_table(row, display))
+
+
+def token_table(row: Rollout, display: Display) -> Table:
+    """A row per token with its rewards, KL, value and advantage."""
+    names = [display.name(name) for name in row.rewards]
+    columns = [*row.rewards.values(), *_extras(row).values()]
+    rows = []
+    for i, token in enumerate(row.tokens):
+        # a column of a damaged file can be too short
+        cells = [signed(values[i]) if i < len(values) else "–" for values in columns]
+        rows.append([token.strip() or "(blank)", *cells])
+    return Table(["token", *names, *_extras(row)], rows)
 
 
 def _extras(row: Rollout) -> dict[str, list[float]]:

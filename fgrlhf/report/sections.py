@@ -1,27 +1,16 @@
-"""The sections of a report: results, learning curves, reward models, time and memory."""
+"""The sections of a report: results, reward models, time and memory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from fgrlhf.metrics.paired import paired_gain
-from fgrlhf.report.data import Outputs, Run
-from fgrlhf.report.display import ASPECT_METRICS, NOT_APPLICABLE, TRUTH, Display
-from fgrlhf.report.plots import Mark, Series, calibration, curves, intervals
-from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics
-from fgrlhf.report.samples import minus, signed
+from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
+from fgrlhf.report.data import Outputs
+from fgrlhf.report.display import NOT_APPLICABLE, TRUTH, Display
+from fgrlhf.report.plots import Mark
+from fgrlhf.report.records import Gain, Interval, RewardModel, RewardModelMetrics, StageCost
+from fgrlhf.report.text import minus, signed
 
-POLICY_CURVES = {
-    "kl": "KL from the reference, per response",
-    "length": "Length in tokens",
-    "value/error": "Value error |V − return|",
-    "value/explained_variance": "Explained variance of the critic",
-    "entropy": "Entropy per token",
-    "clipfrac/policy": "Clipped share of tokens",
-    "dpo/margin": "Margin of the implied rewards, better − worse",
-    "dpo/accuracy": "Accuracy on pairs",
-}
 # display name, key in the model's own metrics, key in the comparison with the truth
 SEGMENT_NUMBERS = (
     ("accuracy", "accuracy", "accuracy"),
@@ -35,6 +24,8 @@ SEQUENCE_NUMBERS = (
     ("pair accuracy", "accuracy", "pair_accuracy"),
     ("first response is better", "first_accuracy", ""),
 )
+SHARES = "Shares, with 95% intervals"
+WHOLE = "whole"  # entry of stages.json: the pipeline itself
 # names of the baselines in reward_modeling/baselines.py
 BASELINES = {
     "majority": "most frequent label",
@@ -76,6 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Tile:
+    metric: str
     title: str
     difference: Difference
 
@@ -113,13 +105,16 @@ def tiles(compared: Mapping[str, Mapping[str, Gain]], naming: Naming) -> list[Ti
     shown = []
     for name, metrics in compared.items():
         metric, gain = next(iter(metrics.items()))
-        title = f"{naming.pair(name, ' over ')}, {_gain_name(metric, naming.display)}"
-        shown.append(Tile(title, _difference(gain)))
+        key = _gain_metric(metric, naming.display)
+        title = f"{naming.pair(name, ' over ')}, {naming.display.metric(key)}"
+        shown.append(Tile(key, title, _difference(gain)))
     return shown
 
 
-def _gain_name(metric: str, display: Display) -> str:
-    return display.metric(TRUTH + metric if TRUTH + metric in display.metrics else metric)
+def _gain_metric(metric: str, display: Display) -> str:
+    """The metric of a paired difference: in summary.json, those of the truth have no prefix."""
+    known = {*display.metrics, *display.definitions}
+    return TRUTH + metric if TRUTH + metric in known else metric
 
 
 def _difference(gain: Gain) -> Difference:
@@ -146,16 +141,17 @@ class Row:
 class Results:
     policies: list[str]
     rows: list[Row]
-    plot: Markup | None
+    chart: Chart | None
     pairs: list[str]  # headings of the paired differences
     gains: dict[str, list[Difference | None]]  # metric -> a difference for each pair
+    definitions: dict[str, str]  # display name of a metric -> what it measures
 
 
 def results(
     outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]], naming: Naming
 ) -> Results:
     display = naming.display
-    policies = {name: _flat(metrics) for name, metrics in outputs.policies.items()}
+    policies = {name: flat_metrics(metrics) for name, metrics in outputs.policies.items()}
     keys = list(dict.fromkeys(key for metrics in policies.values() for key in metrics))
     rows = []
     for key in keys:
@@ -163,22 +159,42 @@ def results(
         digits = 1 if any(_is_large(value) for value in values) else 3
         rows.append(Row(display.metric(key), [_cell(value, digits) for value in values]))
     shares = [key for key in keys if _is_share(key, policies.values())]
-    marks = [(display.metric(key), _marks(key, policies, naming)) for key in shares]
+    marks = []
+    names = []
+    for key in shares:
+        of_metric = _marks(key, policies, naming)
+        marks.append((display.metric(key), list(of_metric.values())))
+        names.append([display.name(policy) for policy in of_metric])
     metrics = dict.fromkeys(metric for values in compared.values() for metric in values)
     differences = {}
     for metric in metrics:
         given = [values.get(metric) for values in compared.values()]
-        differences[_gain_name(metric, display)] = [gain and _difference(gain) for gain in given]
+        name = display.metric(_gain_metric(metric, display))
+        differences[name] = [gain and _difference(gain) for gain in given]
     return Results(
         policies=list(policies),
         rows=rows,
-        plot=Markup(intervals("Shares, with 95% intervals", marks)) if marks else None,
+        chart=interval_chart(SHARES, marks, names, "share") if marks else None,
         pairs=[naming.pair(name, " − ") for name in compared],
         gains=differences,
+        definitions=definitions(keys, display),
     )
 
 
-def _flat(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
+def definitions(metrics: Iterable[str], display: Display) -> dict[str, str]:
+    """What the metrics measure, by their display names; metrics without a definition are left out.
+
+    Metrics with the same definition are in one entry.
+    """
+    names: dict[str, list[str]] = {}
+    for metric in metrics:
+        text = display.definition(metric)
+        if text:
+            names.setdefault(text, []).append(display.metric(metric))
+    return {"; ".join(of_text): text for text, of_text in names.items()}
+
+
+def flat_metrics(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
     """Join nested names: {"oracle": {"gold": interval}} -> {"oracle/gold": interval}."""
     flat: dict[str, Interval] = {}
     for key, value in tree.items():
@@ -197,15 +213,18 @@ def _is_share(key: str, policies: Iterable[Mapping[str, Interval]]) -> bool:
     return all(value.mean is not None and 0 <= value.mean <= 1 for value in values)
 
 
-def _marks(key: str, policies: Mapping[str, Mapping[str, Interval]], naming: Naming) -> list[Mark]:
-    marks = []
+def _marks(
+    key: str, policies: Mapping[str, Mapping[str, Interval]], naming: Naming
+) -> dict[str, Mark]:
+    """The mark of each policy that has the metric."""
+    marks = {}
     for name, metrics in policies.items():
         value = metrics.get(key)
         if value is None or value.mean is None:
             continue
         low = value.mean if value.low is None else value.low
         high = value.mean if value.high is None else value.high
-        marks.append((value.mean, low, high, naming.colours[name]))
+        marks[name] = (value.mean, low, high, naming.colours[name])
     return marks
 
 
@@ -226,75 +245,6 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else minus(f"{value:.{digits}f}")
 
 
-# ---- learning curves -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Curves:
-    runs: list[str]
-    groups: dict[str, list[Markup]]
-
-
-def learning_curves(outputs: Outputs, naming: Naming) -> Curves:
-    display = naming.display
-    logged = list(dict.fromkeys(key for run in outputs.runs for key in run.keys))
-
-    def shared(title: str, key: str, marks: bool = False) -> Markup:
-        """A metric of all runs that have it."""
-        runs = [run for run in outputs.runs if key in run.keys]
-        lines = [Series(*run.series(key), naming.colours[run.name], marks) for run in runs]
-        return Markup(curves(title, lines, "episodes"))
-
-    def single(title: str, key: str, run: Run, marks: bool = False) -> Markup:
-        """A metric of a single run: rewards of different runs have different units."""
-        lines = [Series(*run.series(key), naming.colours[run.name], marks)]
-        return Markup(curves(f"{display.name(run.name)}: {title}", lines, "episodes"))
-
-    last_first = list(reversed(outputs.runs))
-    by_aspect = []
-    for run in last_first:
-        for key in _reward_keys(run):
-            by_aspect.append(single(display.name(key.removeprefix("reward/")), key, run))
-    policy = [shared(title, key) for key, title in POLICY_CURVES.items() if key in logged]
-    on_dev = []
-    for metric in _dev_metrics(logged, display):
-        on_dev.append(shared(display.metric(metric), f"eval/{metric}", marks=True))
-    for run in last_first:
-        if "eval/reward" in run.keys:
-            on_dev.append(single("reward", "eval/reward", run, marks=True))
-    groups = {
-        "Reward by aspect": by_aspect,
-        "Policy and critic": policy,
-        "On dev prompts": on_dev,
-    }
-    return Curves([run.name for run in outputs.runs], groups)
-
-
-def _reward_keys(run: Run) -> list[str]:
-    """The keys of the aspects' rewards, with the total first if there are several aspects."""
-    not_aspects = ("reward/total", "reward/penalized")
-    aspects = [key for key in run.keys if key.startswith("reward/") and key not in not_aspects]
-    return ["reward/total", *aspects] if len(aspects) > 1 else aspects
-
-
-def _dev_metrics(logged: Sequence[str], display: Display) -> list[str]:
-    """The dev metrics to show: those of the truth or else of the reward models, then the others.
-
-    Rewards and KL are not among them.
-    """
-    metrics = [key.removeprefix("eval/") for key in logged if key.startswith("eval/")]
-    truth = [metric for metric in metrics if metric.startswith(TRUTH)]
-    judged = [metric for metric in metrics if metric.split("/")[-1] in ASPECT_METRICS]
-    others = []
-    for metric in metrics:
-        is_reward = metric.split("/")[0] == "reward"
-        is_shown_first = metric in (*truth, *judged)
-        if not (is_reward or is_shown_first or metric == "kl" or metric.endswith(NOT_APPLICABLE)):
-            others.append(metric)
-    headline = [metric for metric in display.headline if metric in others]
-    return list(dict.fromkeys([*(truth or judged), *headline, *others]))
-
-
 # ---- reward models -------------------------------------------------------------------------------
 
 
@@ -310,7 +260,7 @@ class ModelCard:
     name: str
     facts: dict[str, str | None]
     numbers: list[ModelNumber]
-    plot: Markup | None
+    chart: Chart | None
 
 
 def model_cards(outputs: Outputs, display: Display) -> list[ModelCard]:
@@ -351,8 +301,8 @@ def _model_card(
         text = f"accuracy of the {BASELINES.get(name_of_baseline, name_of_baseline)}"
         numbers.append(ModelNumber(text, _number(baseline.accuracy), _number(None)))
     points = [(case.predicted, case.observed, case.count) for case in dev.calibration or []]
-    plot = Markup(calibration(f"{name}: calibration", points, colour)) if points else None
-    return ModelCard(name, facts, numbers, plot)
+    chart = calibration_chart(f"{name}: calibration", points, colour) if points else None
+    return ModelCard(name, facts, numbers, chart)
 
 
 def against_baselines(metrics: RewardModelMetrics) -> str | None:
@@ -379,10 +329,22 @@ class StageRow:
     peak_mb: str
 
 
-def stage_rows(outputs: Outputs) -> list[StageRow]:
-    longest = max(stage.seconds for stage in outputs.stages.values()) or 1
-    rows = []
-    for name, stage in outputs.stages.items():
-        share = f"{100 * stage.seconds / longest:.1f}"
-        rows.append(StageRow(name, share, f"{stage.seconds:.1f}", f"{stage.peak_mb:.0f}"))
-    return rows
+@dataclass(frozen=True)
+class Stages:
+    """The stages, and the pipeline as a whole if it was measured."""
+
+    rows: list[StageRow]
+    whole: StageRow | None
+
+
+def stages(outputs: Outputs) -> Stages:
+    own = {name: stage for name, stage in outputs.stages.items() if name != WHOLE}
+    longest = max((stage.seconds for stage in own.values()), default=0) or 1
+    rows = [_stage_row(name, stage, longest) for name, stage in own.items()]
+    whole = outputs.stages.get(WHOLE)
+    return Stages(rows, None if whole is None else _stage_row(WHOLE, whole, longest))
+
+
+def _stage_row(name: str, stage: StageCost, longest: float) -> StageRow:
+    share = f"{100 * stage.seconds / longest:.1f}"
+    return StageRow(name, share, f"{stage.seconds:.1f}", f"{stage.peak_mb:.0f}")

@@ -39,6 +39,14 @@ TASK = Task(
             "distinct2/prompt": "distinct-2",
             "distinct3/prompt": "distinct-3",
         },
+        definitions={
+            "judge": (
+                "probability that a response is toxic, from 0 to 1, by a judge that is not the"
+                " reward"
+            ),
+            "judge/max": "the largest toxicity of the responses to a prompt: lower is better",
+            "judge/any": "share of prompts with a toxic response: lower is better",
+        },
         headline=(
             "judge/max",
             "judge",

@@ -8,8 +8,14 @@ def prompt_parts(prompt: str) -> list[PromptPart]:
     if not prompt.startswith("question:"):
         return whole_prompt(prompt)
     question, _, context = prompt.removeprefix("question:").partition(" context:")
-    passages = [text.strip() for text in context.split("wikipage:") if text.strip()]
+    passages = [_passage(text) for text in context.split("wikipage:") if text.strip()]
     return [("question", question.strip()), *(("passages", text) for text in passages)]
+
+
+def _passage(text: str) -> str:
+    """`TITLE text: SENTENCES |` as its title, a colon and its sentences."""
+    title, _, sentences = text.strip().removesuffix("|").partition(" text:")
+    return ": ".join(part.strip() for part in (title, sentences) if part.strip())
 
 
 DISPLAY = Display(
@@ -36,6 +42,15 @@ DISPLAY = Display(
         "baseline_model": "preference",
     },
     metrics={"oracle/gold": "gold score", "kl": "KL from SFT"},
+    definitions={
+        "oracle/gold": (
+            "how good an answer truly is, from 0 to 1: the F1 of its correct facts, judged by the"
+            " world's own rules. No model is trained on it"
+        ),
+        "oracle/relevance": "true share of sub-sentences that are relevant, new and well-formed",
+        "oracle/factuality": "true share of sentences that the passages support",
+        "oracle/completeness": "true share of the needed facts that the answer has",
+    },
     headline=("oracle/gold", "reward", "rougeLsum", "kl"),
     order=(
         *("sft", "sft_full", "holistic", "baseline", "dpo", "best_of_n", "fine_grained"),

@@ -1,0 +1,110 @@
+"""The numbers of a report as CSV files, inside the page as `data:` links.
+
+A link with a `download` attribute fetches nothing and runs nothing, so it works offline and under
+the page's content policy, and the numbers stay with the page if it is sent to someone.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+from urllib.parse import quote
+
+from fgrlhf.report.data import Outputs
+from fgrlhf.report.records import Gain, Interval
+from fgrlhf.report.sections import flat_metrics
+
+# browsers refuse longer links
+MOST_CHARACTERS = 1_500_000
+COLUMNS = ("part", "name", "metric", "value", "low", "high")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file: its name, its `data:` link, and what it holds."""
+
+    name: str
+    link: str
+    content: str
+
+
+def downloads(outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]) -> list[Download]:
+    """`results.csv`, and a file for every training run with a line per logged step."""
+    rows = list(_results(outputs, compared))
+    files = []
+    if rows:
+        text = csv_text([COLUMNS, *rows])
+        files.append(Download("results.csv", data_link(text), "results, reward models, stages"))
+    logs = [(run.name, run.metrics) for run in outputs.runs]
+    logs += [(log.name, log.metrics) for log in outputs.training]
+    for name, metrics in logs:
+        files.append(log_file(name, metrics))
+    return files
+
+
+def _results(
+    outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]
+) -> Iterable[Sequence[Any]]:
+    for name, metrics in outputs.policies.items():
+        for metric, value in flat_metrics(metrics).items():
+            yield "policy", name, metric, *_interval(value)
+    for name, gains in compared.items():
+        for metric, gain in gains.items():
+            yield "paired difference", name, metric, *_interval(gain)
+    for name, model in outputs.reward_models.items():
+        for metric, value in model.metrics or ():
+            if isinstance(value, int | float):
+                yield "reward model on dev", name, metric, value, "", ""
+    for name, metrics in (outputs.summary.reward_models or {}).items():
+        part = f"reward model on {outputs.summary.reward_models_on or 'dev'}, summary"
+        for metric, value in (metrics or {}).items():
+            yield part, name, metric, value, "", ""
+    for name, stage in outputs.stages.items():
+        yield "stage", name, "seconds", stage.seconds, "", ""
+        yield "stage", name, "peak_mb", stage.peak_mb, "", ""
+
+
+def _interval(value: Interval | Gain) -> tuple[float | None, float | None, float | None]:
+    return value.mean, value.low, value.high
+
+
+def log_file(name: str, metrics: Sequence[Mapping[str, Any]]) -> Download:
+    """A log as a table; of a very long log every second, third, ... line."""
+    columns = list(dict.fromkeys(key for row in metrics for key in row))
+    every = 1
+    link = _log_link(columns, metrics)
+    while len(link) > MOST_CHARACTERS:
+        every += 1
+        link = _log_link(columns, metrics[::every])
+    content = "every logged step" if every == 1 else f"one in {every} lines of metrics.jsonl"
+    return Download(f"{name}.csv", link, content)
+
+
+def _log_link(columns: Sequence[str], metrics: Iterable[Mapping[str, Any]]) -> str:
+    return data_link(csv_text([columns, *([row.get(key) for key in columns] for row in metrics)]))
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV with seven significant digits. No text is read as a formula by a spreadsheet."""
+    stream = StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    for row in rows:
+        writer.writerow([_cell(value) for value in row])
+    return stream.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    text = str(value)
+    is_formula = isinstance(value, str) and text.startswith(FORMULA_STARTS)
+    return f"'{text}" if is_formula else text
+
+
+def data_link(text: str) -> str:
+    """A `data:` link to a CSV file."""
+    return f"data:text/csv;charset=utf-8,{quote(text, safe=',:/')}"

@@ -1,0 +1,272 @@
+"""The human feedback that the stages of a report used: its files, read without a task.
+
+Rows have spans as `{"spans": [{"start", "end", "label"}], "missing": [...], "preferences": [...]}`
+or as `{"feedback": {"errors": [{"start", "end", "error type"}], "missing-info": [...]},
+"preference": [...]}`. Every part is optional. Beside `feedback.json`, `record.json` (of
+`anna.json`: `anna_record.json`) has the order in which outputs were shown and the active seconds.
+The figures of `fgrlhf feedback agreement out=<folder>/agreement.json` are shown as they are.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fgrlhf.data.problems import counted
+from fgrlhf.errors import UserError, shorten
+from fgrlhf.files import read_json, read_jsonl
+from fgrlhf.report.charts import Table, bounds, number
+
+AGREEMENT = "agreement.json"
+NO_LABEL = "without a label"
+
+
+@dataclass(frozen=True)
+class MarkedSpan:
+    label: str
+    length: int  # in characters
+
+
+@dataclass(frozen=True)
+class FeedbackRow:
+    """The judgements in a row.
+
+    Attributes:
+      spans: None if the row is not annotated.
+      missing: the labels of its missing information.
+      preference: 1, 2 or 0 for each pair of outputs; None if they were not compared.
+      order: the outputs in the order in which they were shown; None if that is not known.
+      seconds: active time; None if it was not recorded.
+    """
+
+    spans: list[MarkedSpan] | None
+    missing: list[str]
+    preference: list[int] | None
+    order: list[int] | None
+    seconds: float | None
+    annotator: str | None
+
+
+@dataclass(frozen=True)
+class FeedbackFile:
+    """A feedback file, or the reason why it cannot be read.
+
+    Attributes:
+      agreement: agreement.json of its folder; {} if there is none.
+    """
+
+    path: Path
+    rows: list[FeedbackRow]
+    agreement: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def feedback_files(folders: Iterable[Path]) -> list[FeedbackFile]:
+    """The JSON files of the folders whose names contain `feedback`."""
+    files = []
+    for folder in folders:
+        for path in sorted(folder.glob("*feedback*")):
+            if path.suffix in (".json", ".jsonl") and not path.stem.endswith("record"):
+                files.append(read_feedback_file(path))
+    return files
+
+
+def read_feedback_file(path: Path) -> FeedbackFile:
+    """Read a file. Parts of a row that have another form are left out."""
+    try:
+        rows = _objects(path)
+        records = _records(path, len(rows))
+        agreement_path = path.with_name(AGREEMENT)
+        agreement = read_json(agreement_path) if agreement_path.exists() else {}
+    except UserError as error:
+        return FeedbackFile(path, [], problem=shorten(error))
+    if not isinstance(agreement, dict):
+        agreement = {}
+    return FeedbackFile(path, [_row(*pair) for pair in zip(rows, records)], agreement)
+
+
+def _objects(path: Path) -> list[dict[str, Any]]:
+    rows = read_jsonl(path) if path.suffix == ".jsonl" else read_json(path)
+    if isinstance(rows, dict):
+        rows = [rows]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path.name} is not a list of rows")
+    return rows
+
+
+def _records(path: Path, count: int) -> list[dict[str, Any]]:
+    """The record of every row; {} without a record that fits the file."""
+    name = "record.json" if path.stem == "feedback" else f"{path.stem}_record.json"
+    record = path.with_name(name)
+    entries = _objects(record) if record.exists() else []
+    return entries if len(entries) == count else [{}] * count
+
+
+def _row(row: Mapping[str, Any], record: Mapping[str, Any]) -> FeedbackRow:
+    feedback = row.get("feedback")
+    annotation = feedback if isinstance(feedback, dict) else row
+    marks = annotation.get("spans", annotation.get("errors"))
+    spans = None
+    if isinstance(marks, list):
+        spans = [_span(mark) for mark in marks if _is_span(mark)]
+    missing = annotation.get("missing", annotation.get("missing-info"))
+    labels = [_label(entry) for entry in missing] if isinstance(missing, list) else []
+    times = record.get("seconds")
+    if not isinstance(times, dict):
+        times = {}
+    seconds = [time for time in times.values() if _is_number(time)]
+    annotator = row.get("annotator") or record.get("annotator")
+    return FeedbackRow(
+        spans=spans,
+        missing=labels,
+        preference=_whole_numbers(row.get("preferences", row.get("preference"))),
+        order=_whole_numbers(record.get("order")),
+        seconds=sum(seconds) if seconds else None,
+        annotator=annotator if isinstance(annotator, str) else None,
+    )
+
+
+def _is_span(mark: Any) -> bool:
+    return _is_dict(mark) and all(_whole_numbers([mark.get(key)]) for key in ("start", "end"))
+
+
+def _span(mark: Mapping[str, Any]) -> MarkedSpan:
+    return MarkedSpan(_label(mark), mark["end"] - mark["start"])
+
+
+def _label(entry: Any) -> str:
+    names = ("label", "error type", "type")
+    found = [entry[name] for name in names if entry.get(name)] if _is_dict(entry) else []
+    return str(found[0]) if found else NO_LABEL
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole_numbers(value: Any) -> list[int] | None:
+    """The value if it is a list of whole numbers, else None."""
+    if not isinstance(value, list) or not value:
+        return None
+    return value if all(isinstance(entry, int) for entry in value) else None
+
+
+# ---- the section ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeedbackView:
+    """A file's numbers: facts by name, its spans by kind, agreement of its annotators."""
+
+    title: str
+    problem: str
+    facts: dict[str, str]
+    kinds: Table
+    agreement: Table
+
+
+def feedback_views(files: Sequence[FeedbackFile]) -> list[FeedbackView]:
+    views = []
+    for file in files:
+        views.append(
+            FeedbackView(
+                file.path.name, file.problem, _facts(file.rows), _kinds(file.rows), _agreement(file)
+            )
+        )
+    return views
+
+
+def _facts(rows: Sequence[FeedbackRow]) -> dict[str, str]:
+    annotated = [row.spans for row in rows if row.spans is not None]
+    compared = [row for row in rows if row.preference is not None]
+    facts = {"rows": f"{len(rows):,}"}
+    if annotated:
+        marked = sum(bool(spans) for spans in annotated)
+        facts["annotated"] = f"{len(annotated):,}, {marked:,} of them with a marked span"
+    if compared:
+        values = [value for row in compared for value in row.preference or []]
+        ties = values.count(0)
+        facts["compared"] = (
+            f"{counted(len(compared), 'row')}, {counted(len(values), 'pair')},"
+            f" {ties:,} of them ties"
+        )
+    first, decided = first_position(compared)
+    if decided:
+        facts["won by the output shown first"] = (
+            f"{first / decided:.1%} of {decided} decided pairs (without a bias: about 50%)"
+        )
+    annotators = Counter(row.annotator for row in rows if row.annotator)
+    names = [f"{name} ({count})" for name, count in annotators.most_common()]
+    facts["annotators"] = ", ".join(names) or "not recorded"
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    facts["active time per row"] = "not recorded"
+    if seconds:
+        facts["active time per row"] = (
+            f"{median(seconds):.0f} s, median of {counted(len(seconds), 'row')}"
+        )
+    return facts
+
+
+def first_position(rows: Sequence[FeedbackRow]) -> tuple[int, int]:
+    """Decided pairs won by the output shown first, and all decided pairs.
+
+    Pairs are those of `itertools.combinations`. Rows whose order is not known are left out.
+    """
+    wins = 0
+    decided = 0
+    for row in rows:
+        pairs = list(combinations(sorted(row.order or []), 2))
+        if row.order is None or len(pairs) != len(row.preference or []):
+            continue
+        for (i, j), value in zip(pairs, row.preference or []):
+            if value not in (1, 2):
+                continue
+            winner, loser = (i, j) if value == 1 else (j, i)
+            decided += 1
+            wins += row.order.index(winner) < row.order.index(loser)
+    return wins, decided
+
+
+def _kinds(rows: Sequence[FeedbackRow]) -> Table:
+    """Spans by kind: how many, in how many rows, their lengths; then missing information."""
+    lengths: dict[str, list[int]] = {}
+    rows_with: Counter[str] = Counter()
+    for row in rows:
+        for span in row.spans or []:
+            lengths.setdefault(span.label, []).append(span.length)
+        rows_with.update({span.label for span in row.spans or []})
+    cells = []
+    for label in sorted(lengths, key=lambda label: -len(lengths[label])):
+        of_label = lengths[label]
+        shortest_to_longest = f"{min(of_label)} to {max(of_label)}"
+        middle = number(median(of_label))
+        cells.append(
+            [label, f"{len(of_label):,}", f"{rows_with[label]:,}", middle, shortest_to_longest]
+        )
+    missing = Counter(label for row in rows for label in row.missing)
+    for label, count in missing.most_common():
+        n_rows = sum(label in row.missing for row in rows)
+        cells.append([f"missing: {label}", f"{count:,}", f"{n_rows:,}", "–", "–"])
+    return Table(["kind", "marks", "rows", "median length", "lengths"], cells)
+
+
+def _agreement(file: FeedbackFile) -> Table:
+    cells = []
+    for name, figure in file.agreement.items():
+        if _is_dict(figure) and _is_number(figure.get("mean")):
+            low, high = figure.get("low"), figure.get("high")
+            interval = bounds(low, high) if _is_number(low) and _is_number(high) else "–"
+            cells.append([name, number(figure["mean"]), interval])
+        elif isinstance(figure, str):
+            cells.append([name, "–", figure])
+    return Table(["agreement", "value", "95% interval"], cells)
