@@ -3,6 +3,7 @@
 window.FG = window.FG || {};
 (function (FG) {
   const $ = FG.$;
+  const HEADINGS = 80; // pixels: the sticky headings of the passages
   const NARROW = window.matchMedia("(max-width: 49.99rem)"); // as in page.css: passages are above the text
 
   // Sentences as they are typed and shown: 2:4,5
@@ -126,7 +127,8 @@ window.FG = window.FG || {};
         { list, index } = page.active;
       if (ids.sentences.length && ids.source !== source)
         return refuse(
-          `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point to one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
+          `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point to` +
+            ` one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
         );
       const has = ids.sentences.includes(sentence);
       const sentences = has
@@ -140,11 +142,19 @@ window.FG = window.FG || {};
     };
   };
 
-  // Scroll the first of the sentences into view.
+  // Scroll the first of the sentences into view. Only the passages move, if they are on the screen.
   function showSentence(ids) {
-    if (!ids.sentences.length) return;
-    const node = document.querySelector(`[data-sentence-text="${ids.source}:${ids.sentences[0]}"]`);
-    if (node) node.scrollIntoView({ block: "nearest" });
+    const id = `${ids.source}:${ids.sentences[0]}`,
+      node = ids.sentences.length && document.querySelector(`[data-sentence-text="${id}"]`);
+    if (!node) return;
+    const panel = $("sources"),
+      frame = panel.getBoundingClientRect(),
+      box = node.getBoundingClientRect(),
+      top = Math.max(frame.top, 0) + HEADINGS,
+      bottom = Math.min(frame.bottom, window.innerHeight);
+    if (bottom - top < HEADINGS) node.scrollIntoView({ block: "nearest" });
+    else if (box.top < top) panel.scrollTop -= top - box.top;
+    else if (box.bottom > bottom) panel.scrollTop += Math.min(box.bottom - bottom, box.top - top);
   }
 
   // ---- the sheet: on a narrow screen, the passages come up from below while evidence is chosen ------------------

@@ -2,6 +2,16 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  // The place in the text at a point of the window, or null.
+  function caretAt(x, y) {
+    if (document.caretPositionFromPoint) {
+      const place = document.caretPositionFromPoint(x, y);
+      return place && { node: place.offsetNode, offset: place.offset };
+    }
+    const range = document.caretRangeFromPoint(x, y);
+    return range && { node: range.startContainer, offset: range.startOffset };
+  }
+
   FG.TextView = class {
     // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both are called after the selection changed.
     // onHover(unit): the pointer is over a unit; -1 if over none.
@@ -12,7 +22,21 @@ window.FG = window.FG || {};
         if (this.cursor < 0) this.move(0, false);
       });
       // A drag may end anywhere: right of the text, below it, or outside the window.
-      document.addEventListener("pointerup", (event) => this.pointer(event));
+      node.addEventListener("pointerdown", () => {
+        this.isPressed = true;
+      });
+      document.addEventListener("pointermove", (event) => {
+        if (this.isPressed && event.buttons && this.isOutside(event))
+          requestAnimationFrame(() => this.extendTo(event)); // after the browser has extended its selection
+      });
+      document.addEventListener("pointercancel", () => {
+        this.isPressed = false;
+      });
+      document.addEventListener("pointerup", (event) => {
+        if (this.isPressed && this.isOutside(event)) this.extendTo(event);
+        this.isPressed = false;
+        this.pointer(event);
+      });
       node.addEventListener("pointerover", (event) => onHover(this.unitAt(event.target)));
       node.addEventListener("pointerleave", () => onHover(-1));
     }
@@ -130,6 +154,30 @@ window.FG = window.FG || {};
       const span = node && node.closest(".w, .g");
       if (!span || !this.node.contains(span)) return -1;
       return span.classList.contains("w") ? this.spans.indexOf(span) : this.gaps.indexOf(span);
+    }
+
+    isOutside(event) {
+      const box = this.node.getBoundingClientRect(),
+        { clientX: x, clientY: y } = event;
+      return x <= box.left || x >= box.right || y <= box.top || y >= box.bottom;
+    }
+
+    // Let a drag that left the text end in it: at the end of the line that it left, or above and below the text at the
+    // start and at the end of the text. The browser would end it in another text of the page.
+    extendTo(event) {
+      const chosen = window.getSelection(),
+        box = this.node.getBoundingClientRect(),
+        last = this.node.childNodes.length;
+      if (chosen.isCollapsed || !this.node.contains(chosen.anchorNode)) return;
+      if (event.clientY <= box.top) chosen.extend(this.node, 0);
+      else if (event.clientY >= box.bottom) chosen.extend(this.node, last);
+      else {
+        const isLeft = event.clientX <= box.left,
+          edges = getComputedStyle(this.node),
+          x = isLeft ? box.left + parseFloat(edges.paddingLeft) : box.right - parseFloat(edges.paddingRight),
+          caret = caretAt(isLeft ? x + 3 : x - 3, event.clientY);
+        if (caret && this.node.contains(caret.node)) chosen.extend(caret.node, caret.offset);
+      }
     }
 
     // Take over what the browser shows as selected. Returns "taken" if it has units of this text, which are now selected
