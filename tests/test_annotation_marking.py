@@ -543,6 +543,34 @@ def test_words_of_scripts_without_spaces(chromium, tmp_path):
         assert annotation_problems(SCHEMA, {**ROW, "prediction 1": CHINESE}, doc) == []
 
 
+def test_a_browser_without_dictionaries_offers_every_character(chromium):
+    with opened(chromium, items=None) as tab:
+        tab.evaluate("delete Intl.Segmenter")
+        units = tab.evaluate("FG.units(FG.points('苹果ab ก\u0e49ก cd'))")
+    assert units == [[0, 1], [1, 2], [2, 4], [5, 7], [7, 8], [9, 11]]
+
+
+@pytest.mark.parametrize(
+    "text, at, expected",
+    [
+        ("中文", 1, True),
+        ("a中", 1, True),
+        ("中。", 1, True),
+        ("ไทย", 1, True),
+        ("カナ", 1, True),
+        ("ab", 1, False),
+        ("a 中", 1, False),
+        ("a 中", 2, False),
+        ("。」", 1, False),
+        ("한국", 1, False),  # Korean has spaces
+        ("中文", 0, False),
+        ("中文", 2, False),
+    ],
+)
+def test_boundaries_inside_words(text, at, expected):
+    assert is_inner_boundary(text, at) is expected
+
+
 def test_boundaries_are_the_same_in_the_browser(chromium, tmp_path):
     rng = random.Random(6)
     pieces = "中あア一。「」ー々ก\u0e49ລມក\u1000a1. \n\u3000é😀𠀀\u3100\u30a0\u3040\u2fe0"
@@ -591,7 +619,9 @@ def test_hidden_characters_are_visible_and_turn_nothing_around(chromium, tmp_pat
     passages = [["T", "one \u2066two"]]
     row = item(passages=passages, gold="\u202dg", **{"prediction 1": text})
     with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
-        codes = tab.locator("#text .control").evaluate_all("nodes => nodes.map(n => n.dataset.code)")
+        codes = tab.locator("#text .control").evaluate_all(
+            "nodes => nodes.map(n => n.dataset.code)"
+        )
         assert codes == ["U+202E", "U+0007"]
         assert tab.locator("#text").evaluate("node => node.textContent") == text
         assert tab.locator("#context .control").get_attribute("data-code") == "U+2066"

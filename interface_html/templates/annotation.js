@@ -1,5 +1,5 @@
-// The annotation page: errors in a text, missing information, and the corrected text. This file shows the work on an item
-// and distributes keys; marking.js changes errors, evidence.js their evidence.
+// The annotation page: errors in a text, missing information, and the corrected text. This file shows the work on an
+// item and distributes keys; marking.js changes errors, evidence.js their evidence.
 "use strict";
 (function () {
   const FG = window.FG,
@@ -9,9 +9,9 @@
   const DIFF_PAUSE = 150; // milliseconds without a key before the changes are compared
   let work = null;
 
-  // `active`: {list, index} of the entry that keys refer to. `mode`: "span" while the span of the active error is edited,
-  // "earlier" while its earlier text is selected. `keep`: whether a chosen kind stays on, as `sticky`. `refused`: the
-  // data-key of a field with evidence that was not accepted.
+  // `active`: {list, index} of the entry that keys refer to. `mode`: "span" while the span of the active error is
+  // edited, "earlier" while its earlier text is selected. `keep`: whether a chosen kind stays on, as `sticky`.
+  // `sheet`: whether the passages are a sheet. `refused`: the data-key of a field whose evidence was not accepted.
   const page = {
     schema,
     view: null,
@@ -19,6 +19,7 @@
     mode: null,
     keep: false,
     sticky: null,
+    sheet: false,
     refused: null,
     get work() {
       return work;
@@ -248,6 +249,7 @@
   function open(next) {
     work = next;
     page.active = page.mode = page.refused = null;
+    page.sheet = false;
     FG.showTexts(schema, page.row, schema.fields.context ? page.pickSentence : null);
     FG.addSheet(page);
     page.view.show(schema, text());

@@ -178,7 +178,10 @@ window.FG = window.FG || {};
   }
 
   // Outline an error in the text and in the list, while the pointer or the focus is on either. -1: none.
+  let linked = -1;
   FG.linkEntry = function (page, index) {
+    if (linked < 0 && index < 0) return;
+    linked = index;
     const error = page.doc.errors[index];
     page.view.link(error ? [error.start, error.end] : null);
     [...$("errors").children].forEach((card, i) => card.classList.toggle("linked", Boolean(error) && i === index));

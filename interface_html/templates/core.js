@@ -25,8 +25,8 @@ window.FG = window.FG || {};
     return words;
   };
 
-  // Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana. The same ranges as in
-  // fgrlhf/data/problems.py.
+  // Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana. The same ranges as
+  // in fgrlhf/data/problems.py.
   const UNSPACED = [
     [0x0e00, 0x0eff],
     [0x1000, 0x109f],
@@ -53,8 +53,8 @@ window.FG = window.FG || {};
     return code >= 0x0e00 && UNSPACED.some(([first, last]) => code >= first && code <= last);
   };
 
-  // Whether a span may start or end inside a word, between points[at - 1] and points[at]: one of the two must belong to a
-  // script that is written without spaces.
+  // Whether a span may start or end inside a word, between points[at - 1] and points[at]: one of the two must belong to
+  // a script that is written without spaces.
   FG.isInnerBoundary = function (points, at) {
     if (at <= 0 || at >= points.length) return false;
     const before = points[at - 1],

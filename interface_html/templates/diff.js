@@ -12,8 +12,8 @@ window.FG = window.FG || {};
     return [Uint32Array.from(before, number), Uint32Array.from(after, number)];
   }
 
-  // One more edit from one end of the texts. `reach[offset + k]` is the furthest place in `a` on the diagonal k, where the
-  // place in `b` is k less; -1 if no path of this many edits ends inside the texts. `isEqual(x, y)` compares two words.
+  // One more edit from one end of the texts. `reach[offset + k]` is the furthest place in `a` on the diagonal k, where
+  // the place in `b` is k less; -1 if no path of this many edits ends inside the texts. `isEqual(x, y)` compares words.
   function furthest(reach, offset, k, n, m, isEqual) {
     const left = reach[offset + k - 1],
       deleted = left >= 0 && left < n ? left + 1 : -1,
@@ -26,8 +26,8 @@ window.FG = window.FG || {};
   }
 
   // The middle of a shortest edit script from a[aFrom..aTo) to b[bFrom..bTo): a point [x, y] that a longest common
-  // subsequence passes through. Neither is empty, and they differ in their first and in their last word. `down` and `up`
-  // are arrays for the furthest places from the two ends.
+  // subsequence passes through. Neither is empty, and they differ in their first and in their last word. `down` and
+  // `up` are arrays for the furthest places from the two ends.
   function middle(a, aFrom, aTo, b, bFrom, bTo, down, up) {
     const n = aTo - aFrom,
       m = bTo - bFrom,
@@ -119,8 +119,9 @@ window.FG = window.FG || {};
     }
   }
 
-  // A word diff: [{op: "same" | "del" | "ins", text, start, end}]. Offsets count in `before`; an insertion has start = end.
-  // With `exact`, all words of a longest common subsequence stay the same. Without, the parts are fewer and easier to read.
+  // A word diff: [{op: "same" | "del" | "ins", text, start, end}]. Offsets count in `before`; an insertion has
+  // start = end. With `exact`, all words of a longest common subsequence stay the same. Without, the parts are fewer
+  // and easier to read.
   FG.diff = function (before, after, exact) {
     const a = tokens(before),
       b = tokens(after),

@@ -94,8 +94,8 @@ window.FG = window.FG || {};
   }
 
   // Control characters, and characters that change the direction of the text after them. Left as they are, they would
-  // show an annotator another text than the one that is judged. Line ends and tabs are ordinary; so are the marks U+200E,
-  // U+200F and U+061C, and the joiners, which writing needs.
+  // show an annotator another text than the one that is judged. Line ends and tabs are ordinary; so are the marks
+  // U+200E, U+200F and U+061C, and the joiners, which writing needs.
   const HIDDEN = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]/;
 
   // The text as nodes: strings, and an element around each hidden character, which CSS labels with its number. The

@@ -127,8 +127,8 @@ window.FG = window.FG || {};
         { list, index } = page.active;
       if (ids.sentences.length && ids.source !== source)
         return refuse(
-          `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point to` +
-            ` one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
+          `Sentence ${source}:${sentence} not added: the evidence is in ${noun} ${ids.source}, and an entry can point` +
+            ` to one ${noun} only. Remove ${FG.notation(ids)} first, or add another entry.`,
         );
       const has = ids.sentences.includes(sentence);
       const sentences = has

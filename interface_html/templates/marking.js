@@ -24,7 +24,7 @@ window.FG = window.FG || {};
   FG.hint = function (schema) {
     const { unit } = schema;
     if (FG.isTouch) return `Tap the first and the last ${unit}, then a kind.`;
-    return `Drag over ${unit}s, or click the first and the last one, or use the arrow keys with Shift. Then choose a kind.`;
+    return `Drag over ${unit}s, click the first and the last one, or use Shift and the arrow keys. Then choose a kind.`;
   };
 
   // Add the functions that change errors to the page.
@@ -49,7 +49,8 @@ window.FG = window.FG || {};
       }
       if (kind.needs === "sentences" && !FG.sources(schema, page.row).length)
         return refuse(
-          `Not marked: this item has no ${schema.fields.context.noun} that the ${NOUN} could contradict. Choose another kind.`,
+          `Not marked: this item has no ${schema.fields.context.noun} that the ${NOUN} could contradict.` +
+            " Choose another kind.",
         );
       if (kind.needs === "earlier text" && !FG.strip(FG.cut(view.points, 0, range[0])))
         return refuse(
@@ -73,15 +74,16 @@ window.FG = window.FG || {};
       if (page.mode === "earlier")
         return refuse("Select the earlier text first and confirm it, or cancel.");
       if (view.takeNative() === "elsewhere")
-        return refuse(`Not marked: the selected text is not in the ${NOUN}. Select ${schema.unit}s of the ${NOUN}.`);
+        return refuse(
+          `Not marked: the selected text is not in the ${NOUN}. Select ${schema.unit}s of the ${NOUN}.`,
+        );
       const { index, range } = choice();
       if (!mayMark(range, kind, index)) return false;
       const old = index === undefined ? null : page.doc.errors[index],
         isSameKind = Boolean(old) && old["error type"] === kind.name;
       const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
-      const errors = old
-        ? replaced(page.doc.errors, index, isSameKind ? { ...old, ...error, explanation: old.explanation } : error)
-        : [...page.doc.errors, error];
+      const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
+      const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
       const at = old ? index : errors.length - 1;
       page.active = { list: "errors", index: at };
       page.mode = null;
@@ -149,7 +151,8 @@ window.FG = window.FG || {};
       FG.say(
         FG.isTouch
           ? `Editing ${page.labelOf(index)}: tap other ${schema.unit}s, then a kind.`
-          : `Editing ${page.labelOf(index)}: select other ${schema.unit}s and press Enter, or choose another kind. Esc cancels.`,
+          : `Editing ${page.labelOf(index)}: select other ${schema.unit}s and press Enter, or choose another kind.` +
+              leaveHint,
       );
     };
 
@@ -198,10 +201,9 @@ window.FG = window.FG || {};
       view.collapse();
       view.cursor = side === "start" ? first : last;
       page.change({ errors: replaced(page.doc.errors, index, { ...error, start, end }) }, `nudge-${index}`);
-      FG.say(
-        `${page.labelOf(index)} is now “${FG.quote(view.points, start, end)}” (${FG.countUnits(page, start, end)}).`,
-        "good",
-      );
+      const quote = FG.quote(view.points, start, end),
+        size = FG.countUnits(page, start, end);
+      FG.say(`Changed: ${page.labelOf(index)} is “${quote}” (${size}).`, "good");
       return true;
     };
 

@@ -43,7 +43,9 @@ window.FG = window.FG || {};
 
   // The problems for the annotator. Evidence that is typed and not accepted is the only problem of that evidence.
   FG.problemsShown = function (problems) {
-    const typed = problems.filter(({ field }) => field.endsWith(".typed")).map(({ field }) => field.slice(0, -5));
+    const typed = problems
+      .filter(({ field }) => field.endsWith(".typed"))
+      .map(({ field }) => field.slice(0, -"typed".length));
     return problems.filter(({ field }) => {
       const isEvidence = !/\.(start|end|error type|typed)$/.test(field);
       return !(isEvidence && typed.some((prefix) => field.startsWith(prefix)));
@@ -64,8 +66,9 @@ window.FG = window.FG || {};
           : `missing item ${i + 1} (${FG.kind(schema, entry["error type"]).label})`;
       if (ids && !ids.sentences.length && rest !== "typed")
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
-      const what =
-        ["explanation", "typed"].includes(rest) ? "evidence " : ["start", "end", "error type"].includes(rest) ? `${rest} ` : "";
+      let what = "";
+      if (["explanation", "typed"].includes(rest)) what = "evidence ";
+      else if (["start", "end", "error type"].includes(rest)) what = `${rest} `;
       return {
         text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
         go: () => {

@@ -120,7 +120,8 @@ window.FG = window.FG || {};
   function typedProblems(schema, entry, sources, field) {
     if (!("typed" in entry)) return [];
     const { problem } = FG.parseEvidence(schema, entry.typed, sources);
-    return [{ field: `${field}.typed`, reason: `“${entry.typed}” is not accepted: ${problem || "press Enter after it"}` }];
+    const reason = `“${entry.typed}” is not accepted: ${problem || "press Enter after it"}`;
+    return [{ field: `${field}.typed`, reason }];
   }
 
   FG.overlapOf = (errors, start, end, except) =>

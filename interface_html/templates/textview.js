@@ -13,10 +13,11 @@ window.FG = window.FG || {};
   }
 
   FG.TextView = class {
-    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both are called after the selection changed.
+    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
     // onHover(unit): the pointer is over a unit; -1 if over none.
     constructor(node, { onChange, onTap, onDrag, onHover }) {
-      Object.assign(this, { node, onChange, onTap, onDrag, units: [], cursor: -1, anchor: null, tapped: false });
+      Object.assign(this, { node, onChange, onTap, onDrag, units: [] });
+      Object.assign(this, { cursor: -1, anchor: null, tapped: false, isPressed: false });
       node.addEventListener("keydown", (event) => this.key(event));
       node.addEventListener("focus", () => {
         if (this.cursor < 0) this.move(0, false);
@@ -180,8 +181,8 @@ window.FG = window.FG || {};
       }
     }
 
-    // Take over what the browser shows as selected. Returns "taken" if it has units of this text, which are now selected
-    // here; "elsewhere" if it is in another text; null if there is none.
+    // Take over what the browser shows as selected. Returns "taken" if it has units of this text, which are now
+    // selected here; "elsewhere" if it is in another text; null if there is none.
     takeNative() {
       const chosen = window.getSelection();
       if (!chosen || chosen.isCollapsed || !chosen.rangeCount) return null;
@@ -233,8 +234,8 @@ window.FG = window.FG || {};
       );
     }
 
-    // marks: [{start, end, kind, badge, active}]; earlier: the repeated text [start, end), or null. Only units that look
-    // different from before are touched.
+    // marks: [{start, end, kind, badge, active}]; earlier: the repeated text [start, end), or null. Only units that
+    // look different from before are touched.
     paint(marks, earlier) {
       const range = this.isSelected ? this.range : null;
       const isInside = (unit, r) => Boolean(unit && r && unit[0] >= r[0] && unit[1] <= r[1]);

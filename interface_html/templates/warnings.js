@@ -37,7 +37,9 @@ window.FG = window.FG || {};
     if (!schema.correction || corrected === text) return [];
     if (!FG.strip(corrected)) return [`The correction is blank. Is there nothing in the ${noun} to keep?`];
     if (reference && FG.strip(corrected) === FG.strip(row[reference.key] || ""))
-      return [`The correction is a copy of the reference. Correct the ${noun} itself, with as few changes as possible.`];
+      return [
+        `The correction is a copy of the reference. Correct the ${noun} itself, with as few changes as possible.`,
+      ];
     if (!doc.errors.length && !doc["missing-info"].length)
       return [`The ${noun} was changed, but nothing is marked.`];
     const points = FG.points(text),
