@@ -1,4 +1,4 @@
-"""annotation.html: what is marked, changed and typed is what the annotator meant, on every device."""
+"""annotation.html: what is marked and typed is what the annotator meant, on every device."""
 
 import copy
 import json
@@ -201,7 +201,8 @@ def in_view(tab, selector: str) -> bool:
     return tab.evaluate(
         """selector => {
         const node = document.querySelector(selector), box = node.getBoundingClientRect();
-        const hit = document.elementFromPoint((box.left + box.right) / 2, (box.top + box.bottom) / 2);
+        const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+        const hit = document.elementFromPoint(x, y);
         return Boolean(hit && (node.contains(hit) || hit.contains(node)));
     }""",
         selector,
@@ -478,7 +479,7 @@ def test_kinds_and_message_stay_in_view_of_a_long_answer(chromium, tmp_path):
         height = tab.viewport_size["height"]
         for selector in ("#types", "#message", "[data-key='errors-0']"):
             box = tab.locator(selector).bounding_box()
-            assert 0 <= box["y"] and box["y"] + box["height"] <= height, selector
+            assert box["y"] >= 0 and box["y"] + box["height"] <= height, selector
         press(tab, *["ArrowUp"] * 40)  # the line of the cursor is never under the bar
         cursor = tab.locator("#text .cursor").bounding_box()
         bar = tab.locator("#kinds-bar").bounding_box()

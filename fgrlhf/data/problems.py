@@ -164,8 +164,8 @@ def shown(value: Any) -> str:
 
 # ---- spans of a text -----------------------------------------------------------------------------
 
-# Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana. The
-# same ranges as in interface_html/templates/core.js.
+# Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana.
+# The same ranges as in interface_html/templates/core.js.
 UNSPACED_SCRIPTS = (
     (0x0E00, 0x0EFF),
     (0x1000, 0x109F),
