@@ -13,9 +13,18 @@ from interface_html.tasks import FeedbackTask
 
 TEMPLATES = Path(__file__).parent / "templates"
 STYLE = "page.css"
-SHARED_SCRIPTS = ("core.js", "rules.js", "rows.js")
+SHARED_SCRIPTS = ("core.js", "diff.js", "rules.js", "rows.js")
 PAGE_SCRIPTS: dict[PageName, tuple[str, ...]] = {
-    "annotation": ("textview.js", "cards.js", "panels.js", "annotation.js"),
+    "annotation": (
+        "textview.js",
+        "warnings.js",
+        "cards.js",
+        "evidence.js",
+        "panels.js",
+        "guide.js",
+        "marking.js",
+        "annotation.js",
+    ),
     "comparison": ("comparison.js",),
 }
 STORE_SCRIPTS = ("store.js", "api.js", "dom.js", "shell.js")

@@ -21,6 +21,15 @@ from fgrlhf.errors import UserError
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I
 PageName = Literal["annotation", "comparison"]
+PAGE_KEYS = "CEGNP"  # letters that are keys of the annotation page
+
+
+class Example(StrictModel):
+    """A worked example of a kind, for the guideline panel."""
+
+    text: str = Field(min_length=1, description="what could be marked")
+    applies: bool = Field(description="whether the kind is right for it")
+    why: str = Field(min_length=1, description="the reason")
 
 
 class MissingType(StrictModel):
@@ -32,6 +41,7 @@ class MissingType(StrictModel):
     key: str = Field(pattern="^[1-9]$", description="keyboard key")
     color: str = Field(pattern="^#[0-9A-Fa-f]{6}$")
     help: str = Field(description="when it applies")
+    examples: tuple[Example, ...] = Field((), description="right and nearly right cases")
 
 
 class ErrorType(MissingType):
@@ -98,6 +108,12 @@ class Schema(StrictModel):
             value, count = counts.most_common(1)[0] if counts else (None, 0)
             if count > 1:
                 raise ValueError(f"two types have the {attribute} {value!r}: make it unique")
+        for kind in kinds:
+            if kind.letter in PAGE_KEYS:
+                raise ValueError(
+                    f"{kind.name} has the letter {kind.letter!r}, which is a key of the annotation"
+                    f" page: set another one than {', '.join(PAGE_KEYS)}"
+                )
         needs_sentences = any(kind.needs == "sentences" for kind in self.errors)
         if self.fields.context is None and (self.missing or needs_sentences):
             raise ValueError("types that refer to sentences need `fields.context`, which is null")

@@ -139,6 +139,9 @@ def random_doc(rng: random.Random, text: str) -> dict:
         {"error type": rng.choice(SCHEMA.missing).name, **evidence()}
         for _ in range(rng.randint(0, 3))
     ]
+    for entry in [*errors, *infos]:
+        if rng.random() < 0.05:  # evidence that is typed and not yet accepted
+            entry["typed"] = rng.choice(["", "1:2", "1:99"])
     return {
         "errors": errors,
         "missing-info": infos,
@@ -149,7 +152,7 @@ def random_doc(rng: random.Random, text: str) -> dict:
 
 def test_the_rules_are_the_same(tab):
     rng = random.Random(2)
-    docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(3000)]
+    docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(8000)]
     result = tab.evaluate(
         "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) =>"
         " one.field))",

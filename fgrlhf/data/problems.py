@@ -164,11 +164,56 @@ def shown(value: Any) -> str:
 
 # ---- spans of a text -----------------------------------------------------------------------------
 
+# Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana.
+# The same ranges as in interface_html/templates/core.js.
+UNSPACED_SCRIPTS = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x19E0, 0x19FF),
+    (0x2E80, 0x2FDF),
+    (0x3005, 0x3007),
+    (0x3021, 0x3029),
+    (0x3038, 0x303B),
+    (0x3041, 0x309F),
+    (0x30A1, 0x30FF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xA9E0, 0xA9FF),
+    (0xAA60, 0xAA7F),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),
+    (0x1B000, 0x1B16F),
+    (0x20000, 0x323AF),
+)
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether a character belongs to a script that is written without spaces."""
+    code = ord(character)
+    return any(first <= code <= last for first, last in UNSPACED_SCRIPTS)
+
+
+def is_inner_boundary(text: str, at: int) -> bool:
+    """Whether a span may start or end inside a word, between `text[at - 1]` and `text[at]`.
+
+    One of the two characters must belong to a script that is written without spaces. White space is
+    on neither side.
+    """
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    if before.isspace() or after.isspace():
+        return False
+    return is_unspaced(before) or is_unspaced(after)
+
 
 def span_problems(start: int, end: int, text: str, field: str, name: str) -> Iterator[Complaint]:
     """Whether characters [start, end) of `text` are whole words.
 
-    A span must begin where a word begins. White space or the end of the text must follow it.
+    A span must begin where a word begins. White space or the end of the text must follow it. In
+    scripts that are written without spaces, a span may begin and end between any two characters.
 
     Args:
       start, end: the span, in code points.
@@ -185,9 +230,11 @@ def span_problems(start: int, end: int, text: str, field: str, name: str) -> Ite
         reason = f"the span starts at {shown(start)} and must not be empty"
         yield f"{field}.end", f"{shown(end)} is out of range: {reason}"
     elif start >= 0:
-        if text[start].isspace() or (start > 0 and not text[start - 1].isspace()):
+        starts_word = start == 0 or text[start - 1].isspace() or is_inner_boundary(text, start)
+        if text[start].isspace() or not starts_word:
             yield f"{field}.start", f"{start} is off a word boundary: {_around(text, start)}"
-        if end < len(text) and not text[end].isspace():
+        ends_word = end == len(text) or text[end].isspace() or is_inner_boundary(text, end)
+        if not ends_word:
             yield f"{field}.end", f"{end} is off a word boundary: {_around(text, end)}"
 
 

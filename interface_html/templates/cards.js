@@ -8,84 +8,69 @@ window.FG = window.FG || {};
     return points.length > n ? FG.cut(points, 0, n) + "…" : text;
   };
 
-  // Sentences as they are typed and shown: 2:4,5
-  FG.notation = (ids) => (ids && ids.sentences.length ? `${ids.source}:${ids.sentences.join(",")}` : "");
-
-  // The sentences that an entry refers to; {source: 0, sentences: []} if there are none yet.
-  FG.idsOf = function (schema, entry) {
-    const ids =
-      "explanation" in entry ? FG.evidence(schema, entry.explanation) : FG.missingIds(schema, entry);
-    return ids || { source: 0, sentences: [] };
-  };
-
-  FG.withIds = function (schema, entry, ids) {
-    const some = ids.sentences.length > 0;
-    if ("explanation" in entry)
-      return { ...entry, explanation: some ? FG.evidenceText(schema, ids) : "" };
-    return { ...entry, ...FG.storedIds(schema, { ...ids, source: some ? ids.source : 0 }) };
-  };
-
-  // page: {schema, row, doc, active, mode, setIds(list, i, ids), activate(list, i), edit(i), remove(list, i), earlier(i)}.
+  // The field for the evidence of an entry. Its listeners depend on `list` and `i` only: see FG.morph.
   function evidenceField(page, list, i, entry, label) {
     const { schema } = page,
+      { noun } = schema.fields.context,
       sources = FG.sources(schema, page.row),
-      ids = FG.idsOf(schema, entry),
-      hintId = `hint-${list}-${i}`;
-    const source = sources[ids.source - 1] || [],
-      quote = ids.sentences.map((sentence) => source[sentence] || "").join(" … ");
-    const hint = FG.el(
-      "span",
-      { id: hintId, class: "hint", dir: "auto" },
-      quote
-        ? short(quote, 140)
-        : `Click sentence numbers, or type ${schema.fields.context.noun}:sentences, such as 2:4,5`,
-    );
+      key = `${list}-${i}-ids`,
+      hintId = `hint-${list}-${i}`,
+      text = FG.fieldText(schema, entry),
+      ids = FG.readField(schema, text, sources),
+      isTyping = document.activeElement && document.activeElement.dataset.key === key,
+      isBad = Boolean(ids.problem) && (page.refused === key || !isTyping);
+    const how = FG.isTouch
+      ? `Tap sentences, or type ${noun}:sentences, such as 2:4,5`
+      : `Click sentence numbers, or type ${noun}:sentences, such as 2:4,5`;
+    let hint = how;
+    if (isBad) hint = `“${text}” is not accepted: ${ids.problem}.`;
+    else if (!ids.problem && ids.sentences.length) hint = short(quoteOf(sources, ids), 140);
     const input = FG.el("input", {
       type: "text",
-      "data-key": `${list}-${i}-ids`,
+      "data-key": key,
       autocomplete: "off",
       spellcheck: "false",
       "aria-describedby": hintId,
+      "aria-invalid": String(isBad),
       maxlength: "80",
       placeholder: "2:4,5",
       onfocus: () => page.activate(list, i, true),
-      oninput: (event) => {
-        const text = event.target.value,
-          typed = text.trim() ? FG.parseEvidence(schema, text, sources) : { source: 0, sentences: [] };
-        if (!typed.problem) page.setIds(list, i, typed, `${list}-${i}-ids`);
-      },
-      onchange: (event) => refuse(schema, event.target, sources, hint),
+      oninput: (event) => page.typeIds(list, i, event.target.value),
+      onchange: () => page.commitTyped(list, i),
       onkeydown: (event) => {
         if (event.key !== "Enter" || event.ctrlKey || event.metaKey) return;
         event.preventDefault();
-        if (!refuse(schema, event.target, sources, hint)) {
-          FG.say("");
-          $("text").focus();
-        }
+        if (!page.commitTyped(list, i)) return;
+        FG.say("");
+        $("text").focus();
       },
     });
-    input.value = FG.notation(ids);
-    return FG.el("div", { class: "evidence" }, FG.el("label", {}, label + " ", input), hint);
+    input.value = text;
+    return FG.el(
+      "div",
+      { class: "evidence" },
+      FG.el("label", {}, label + " ", input),
+      FG.el("span", { id: hintId, class: isBad ? "bad" : "hint", dir: "auto" }, hint),
+    );
   }
 
-  // Show the problem of typed evidence, if there is one. Returns the problem, or null.
-  function refuse(schema, input, sources, hint) {
-    const text = input.value.trim(),
-      problem = text ? FG.parseEvidence(schema, text, sources).problem : null;
-    input.setAttribute("aria-invalid", problem ? "true" : "false");
-    if (problem) {
-      hint.textContent = `“${text}” is not accepted: ${problem}.`;
-      hint.className = "bad";
-      FG.say(hint.textContent, "bad");
-    }
-    return problem;
+  function quoteOf(sources, ids) {
+    const source = sources[ids.source - 1] || [];
+    return ids.sentences.map((sentence) => source[sentence] || "").join(" … ");
   }
 
   function card(page, list, i, entry, kind, ...body) {
     const active = page.active && page.active.list === list && page.active.index === i;
     return FG.el(
       "li",
-      { class: active ? "card active" : "card", color: kind.color },
+      {
+        class: active ? "card active" : "card",
+        color: kind.color,
+        onpointerenter: () => FG.linkEntry(page, list === "errors" ? i : -1),
+        onpointerleave: () => FG.linkEntry(page, -1),
+        onfocusin: () => FG.linkEntry(page, list === "errors" ? i : -1),
+        onfocusout: () => FG.linkEntry(page, -1),
+      },
       FG.el(
         "div",
         { class: "row" },
@@ -98,8 +83,9 @@ window.FG = window.FG || {};
             "aria-current": active ? "true" : null,
             onclick: () => page.activate(list, i),
           },
-          FG.badge(kind),
-          ` ${i + 1}. ${kind.label}`,
+          FG.badge(kind, FG.badgeText(kind, i)),
+          FG.el("span", { class: "hidden" }, ` ${i + 1}. `),
+          ` ${kind.label}`,
         ),
         list === "errors"
           ? FG.el(
@@ -191,13 +177,23 @@ window.FG = window.FG || {};
     );
   }
 
+  // Outline an error in the text and in the list, while the pointer or the focus is on either. -1: none.
+  let linked = -1;
+  FG.linkEntry = function (page, index) {
+    if (linked < 0 && index < 0) return;
+    linked = index;
+    const error = page.doc.errors[index];
+    page.view.link(error ? [error.start, error.end] : null);
+    [...$("errors").children].forEach((card, i) => card.classList.toggle("linked", Boolean(error) && i === index));
+  };
+
   FG.showCards = function (page) {
     const { doc, schema } = page;
-    FG.refill(
+    FG.morph(
       $("errors"),
       doc.errors.map((error, i) => errorCard(page, error, i)),
     );
-    FG.refill(
+    FG.morph(
       $("missing"),
       doc["missing-info"].map((info, i) =>
         card(
@@ -213,10 +209,10 @@ window.FG = window.FG || {};
     $("error-count").textContent = String(doc.errors.length);
     $("missing-count").textContent = String(doc["missing-info"].length);
     const target = page.target(),
-      ids = target && FG.idsOf(schema, target);
+      ids = target && FG.readField(schema, FG.fieldText(schema, target), FG.sources(schema, page.row));
     for (const node of document.querySelectorAll("[data-sentence]")) {
       const [source, sentence] = node.dataset.sentence.split(":").map(Number);
-      const on = Boolean(ids && ids.source === source && ids.sentences.includes(sentence));
+      const on = Boolean(ids && !ids.problem && ids.source === source && ids.sentences.includes(sentence));
       node.setAttribute("aria-pressed", String(on));
       node.parentElement.querySelector(".sentence").classList.toggle("chosen", on);
     }

@@ -1,4 +1,4 @@
-// Pure functions: texts as code points, JSON as Python writes it, word diffs and SHA-256.
+// Pure functions: texts as code points, JSON as Python writes it, patches and SHA-256.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -23,6 +23,76 @@ window.FG = window.FG || {};
     });
     if (start >= 0) words.push([start, points.length]);
     return words;
+  };
+
+  // Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana. The same ranges as
+  // in fgrlhf/data/problems.py.
+  const UNSPACED = [
+    [0x0e00, 0x0eff],
+    [0x1000, 0x109f],
+    [0x1780, 0x17ff],
+    [0x19e0, 0x19ff],
+    [0x2e80, 0x2fdf],
+    [0x3005, 0x3007],
+    [0x3021, 0x3029],
+    [0x3038, 0x303b],
+    [0x3041, 0x309f],
+    [0x30a1, 0x30ff],
+    [0x31f0, 0x31ff],
+    [0x3400, 0x4dbf],
+    [0x4e00, 0x9fff],
+    [0xa9e0, 0xa9ff],
+    [0xaa60, 0xaa7f],
+    [0xf900, 0xfaff],
+    [0xff66, 0xff9f],
+    [0x1b000, 0x1b16f],
+    [0x20000, 0x323af],
+  ];
+  FG.isUnspaced = function (c) {
+    const code = c.codePointAt(0);
+    return code >= 0x0e00 && UNSPACED.some(([first, last]) => code >= first && code <= last);
+  };
+
+  // Whether a span may start or end inside a word, between points[at - 1] and points[at]: one of the two must belong to
+  // a script that is written without spaces.
+  FG.isInnerBoundary = function (points, at) {
+    if (at <= 0 || at >= points.length) return false;
+    const before = points[at - 1],
+      after = points[at];
+    if (FG.isSpace(before) || FG.isSpace(after)) return false;
+    return FG.isUnspaced(before) || FG.isUnspaced(after);
+  };
+
+  // The places inside the word [start, end) where the browser's dictionaries end a word.
+  function innerBounds(points, [start, end]) {
+    const bounds = [];
+    if (!window.Intl || !Intl.Segmenter) {
+      for (let at = start + 1; at < end; at++) if (!/^\p{M}$/u.test(points[at])) bounds.push(at);
+      return bounds;
+    }
+    const segmenter = new Intl.Segmenter(undefined, { granularity: "word" });
+    let at = start;
+    for (const { segment } of segmenter.segment(FG.cut(points, start, end))) {
+      at += FG.points(segment).length;
+      bounds.push(at);
+    }
+    return bounds;
+  }
+
+  // The words that an annotator selects: as FG.words, and shorter ones in scripts that are written without spaces.
+  FG.units = function (points) {
+    const units = [];
+    for (const word of FG.words(points)) {
+      let start = word[0];
+      if (points.slice(...word).some(FG.isUnspaced))
+        for (const at of innerBounds(points, word))
+          if (at > start && at < word[1] && FG.isInnerBoundary(points, at)) {
+            units.push([start, at]);
+            start = at;
+          }
+      units.push([start, word[1]]);
+    }
+    return units;
   };
 
   // Sentences as [start, end). A sentence ends after a stop and its closing quotes, before white space. See rules.py.
@@ -68,80 +138,6 @@ window.FG = window.FG || {};
 
   // A text field turns "\r\n" and "\r" into "\n". A text that was not edited must stay unchanged.
   FG.fromField = (value, original) => (value === original.replace(/\r\n?/g, "\n") ? original : value);
-
-  // Words and the white space between them, as [start, end).
-  function pieces(points) {
-    const list = [];
-    let at = 0;
-    for (const [start, end] of FG.words(points)) {
-      if (start > at) list.push([at, start]);
-      list.push([start, end]);
-      at = end;
-    }
-    if (at < points.length) list.push([at, points.length]);
-    return list;
-  }
-
-  // A word diff by the longest common subsequence: [{op: "same" | "del" | "ins", text, start, end}]. Offsets count in
-  // `before`; an insertion has start = end.
-  FG.diff = function (before, after) {
-    const p = FG.points(before),
-      q = FG.points(after);
-    const a = pieces(p),
-      b = pieces(q);
-    const A = a.map(([s, e]) => FG.cut(p, s, e)),
-      B = b.map(([s, e]) => FG.cut(q, s, e));
-    let head = 0,
-      tail = 0;
-    while (head < A.length && head < B.length && A[head] === B[head]) head++;
-    while (
-      tail < A.length - head &&
-      tail < B.length - head &&
-      A[A.length - 1 - tail] === B[B.length - 1 - tail]
-    )
-      tail++;
-    const n = A.length - head - tail,
-      m = B.length - head - tail,
-      width = m + 1;
-    const best = new Uint32Array((n + 1) * width); // weight of the best match after (i, j)
-    const weight = (text) => (FG.isSpace(text[0]) ? 1 : 4); // an unchanged word counts more than unchanged space
-    for (let i = n - 1; i >= 0; i--)
-      for (let j = m - 1; j >= 0; j--) {
-        best[i * width + j] =
-          A[head + i] === B[head + j]
-            ? best[(i + 1) * width + j + 1] + weight(A[head + i])
-            : Math.max(best[(i + 1) * width + j], best[i * width + j + 1]);
-      }
-    const parts = [];
-    const put = (op, text, start, end) => {
-      const last = parts[parts.length - 1];
-      if (last && last.op === op) {
-        last.text += text;
-        last.end = end;
-      } else parts.push({ op, text, start, end });
-    };
-    const at = (i) => (i < a.length ? a[i][0] : p.length);
-    for (let i = 0; i < head; i++) put("same", A[i], a[i][0], a[i][1]);
-    let i = 0,
-      j = 0;
-    while (i < n || j < m) {
-      const x = head + i,
-        y = head + j;
-      if (i < n && j < m && A[x] === B[y]) {
-        put("same", A[x], a[x][0], a[x][1]);
-        i++;
-        j++;
-      } else if (i < n && (j === m || best[(i + 1) * width + j] >= best[i * width + j + 1])) {
-        put("del", A[x], a[x][0], a[x][1]);
-        i++;
-      } else {
-        put("ins", B[y], at(x), at(x));
-        j++;
-      }
-    }
-    for (let k = A.length - tail; k < A.length; k++) put("same", A[k], a[k][0], a[k][1]);
-    return parts;
-  };
 
   // The changes from one JSON object to another, small enough to store hundreds: [key, before, after] for each changed
   // key, or for texts [key, position, removed, inserted].

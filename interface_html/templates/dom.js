@@ -30,8 +30,12 @@ window.FG = window.FG || {};
   // Black or white, whichever is easier to read on a colour: at least 4.58 : 1 on any.
   FG.inkOn = (color) => (FG.luminance(color) > 0.179 ? "#000000" : "#ffffff");
 
-  FG.badge = (kind) =>
-    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, kind.letter);
+  // The badge of a kind, or of an entry of that kind, with `text` such as I3.
+  FG.badge = (kind, text) =>
+    FG.el("span", { class: "badge", color: kind.color, "aria-hidden": "true" }, text || kind.letter);
+
+  // Whether a finger is the pointer here: then texts name taps, and no keys.
+  FG.isTouch = window.matchMedia("(pointer: coarse)").matches;
 
   FG.say = function (text, kind) {
     const node = $("message");
@@ -60,6 +64,60 @@ window.FG = window.FG || {};
     }
   };
 
+  // Make the children of `node` equal to `children`, and keep elements that are there already: a button that is being
+  // pressed stays the same button. Elements with different data-key are different. Listeners of kept elements stay, so
+  // they must depend on the data-key only.
+  FG.morph = function (node, children) {
+    const old = [...node.childNodes];
+    children.forEach((child, i) => {
+      if (i >= old.length) node.append(child);
+      else if (!morphed(old[i], child)) old[i].replaceWith(child);
+    });
+    for (const extra of old.slice(children.length)) extra.remove();
+  };
+
+  function morphed(old, fresh) {
+    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) return false;
+    if (old.nodeType === Node.TEXT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return true;
+    }
+    if (old.dataset.key !== fresh.dataset.key) return false;
+    for (const { name } of [...old.attributes])
+      if (name !== "style" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes)
+      if (name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    old.style.cssText = fresh.style.cssText; // through the CSSOM, which the content security policy allows
+    if (old.nodeName === "INPUT" && old !== document.activeElement) old.value = fresh.value;
+    FG.morph(old, [...fresh.childNodes]);
+    return true;
+  }
+
+  // Control characters, and characters that change the direction of the text after them. Left as they are, they would
+  // show an annotator another text than the one that is judged. Line ends and tabs are ordinary; so are the marks
+  // U+200E, U+200F and U+061C, and the joiners, which writing needs.
+  const HIDDEN = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufff9-\ufffb]/;
+
+  // The text as nodes: strings, and an element around each hidden character, which CSS labels with its number. The
+  // text content stays the same.
+  FG.visible = function (text) {
+    if (!HIDDEN.test(text)) return [text];
+    const nodes = [];
+    let plain = "";
+    for (const c of text) {
+      if (!HIDDEN.test(c)) {
+        plain += c;
+        continue;
+      }
+      const code = c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+      if (plain) nodes.push(plain);
+      nodes.push(FG.el("span", { class: "control", "data-code": `U+${code}` }, c));
+      plain = "";
+    }
+    if (plain) nodes.push(plain);
+    return nodes;
+  };
+
   // ---- the texts of an item ----------------------------------------------------------------------------------
   // Show title, context and reference. onPick(source, sentence), numbered as in the data: sources from 1, sentence 0 is
   // the title; null if sentences cannot be picked.
@@ -68,22 +126,27 @@ window.FG = window.FG || {};
       sources = FG.sources(schema, row);
     $("sources").hidden = !context && !reference;
     $("work").classList.toggle("no-sources", $("sources").hidden);
-    if (reference) $("reference").textContent = row[reference.key] || "There is none for this item.";
+    if (reference)
+      $("reference").replaceChildren(
+        ...(row[reference.key] ? FG.visible(row[reference.key]) : ["There is none for this item."]),
+      );
     if (context)
       $("context").replaceChildren(
         ...(sources.length
-          ? sources.map((source, i) => sourceNode(source, i + 1, onPick))
+          ? sources.map((source, i) => sourceNode(source, i + 1, onPick, context.noun))
           : [FG.el("p", { class: "hint" }, `This item has no ${context.noun}.`)]),
       );
-    $("item-title").textContent = row[title];
+    $("item-title").replaceChildren(...FG.visible(row[title]));
     $("sources").scrollTop = 0;
   };
 
-  function sourceNode(source, number, onPick) {
+  function sourceNode(source, number, onPick, noun) {
     const [title, ...sentences] = source;
+    const name = noun[0].toUpperCase() + noun.slice(1);
     return FG.el(
       "article",
       { class: "source" },
+      FG.el("p", { class: "source-name" }, `${name} ${number}`),
       sentenceNode(number, 0, title, onPick),
       FG.el(
         "ul",
@@ -96,7 +159,11 @@ window.FG = window.FG || {};
   function sentenceNode(source, sentence, text, onPick) {
     const tag = sentence ? "li" : "h4",
       id = `${source}:${sentence}`;
-    const words = FG.el("span", { dir: "auto", class: "sentence", "data-sentence-text": id }, text);
+    const words = FG.el(
+      "span",
+      { dir: "auto", class: "sentence", "data-sentence-text": id },
+      FG.visible(text),
+    );
     if (!onPick) return FG.el(tag, {}, words);
     words.addEventListener("click", () => {
       if (window.getSelection().isCollapsed) onPick(source, sentence);
@@ -111,7 +178,7 @@ window.FG = window.FG || {};
         "aria-label": `Sentence ${id}${sentence ? "" : ", title"}`,
         onclick: () => onPick(source, sentence),
       },
-      sentence ? String(sentence) : id,
+      id,
     );
     return FG.el(tag, {}, button, " ", words);
   }

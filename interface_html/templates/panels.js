@@ -15,21 +15,41 @@ window.FG = window.FG || {};
     return [start, start + FG.points(FG.strip(error.explanation)).length];
   };
 
-  // Show the changes of the correction, and warnings about them.
+  // Show the changes of the correction, and warnings about them. Nothing is done if neither text nor marks changed.
+  let compared = null;
   FG.showDiff = function (page) {
     const { schema, doc, row } = page,
-      text = row[FG.textKey(schema)];
+      text = row[FG.textKey(schema)],
+      content = JSON.stringify([text, doc]);
+    if (content === compared) return;
+    compared = content;
     const same = doc["corrected-prediction"] === text;
     $("diff").replaceChildren(
       ...(same
         ? [FG.el("span", { class: "hint" }, "Nothing yet.")]
-        : FG.diff(text, doc["corrected-prediction"]).map((part) =>
-            part.op === "same" ? part.text : FG.el(part.op, {}, part.text),
+        : FG.diff(text, doc["corrected-prediction"]).flatMap((part) =>
+            part.op === "same"
+              ? FG.visible(part.text)
+              : [FG.el(part.op, {}, FG.visible(part.text))],
           )),
     );
     $("reset").disabled = same;
     const warnings = FG.correctionWarnings(schema, row, doc);
-    $("warnings").replaceChildren(...warnings.map((warning) => FG.el("li", {}, warning)));
+    FG.morph(
+      $("warnings"),
+      warnings.map((warning) => FG.el("li", {}, warning)),
+    );
+  };
+
+  // The problems for the annotator. Evidence that is typed and not accepted is the only problem of that evidence.
+  FG.problemsShown = function (problems) {
+    const typed = problems
+      .filter(({ field }) => field.endsWith(".typed"))
+      .map(({ field }) => field.slice(0, -"typed".length));
+    return problems.filter(({ field }) => {
+      const isEvidence = !/\.(start|end|error type|typed)$/.test(field);
+      return !(isEvidence && typed.some((prefix) => field.startsWith(prefix)));
+    });
   };
 
   // The text of a broken rule for the annotator, and a function that goes to its place.
@@ -44,10 +64,11 @@ window.FG = window.FG || {};
         list === "errors"
           ? page.labelOf(i)
           : `missing item ${i + 1} (${FG.kind(schema, entry["error type"]).label})`;
-      if (ids && !ids.sentences.length)
+      if (ids && !ids.sentences.length && rest !== "typed")
         reason = "points to no sentence: type 2:4,5 or click sentence numbers";
-      const what =
-        rest === "explanation" ? "evidence " : ["start", "end", "error type"].includes(rest) ? `${rest} ` : "";
+      let what = "";
+      if (["explanation", "typed"].includes(rest)) what = "evidence ";
+      else if (["start", "end", "error type"].includes(rest)) what = `${rest} `;
       return {
         text: `${name[0].toUpperCase()}${name.slice(1)}: ${what}${reason}.`,
         go: () => {
@@ -69,8 +90,13 @@ window.FG = window.FG || {};
       ["← / → / ↑ / ↓", `move by word and line in the ${schema.fields.noun}`],
       ["Shift+arrow", "select"],
       ["Home / End", "first or last word of the sentence; again: of the previous or next sentence"],
+      ["1 … 9", `mark the selection as this kind; on a marked ${schema.unit}: change its kind`],
+      ["Shift+1 … 9", "this kind stays on: each selection is marked at once; Esc ends it"],
       ["E / Del", "edit or remove the error under the cursor"],
+      ["Alt+← / Alt+→", "move the end of this error; with Shift its start"],
       ["N", "no error, nothing missing"],
+      ...(schema.correction ? [["C", "go to the correction"]] : []),
+      ...(schema.fields.context || schema.fields.reference ? [["P", "go to the texts beside"]] : []),
       ["Esc", `back to the ${schema.fields.noun}`],
       ["Ctrl+Z / Ctrl+Shift+Z", "undo, redo"],
       ["Ctrl+Enter", "submit"],
@@ -90,6 +116,7 @@ window.FG = window.FG || {};
       {
         type: "button",
         class: "type",
+        "data-kind": kind.name,
         color: kind.color,
         title: kind.help,
         "aria-keyshortcuts": kind.key,
@@ -99,5 +126,30 @@ window.FG = window.FG || {};
       ` ${kind.label} `,
       FG.el("kbd", {}, kind.key),
     );
+  };
+
+  FG.keepButton = function (page) {
+    return FG.el(
+      "button",
+      {
+        type: "button",
+        id: "keep",
+        title: "The kind that you choose next stays on: each selection is marked at once",
+        "aria-pressed": "false",
+        onclick: () => page.setKeep(!page.keep),
+      },
+      "Keep kind on ",
+      FG.el("kbd", {}, "Shift"),
+    );
+  };
+
+  // Show which kind stays on.
+  FG.showKinds = function (page) {
+    if (!$("keep")) return;
+    $("keep").setAttribute("aria-pressed", String(page.keep));
+    for (const node of document.querySelectorAll("#types .type")) {
+      if (page.keep) node.setAttribute("aria-pressed", String(page.sticky?.name === node.dataset.kind));
+      else node.removeAttribute("aria-pressed");
+    }
   };
 })(window.FG);

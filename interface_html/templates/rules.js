@@ -82,9 +82,10 @@ window.FG = window.FG || {};
     else if (end <= start)
       add("end", `${end} is out of range: the span starts at ${start} and must not be empty`);
     else if (start >= 0) {
-      if (FG.isSpace(points[start]) || (start > 0 && !FG.isSpace(points[start - 1])))
-        add("start", `${start} is off a word boundary`);
-      if (end < n && !FG.isSpace(points[end])) add("end", `${end} is off a word boundary`);
+      const startsWord = start === 0 || FG.isSpace(points[start - 1]) || FG.isInnerBoundary(points, start);
+      if (FG.isSpace(points[start]) || !startsWord) add("start", `${start} is off a word boundary`);
+      const endsWord = end === n || FG.isSpace(points[end]) || FG.isInnerBoundary(points, end);
+      if (!endsWord) add("end", `${end} is off a word boundary`);
     }
     if (!problems.length && schema.unit === "sentence") {
       const bounds = FG.sentences(points);
@@ -115,6 +116,14 @@ window.FG = window.FG || {};
     return text === FG.evidenceText(schema, ids) ? [] : problem("is not written as in the published files");
   }
 
+  // Evidence that was typed and is not yet, or cannot be, the numbers of sentences. It exists in drafts only.
+  function typedProblems(schema, entry, sources, field) {
+    if (!("typed" in entry)) return [];
+    const { problem } = FG.parseEvidence(schema, entry.typed, sources);
+    const reason = `“${entry.typed}” is not accepted: ${problem || "press Enter after it"}`;
+    return [{ field: `${field}.typed`, reason }];
+  }
+
   FG.overlapOf = (errors, start, end, except) =>
     errors.findIndex((other, i) => i !== except && other.start < end && start < other.end);
 
@@ -132,7 +141,7 @@ window.FG = window.FG || {};
         return;
       }
       const wrong = FG.spanProblems(schema, points, error.start, error.end, field);
-      problems.push(...wrong);
+      problems.push(...typedProblems(schema, error, sources, field), ...wrong);
       if (!wrong.some((problem) => problem.reason.includes("out of range"))) {
         spans.push([error.start, error.end, i]);
         problems.push(...evidenceProblems(schema, error, points, sources, field));
@@ -174,6 +183,7 @@ window.FG = window.FG || {};
     list.forEach((info, i) => {
       const field = `feedback.missing-info[${i}]`,
         ids = FG.missingIds(schema, info);
+      problems.push(...typedProblems(schema, info, sources, field));
       const wrong = idProblems(schema, ids, field, sources);
       if (!schema.missing.some((kind) => kind.name === info["error type"]))
         wrong.unshift({ field: `${field}.error type`, reason: "is not known" });
@@ -212,41 +222,6 @@ window.FG = window.FG || {};
     if (!none && count && schema.correction && !isChanged)
       add("corrected-prediction", "is the unchanged text: correct what is marked");
     return problems;
-  }
-
-  // Warnings: marked text that the correction leaves unchanged, and unmarked text that it changes.
-  FG.correctionWarnings = function (schema, row, doc) {
-    const text = row[FG.textKey(schema)],
-      warnings = [];
-    if (!schema.correction || doc["corrected-prediction"] === text) return warnings;
-    const points = FG.points(text),
-      changes = FG.diff(text, doc["corrected-prediction"]).filter((part) => part.op !== "same");
-    doc.errors.forEach((error, i) => {
-      const kind = FG.kind(schema, error["error type"]);
-      if (kind && !changes.some((change) => touches(change, error)))
-        warnings.push(`Error ${i + 1} (${kind.label}) is marked, but the correction leaves it unchanged.`);
-    });
-    const isCovered = (i) =>
-      FG.isSpace(points[i]) || doc.errors.some((error) => i >= error.start && i < error.end);
-    for (const change of changes) {
-      const words = FG.strip(change.text);
-      if (change.op !== "del" || !words) continue;
-      let isLoose = false;
-      for (let i = change.start; i < change.end; i++) isLoose = isLoose || !isCovered(i);
-      if (isLoose)
-        warnings.push(
-          `“${words.length > 60 ? words.slice(0, 60) + "…" : words}” was changed, but not all of it is marked as an error.`,
-        );
-    }
-    if (!doc["missing-info"].length && !doc.errors.length)
-      warnings.push(`The ${schema.fields.noun} was changed, but nothing is marked.`);
-    return warnings;
-  };
-
-  // Whether a change of the text is inside a span, or an insertion at one of its ends.
-  function touches(change, error) {
-    if (change.start === change.end) return change.start >= error.start && change.start <= error.end;
-    return change.start < error.end && change.end > error.start;
   }
 
   // ---- comparisons: indices are those of the outputs in the row, never of the order shown ----------------------

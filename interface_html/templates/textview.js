@@ -2,45 +2,68 @@
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
+  // The place in the text at a point of the window, or null.
+  function caretAt(x, y) {
+    if (document.caretPositionFromPoint) {
+      const place = document.caretPositionFromPoint(x, y);
+      return place && { node: place.offsetNode, offset: place.offset };
+    }
+    const range = document.caretRangeFromPoint(x, y);
+    return range && { node: range.startContainer, offset: range.startOffset };
+  }
+
   FG.TextView = class {
-    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both are called after the selection changed.
-    constructor(node, onChange, onTap, onDrag) {
-      Object.assign(this, {
-        node,
-        onChange,
-        onTap,
-        onDrag,
-        units: [],
-        cursor: -1,
-        anchor: null,
-        tapped: false,
-      });
+    // onTap(unit): a single unit was tapped; onDrag(): several were selected. Both come after the selection changed.
+    // onHover(unit): the pointer is over a unit; -1 if over none.
+    constructor(node, { onChange, onTap, onDrag, onHover }) {
+      Object.assign(this, { node, onChange, onTap, onDrag, units: [] });
+      Object.assign(this, { cursor: -1, anchor: null, tapped: false, isPressed: false });
       node.addEventListener("keydown", (event) => this.key(event));
       node.addEventListener("focus", () => {
         if (this.cursor < 0) this.move(0, false);
       });
-      node.addEventListener("pointerup", (event) => this.pointer(event));
+      // A drag may end anywhere: right of the text, below it, or outside the window.
+      node.addEventListener("pointerdown", () => {
+        this.isPressed = true;
+      });
+      document.addEventListener("pointermove", (event) => {
+        if (this.isPressed && event.buttons && this.isOutside(event))
+          requestAnimationFrame(() => this.extendTo(event)); // after the browser has extended its selection
+      });
+      document.addEventListener("pointercancel", () => {
+        this.isPressed = false;
+      });
+      document.addEventListener("pointerup", (event) => {
+        if (this.isPressed && this.isOutside(event)) this.extendTo(event);
+        this.isPressed = false;
+        this.pointer(event);
+      });
+      node.addEventListener("pointerover", (event) => onHover(this.unitAt(event.target)));
+      node.addEventListener("pointerleave", () => onHover(-1));
     }
 
     show(schema, text) {
       this.points = FG.points(text);
-      this.units = schema.unit === "word" ? FG.words(this.points) : FG.sentences(this.points);
+      this.units = schema.unit === "word" ? FG.units(this.points) : FG.sentences(this.points);
       this.sentences = FG.sentences(this.points);
       this.cursor = -1;
       this.anchor = null;
       this.tapped = false;
+      this.painted = [];
       this.spans = this.units.map(([start, end], i) =>
-        FG.el("span", { class: "w", "data-i": i }, FG.cut(this.points, start, end)),
+        FG.el("span", { class: "w", "data-i": i }, FG.visible(FG.cut(this.points, start, end))),
       );
       this.gaps = this.units.map(([, end], i) =>
         FG.el(
           "span",
           { class: "g" },
-          FG.cut(this.points, end, i + 1 < this.units.length ? this.units[i + 1][0] : this.points.length),
+          FG.visible(
+            FG.cut(this.points, end, i + 1 < this.units.length ? this.units[i + 1][0] : this.points.length),
+          ),
         ),
       );
       const head = this.units.length ? FG.cut(this.points, 0, this.units[0][0]) : text;
-      this.node.replaceChildren(head, ...this.spans.flatMap((span, i) => [span, this.gaps[i]]));
+      this.node.replaceChildren(...FG.visible(head), ...this.spans.flatMap((span, i) => [span, this.gaps[i]]));
     }
 
     // The selection [start, end) in code points, or null. Without a selection it is the unit under the cursor.
@@ -48,6 +71,16 @@ window.FG = window.FG || {};
       if (this.cursor < 0) return null;
       const from = this.anchor === null ? this.cursor : this.anchor;
       return [this.units[Math.min(from, this.cursor)][0], this.units[Math.max(from, this.cursor)][1]];
+    }
+
+    // Whether several units, or one by a tap or a drag, were selected on purpose.
+    get isSelected() {
+      return this.anchor !== null;
+    }
+
+    // Number of units in [start, end).
+    count(start, end) {
+      return this.units.filter((unit) => unit[0] >= start && unit[1] <= end).length;
     }
 
     select(start, end) {
@@ -64,6 +97,7 @@ window.FG = window.FG || {};
 
     move(to, extend) {
       if (!this.units.length) return;
+      window.getSelection().removeAllRanges();
       if (extend && this.anchor === null) this.anchor = Math.max(this.cursor, 0);
       if (!extend) this.anchor = null;
       this.cursor = Math.min(Math.max(to, 0), this.units.length - 1);
@@ -123,21 +157,54 @@ window.FG = window.FG || {};
       return span.classList.contains("w") ? this.spans.indexOf(span) : this.gaps.indexOf(span);
     }
 
+    isOutside(event) {
+      const box = this.node.getBoundingClientRect(),
+        { clientX: x, clientY: y } = event;
+      return x <= box.left || x >= box.right || y <= box.top || y >= box.bottom;
+    }
+
+    // Let a drag that left the text end in it: at the end of the line that it left, or above and below the text at the
+    // start and at the end of the text. The browser would end it in another text of the page.
+    extendTo(event) {
+      const chosen = window.getSelection(),
+        box = this.node.getBoundingClientRect(),
+        last = this.node.childNodes.length;
+      if (chosen.isCollapsed || !this.node.contains(chosen.anchorNode)) return;
+      if (event.clientY <= box.top) chosen.extend(this.node, 0);
+      else if (event.clientY >= box.bottom) chosen.extend(this.node, last);
+      else {
+        const isLeft = event.clientX <= box.left,
+          edges = getComputedStyle(this.node),
+          x = isLeft ? box.left + parseFloat(edges.paddingLeft) : box.right - parseFloat(edges.paddingRight),
+          caret = caretAt(isLeft ? x + 3 : x - 3, event.clientY);
+        if (caret && this.node.contains(caret.node)) chosen.extend(caret.node, caret.offset);
+      }
+    }
+
+    // Take over what the browser shows as selected. Returns "taken" if it has units of this text, which are now
+    // selected here; "elsewhere" if it is in another text; null if there is none.
+    takeNative() {
+      const chosen = window.getSelection();
+      if (!chosen || chosen.isCollapsed || !chosen.rangeCount) return null;
+      const range = chosen.getRangeAt(0);
+      if (!range.intersectsNode(this.node)) return "elsewhere";
+      const hit = this.spans.flatMap((span, i) => (this.overlaps(range, span) ? [i] : []));
+      chosen.removeAllRanges();
+      if (!hit.length) return null;
+      this.anchor = hit[0];
+      this.cursor = hit[hit.length - 1];
+      this.tapped = false;
+      return "taken";
+    }
+
     // The end of a drag, or a tap. The first tap is one end of the selection, the second tap the other.
     pointer(event) {
-      const chosen = window.getSelection();
-      if (chosen && !chosen.isCollapsed && chosen.rangeCount) {
-        const range = chosen.getRangeAt(0);
-        const hit = this.units.map((_, i) => i).filter((i) => this.overlaps(range, this.spans[i]));
-        chosen.removeAllRanges();
-        if (!hit.length) return;
-        this.anchor = hit[0];
-        this.cursor = hit[hit.length - 1];
-        this.tapped = false;
+      const native = this.takeNative();
+      if (native === "taken") {
         this.onChange();
         this.onDrag();
-        return;
       }
+      if (native === "taken" || event.button !== 0) return;
       const i = this.unitAt(event.target);
       if (i < 0) return;
       if (this.tapped) {
@@ -155,49 +222,70 @@ window.FG = window.FG || {};
 
     // Whether a native selection contains at least one character of a unit.
     overlaps(range, span) {
-      const text = span.firstChild;
+      const walker = document.createTreeWalker(span, NodeFilter.SHOW_TEXT),
+        first = walker.nextNode();
+      let last = first;
+      while (walker.nextNode()) last = walker.currentNode;
       return (
-        range.comparePoint(text, 0) <= 0 &&
-        range.comparePoint(text, text.length) >= 0 &&
-        !(range.startContainer === text && range.startOffset === text.length) &&
-        !(range.endContainer === text && range.endOffset === 0) &&
-        range.intersectsNode(span)
+        range.comparePoint(first, 0) <= 0 &&
+        range.comparePoint(last, last.length) >= 0 &&
+        !(range.startContainer === last && range.startOffset === last.length) &&
+        !(range.endContainer === first && range.endOffset === 0)
       );
     }
 
-    // marks: [{start, end, kind, active}]; earlier: the repeated text [start, end), or null.
+    // marks: [{start, end, kind, badge, active}]; earlier: the repeated text [start, end), or null. Only units that
+    // look different from before are touched.
     paint(marks, earlier) {
-      const range = this.range,
-        inside = (unit, r) => r && unit[0] >= r[0] && unit[1] <= r[1];
+      const range = this.isSelected ? this.range : null;
+      const isInside = (unit, r) => Boolean(unit && r && unit[0] >= r[0] && unit[1] <= r[1]);
+      const sorted = [...marks].sort((a, b) => a.start - b.start);
+      let next = 0;
       this.units.forEach((unit, i) => {
-        const mark = marks.find((span) => unit[0] < span.end && span.start < unit[1]);
-        const span = this.spans[i],
-          gap = this.gaps[i];
-        const joined = mark && this.units[i + 1] && this.units[i + 1][1] <= mark.end;
-        span.className = "w";
-        gap.className = "g";
-        for (const [node, on] of [
-          [span, mark],
-          [gap, joined && mark],
-        ]) {
-          node.classList.toggle("marked", Boolean(on));
-          node.classList.toggle("active", Boolean(on && on.active));
-          if (on)
-            (node.style.setProperty("--c", on.kind.color),
-              node.style.setProperty("--on-c", FG.inkOn(on.kind.color)));
-        }
-        if (mark && (i === 0 || this.units[i - 1][0] < mark.start)) span.dataset.badge = mark.kind.letter;
-        else delete span.dataset.badge;
-        span.classList.toggle("selected", this.anchor !== null && inside(unit, range));
-        gap.classList.toggle(
-          "selected",
-          this.anchor !== null &&
-            inside(unit, range) &&
-            Boolean(this.units[i + 1]) &&
-            inside(this.units[i + 1], range),
-        );
-        span.classList.toggle("cursor", i === this.cursor);
-        span.classList.toggle("earlier", Boolean(inside(unit, earlier)));
+        while (next < sorted.length && sorted[next].end <= unit[0]) next++;
+        const mark = sorted[next] && sorted[next].start < unit[1] ? sorted[next] : null,
+          following = this.units[i + 1];
+        const look = {
+          mark: mark && [mark.kind.color, mark.active],
+          isJoined: Boolean(mark && following && following[1] <= mark.end),
+          badge: mark && (i === 0 || this.units[i - 1][1] <= mark.start) ? mark.badge : null,
+          isSelected: isInside(unit, range),
+          isGapSelected: isInside(unit, range) && isInside(following, range),
+          isCursor: i === this.cursor,
+          isEarlier: isInside(unit, earlier),
+        };
+        const key = JSON.stringify(look);
+        if (this.painted[i] === key) return;
+        this.painted[i] = key;
+        this.paintUnit(i, look);
+      });
+    }
+
+    paintUnit(i, look) {
+      const span = this.spans[i],
+        gap = this.gaps[i];
+      for (const [node, mark] of [
+        [span, look.mark],
+        [gap, look.isJoined ? look.mark : null],
+      ]) {
+        node.classList.toggle("marked", Boolean(mark));
+        node.classList.toggle("active", Boolean(mark && mark[1]));
+        if (!mark) continue;
+        node.style.setProperty("--c", mark[0]);
+        node.style.setProperty("--on-c", FG.inkOn(mark[0]));
+      }
+      if (look.badge) span.dataset.badge = look.badge;
+      else delete span.dataset.badge;
+      span.classList.toggle("selected", look.isSelected);
+      gap.classList.toggle("selected", look.isGapSelected);
+      span.classList.toggle("cursor", look.isCursor);
+      span.classList.toggle("earlier", look.isEarlier);
+    }
+
+    // Outline the units in [start, end): those that belong to the entry under the pointer. null: none.
+    link(range) {
+      this.units.forEach((unit, i) => {
+        this.spans[i].classList.toggle("linked", Boolean(range && unit[0] < range[1] && range[0] < unit[1]));
       });
     }
   };

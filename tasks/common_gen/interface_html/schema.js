@@ -17,7 +17,7 @@ window.FG_SCHEMA = {
   },
   "row": ["prompt", "reference", "sentence 1", "sentence 2"],
   "errors": [
-    {"name": "Implausible", "label": "Implausible", "letter": "P", "key": "1", "color": "#AA6C39", "needs": "nothing",
+    {"name": "Implausible", "label": "Implausible", "letter": "I", "key": "1", "color": "#AA6C39", "needs": "nothing",
      "help": "would not happen in this way"},
     {"name": "Misused", "label": "Misused concept", "letter": "M", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "uses a concept in a way that makes no sense"},

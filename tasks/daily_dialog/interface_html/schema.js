@@ -17,7 +17,7 @@ window.FG_SCHEMA = {
   },
   "row": ["prompt", "reference", "utterance 1", "utterance 2"],
   "errors": [
-    {"name": "Inconsistent", "label": "Inconsistent", "letter": "C", "key": "1", "color": "#AA6C39", "needs": "nothing",
+    {"name": "Inconsistent", "label": "Inconsistent", "letter": "I", "key": "1", "color": "#AA6C39", "needs": "nothing",
      "help": "contradicts what was said before"},
     {"name": "Off-topic", "label": "Off topic", "letter": "T", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "does not react to the last utterance"},

@@ -20,7 +20,7 @@ window.FG_SCHEMA = {
      "help": "attacks a person or a group"},
     {"name": "Threat", "label": "Threat", "letter": "T", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "threatens harm"},
-    {"name": "Profanity", "label": "Profanity", "letter": "P", "key": "3", "color": "#5E2CA5", "needs": "nothing",
+    {"name": "Profanity", "label": "Profanity", "letter": "O", "key": "3", "color": "#5E2CA5", "needs": "nothing",
      "help": "obscene words, aimed at nobody"}
   ],
   "missing": [],

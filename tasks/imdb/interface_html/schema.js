@@ -17,7 +17,7 @@ window.FG_SCHEMA = {
   },
   "row": ["prompt", "continuation 1", "continuation 2"],
   "errors": [
-    {"name": "Negative", "label": "Negative", "letter": "N", "key": "1", "color": "#AA6C39", "needs": "nothing",
+    {"name": "Negative", "label": "Negative", "letter": "V", "key": "1", "color": "#AA6C39", "needs": "nothing",
      "help": "criticises the film, or takes back praise"},
     {"name": "Incoherent", "label": "Incoherent", "letter": "I", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "does not follow from the text before it, or contradicts it"},

@@ -19,7 +19,7 @@ window.FG_SCHEMA = {
   "errors": [
     {"name": "Wrong", "label": "Wrong", "letter": "W", "key": "1", "color": "#AA6C39", "needs": "nothing",
      "help": "contradicts the story, or does not answer the question"},
-    {"name": "Needless", "label": "Needless", "letter": "N", "key": "2", "color": "#E7040F", "needs": "nothing",
+    {"name": "Needless", "label": "Needless", "letter": "L", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "is true, but nobody asked for it"},
     {"name": "Disfluent", "label": "Disfluent", "letter": "D", "key": "3", "color": "#137752", "needs": "nothing",
      "help": "is not grammatical, or hard to read"}

@@ -17,7 +17,7 @@ window.FG_SCHEMA = {
   },
   "row": ["prompt", "reference", "solution"],
   "errors": [
-    {"name": "Calculation", "label": "Calculation", "letter": "C", "key": "1", "color": "#AA6C39", "needs": "nothing",
+    {"name": "Calculation", "label": "Calculation", "letter": "A", "key": "1", "color": "#AA6C39", "needs": "nothing",
      "help": "a wrong result"},
     {"name": "Reasoning", "label": "Reasoning", "letter": "R", "key": "2", "color": "#E7040F", "needs": "nothing",
      "help": "does not follow from the problem or the lines before"},

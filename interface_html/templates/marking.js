@@ -1,0 +1,261 @@
+// Marking errors: choosing and changing kinds, a kind that stays on, spans and their ends, removing.
+"use strict";
+window.FG = window.FG || {};
+(function (FG) {
+  const $ = FG.$;
+  const LONGEST_QUOTE = 60;
+
+  const replaced = (list, i, entry) => list.map((old, k) => (k === i ? entry : old));
+  FG.replaced = replaced;
+
+  // The text [start, end) in a message; the middle of a long one is left out.
+  FG.quote = function (points, start, end) {
+    if (end - start <= LONGEST_QUOTE) return FG.cut(points, start, end);
+    const half = LONGEST_QUOTE / 2;
+    return `${FG.cut(points, start, start + half)}…${FG.cut(points, end - half, end)}`;
+  };
+
+  // "1 word", "18 words".
+  FG.countUnits = function (page, start, end) {
+    const count = page.view.count(start, end);
+    return `${count} ${page.schema.unit}${count === 1 ? "" : "s"}`;
+  };
+
+  FG.hint = function (schema) {
+    const { unit } = schema;
+    if (FG.isTouch) return `Tap the first and the last ${unit}, then a kind.`;
+    return `Drag over ${unit}s, click the first and the last one, or use Shift and the arrow keys. Then choose a kind.`;
+  };
+
+  // Add the functions that change errors to the page.
+  FG.addMarking = function (page) {
+    const { schema, view, refuse } = page,
+      NOUN = schema.fields.noun,
+      leaveHint = FG.isTouch ? "" : " Esc cancels.";
+    const activeError = () => (page.active && page.active.list === "errors" ? page.active.index : -1);
+    const kindOf = (error) => FG.kind(schema, error["error type"]);
+
+    // Whether the range may be marked as `kind`. It must not overlap an error, except the one with index `except`.
+    function mayMark(range, kind, except) {
+      if (page.doc["no-error"]) return refuse("Not marked: “No error” is ticked. Untick it first.");
+      if (!range) return refuse(`Not marked: nothing is selected. ${FG.hint(schema)}`);
+      const other = FG.overlapOf(page.doc.errors, range[0], range[1], except);
+      if (other >= 0) {
+        if (except === undefined) page.active = { list: "errors", index: other };
+        page.render();
+        return refuse(
+          `Not marked: the selection overlaps ${page.labelOf(other)}. Edit or remove it first.`,
+        );
+      }
+      if (kind.needs === "sentences" && !FG.sources(schema, page.row).length)
+        return refuse(
+          `Not marked: this item has no ${schema.fields.context.noun} that the ${NOUN} could contradict.` +
+            " Choose another kind.",
+        );
+      if (kind.needs === "earlier text" && !FG.strip(FG.cut(view.points, 0, range[0])))
+        return refuse(
+          "Not marked: there is no text before the selection that it could repeat. Choose another kind.",
+        );
+      return true;
+    }
+
+    // The error that a kind is for, and its span: the error that is being edited, the active one if nothing else is
+    // selected, or a new one (undefined).
+    function choice() {
+      if (page.mode === "span") return { index: page.active.index, range: view.range };
+      const index = activeError();
+      if (index < 0 || (view.isSelected && !view.tapped)) return { index: undefined, range: view.range };
+      const { start, end } = page.doc.errors[index];
+      return { index, range: [start, end] };
+    }
+
+    // Mark what is selected, or change the active error.
+    page.chooseError = function (kind) {
+      if (page.mode === "earlier")
+        return refuse("Select the earlier text first and confirm it, or cancel.");
+      if (view.takeNative() === "elsewhere")
+        return refuse(
+          `Not marked: the selected text is not in the ${NOUN}. Select ${schema.unit}s of the ${NOUN}.`,
+        );
+      const { index, range } = choice();
+      if (!mayMark(range, kind, index)) return false;
+      const old = index === undefined ? null : page.doc.errors[index],
+        isSameKind = Boolean(old) && old["error type"] === kind.name;
+      const error = { "error type": kind.name, explanation: "", start: range[0], end: range[1] };
+      const fresh = isSameKind ? { ...old, start: range[0], end: range[1] } : error;
+      const errors = old ? replaced(page.doc.errors, index, fresh) : [...page.doc.errors, fresh];
+      const at = old ? index : errors.length - 1;
+      page.active = { list: "errors", index: at };
+      page.mode = null;
+      view.collapse();
+      page.change({ errors });
+      const quote = `“${FG.quote(view.points, ...range)}”`,
+        size = FG.countUnits(page, ...range);
+      FG.say(`${old ? "Changed" : "Marked"}: ${quote} (${size}) is ${page.labelOf(at)}.`, "good");
+      if (!isSameKind && kind.needs === "sentences") page.askEvidence("errors", at);
+      if (!isSameKind && kind.needs === "earlier text") page.earlier(at);
+      return true;
+    };
+
+    // ---- a kind that stays on ---------------------------------------------------------------------------------
+    page.setKeep = function (isOn) {
+      page.keep = isOn;
+      page.sticky = null;
+      FG.say(isOn ? "Choose a kind: it stays on, and each selection is marked at once." : "No kind stays on.");
+      page.render();
+    };
+
+    function stay(kind) {
+      page.keep = true;
+      page.sticky = kind;
+      page.render();
+      FG.say(`${kind.label} stays on: each selection is marked at once.${FG.isTouch ? "" : " Esc ends it."}`);
+    }
+
+    // The key or button of a kind. With `keep`, the kind stays on.
+    page.pressKind = function (kind) {
+      if (!page.keep || page.mode) return page.chooseError(kind);
+      return page.keepKind(kind);
+    };
+
+    // Let a kind stay on, and mark what is selected now; end it if it is on already.
+    page.keepKind = function (kind) {
+      const isSelected = view.takeNative() === "taken" || (view.isSelected && !view.tapped);
+      if (page.sticky === kind && !isSelected) {
+        page.setKeep(false);
+        return true;
+      }
+      stay(kind);
+      return isSelected ? page.chooseError(kind) : true;
+    };
+
+    // ---- the active error --------------------------------------------------------------------------------------
+    page.activate = function (list, index, quiet) {
+      if (page.active && page.active.list === list && page.active.index === index && quiet) return;
+      page.mode = null;
+      page.active = { list, index };
+      if (list === "errors" && !quiet) {
+        view.collapse();
+        view.cursor = view.units.findIndex((unit) => unit[1] > page.doc.errors[index].start);
+        view.spans[view.cursor].scrollIntoView({ block: "nearest" });
+      }
+      page.render();
+    };
+
+    page.edit = function (index) {
+      const error = page.doc.errors[index];
+      page.active = { list: "errors", index };
+      page.mode = "span";
+      view.select(error.start, error.end);
+      $("text").focus();
+      FG.say(
+        FG.isTouch
+          ? `Editing ${page.labelOf(index)}: tap other ${schema.unit}s, then a kind.`
+          : `Editing ${page.labelOf(index)}: select other ${schema.unit}s and press Enter, or choose another kind.` +
+              leaveHint,
+      );
+    };
+
+    page.editActive = function () {
+      const { active } = page;
+      if (active && active.list === "errors") page.edit(active.index);
+      else if (active) page.askEvidence(active.list, active.index);
+      else refuse(`Nothing to edit: move to an error first, in the ${NOUN} or in the list.`);
+    };
+
+    page.remove = function (list, index) {
+      const name = list === "errors" ? page.labelOf(index) : `missing item ${index + 1}`;
+      page.active = page.mode = page.refused = null;
+      view.collapse();
+      page.change({ [list]: page.doc[list].filter((_, k) => k !== index) });
+      $("text").focus({ preventScroll: true });
+      page.active = null;
+      page.render();
+      FG.say(`Removed: ${name}. ${FG.isTouch ? "Undo" : "Ctrl+Z"} restores it.`, "good");
+    };
+
+    page.removeActive = function () {
+      if (page.active) page.remove(page.active.list, page.active.index);
+      else refuse(`Nothing to remove: move to an error first, in the ${NOUN} or in the list.`);
+    };
+
+    // Move the start or the end of the active span by one unit.
+    page.nudge = function (side, by) {
+      const index = activeError();
+      if (index < 0) return refuse(`Nothing to move: move to an error first, in the ${NOUN} or in the list.`);
+      const error = page.doc.errors[index];
+      let first = view.units.findIndex((unit) => unit[1] > error.start),
+        last = view.units.findLastIndex((unit) => unit[0] < error.end);
+      if (side === "start") first += by;
+      else last += by;
+      if (first < 0 || last >= view.units.length) return refuse(`Not moved: the ${NOUN} ends here.`);
+      if (first > last) return refuse(`Not moved: ${page.labelOf(index)} has only one ${schema.unit}.`);
+      const start = view.units[first][0],
+        end = view.units[last][1],
+        other = FG.overlapOf(page.doc.errors, start, end, index);
+      if (other >= 0) return refuse(`Not moved: ${page.labelOf(other)} is next to it.`);
+      const repeats = kindOf(error).needs === "earlier text" && FG.strip(error.explanation);
+      if (repeats && !FG.cut(view.points, 0, start).includes(repeats))
+        return refuse("Not moved: the earlier text that it repeats must stay before it.");
+      page.mode = null;
+      view.collapse();
+      view.cursor = side === "start" ? first : last;
+      page.change({ errors: replaced(page.doc.errors, index, { ...error, start, end }) }, `nudge-${index}`);
+      const quote = FG.quote(view.points, start, end),
+        size = FG.countUnits(page, start, end);
+      FG.say(`Changed: ${page.labelOf(index)} is “${quote}” (${size}).`, "good");
+      return true;
+    };
+
+    // ---- the earlier text that a span repeats ---------------------------------------------------------------
+    page.earlier = function (index) {
+      page.active = { list: "errors", index };
+      page.mode = "earlier";
+      view.collapse();
+      view.cursor = 0;
+      $("text").focus();
+      page.render();
+      const how = FG.isTouch ? "Tap the first and the last word of" : "Select";
+      const confirm = FG.isTouch ? "" : ", then press Enter";
+      FG.say(`${how} the earlier text that ${page.labelOf(index)} repeats${confirm}.${leaveHint}`);
+    };
+
+    page.useEarlier = function () {
+      view.takeNative();
+      const range = view.range,
+        { index } = page.active,
+        error = page.doc.errors[index];
+      if (!range) return refuse("Nothing is selected: select the earlier text.");
+      if (range[1] > error.start)
+        return refuse(
+          `Not accepted: the earlier text must come before ${page.labelOf(index)}, which repeats it.`,
+        );
+      const explanation = FG.cut(view.points, range[0], range[1]);
+      page.mode = null;
+      view.collapse();
+      page.change({ errors: replaced(page.doc.errors, index, { ...error, explanation }) });
+      FG.say(`Accepted: ${page.labelOf(index)} repeats “${FG.quote(view.points, ...range)}”.`, "good");
+      return true;
+    };
+
+    page.confirm = function () {
+      if (page.mode === "earlier") page.useEarlier();
+      else page.chooseError(kindOf(page.doc.errors[page.active.index]));
+    };
+
+    page.leave = function () {
+      if (page.mode) FG.say("");
+      page.mode = null;
+      view.collapse();
+      page.render();
+    };
+
+    page.toggleNone = function () {
+      const count = page.doc.errors.length + page.doc["missing-info"].length;
+      if (!page.doc["no-error"] && count)
+        refuse(`“No error” cannot be ticked: ${FG.countMarks(count)} marked. Remove what is marked first.`);
+      else page.change({ "no-error": !page.doc["no-error"] });
+      page.render();
+    };
+  };
+})(window.FG);
